@@ -1,0 +1,118 @@
+//! What can be wrong with a graph, and why a plan could not be made.
+
+use crate::graph::{OpId, ValueId};
+
+/// A graph that cannot be: the message names the field.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// No operation.
+    #[error("`ops` is empty: a graph needs at least one operation")]
+    Empty,
+    /// An index that points at nothing.
+    #[error("`{field}` holds index {index}, but there are only {count} values (0 to {})", count.saturating_sub(1))]
+    IndexOutOfRange {
+        /// The field, such as `ops[3].inputs`.
+        field: String,
+        /// The index found.
+        index: usize,
+        /// How many values there are.
+        count: usize,
+    },
+    /// A negative, infinite or undefined cost.
+    #[error("`{field}` is {number}: it must be finite and not negative")]
+    BadNumber {
+        /// The field, such as `ops[3].cost`.
+        field: String,
+        /// The number found.
+        number: f64,
+    },
+    /// A value that two ops (or one op twice) compute.
+    #[error(
+        "`ops[{second}].outputs` holds value {value}, which `ops[{first}].outputs` holds already: a value has one producer"
+    )]
+    TwoProducers {
+        /// The value.
+        value: ValueId,
+        /// The first op.
+        first: OpId,
+        /// The second op.
+        second: OpId,
+    },
+    /// Ops that need each other.
+    #[error("cycle: `ops[{op}].inputs` holds value {value}, which depends on the outputs of op {op} itself")]
+    Cycle {
+        /// An op on the cycle.
+        op: OpId,
+        /// The value that closes it.
+        value: ValueId,
+    },
+    /// A use before the value is computed.
+    #[error(
+        "`ops[{op}].inputs` holds value {value}, which op {producer} computes only later: `ops` must be in execution order"
+    )]
+    OutOfOrder {
+        /// The op that uses the value.
+        op: OpId,
+        /// The value.
+        value: ValueId,
+        /// The op that computes it.
+        producer: OpId,
+    },
+    /// Sizes that do not fit in 63 bits.
+    #[error("`values[..].bytes`, `constant_bytes` and scratch add up to {total} bytes: more than 2^63 - 1")]
+    TooLarge {
+        /// The sum.
+        total: u128,
+    },
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No schedule within the planner's reach fits the budget.
+    #[error("no plan fits in {budget} bytes{}{}", minimum_text(*minimum), blocking_text(*blocking_op))]
+    Infeasible {
+        /// The budget asked for.
+        budget: u64,
+        /// The smallest budget known to be feasible (for this planner), where one is known.
+        minimum: Option<u64>,
+        /// The op that needs it.
+        blocking_op: Option<OpId>,
+    },
+    /// The planner does not handle this kind of input.
+    #[error("planner `{planner}` cannot plan this input: {reason}")]
+    Unsupported {
+        /// Name of the planner.
+        planner: &'static str,
+        /// What it lacks and what to use instead.
+        reason: String,
+    },
+    /// The planner is not part of this build.
+    #[error(
+        "planner `{planner}` needs the cargo feature `{feature}`: build with `--features {feature}` (it needs cmake, a C++ compiler and libclang)"
+    )]
+    FeatureMissing {
+        /// Name of the planner.
+        planner: &'static str,
+        /// Name of the feature.
+        feature: &'static str,
+    },
+    /// A planner or its solver broke: never the input's fault.
+    #[error("planner `{planner}` failed: {reason}; please report this with the input file")]
+    Internal {
+        /// Name of the planner.
+        planner: &'static str,
+        /// What happened.
+        reason: String,
+    },
+}
+
+fn minimum_text(minimum: Option<u64>) -> String {
+    minimum.map_or_else(String::new, |bytes| format!("; the smallest feasible budget known is {bytes} bytes"))
+}
+
+fn blocking_text(op: Option<OpId>) -> String {
+    op.map_or_else(String::new, |op| format!(", needed by op {op}"))
+}

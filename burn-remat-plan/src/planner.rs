@@ -1,0 +1,137 @@
+//! What all planners share: the request, the outcome, the trait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::PlanError;
+use crate::graph::Graph;
+use crate::plan::Plan;
+use crate::simulate::simulate;
+
+/// What a planner is asked for.
+#[derive(Clone)]
+pub struct Request {
+    /// Most bytes that may be resident at once, the graph's constant bytes included.
+    pub budget: u64,
+    /// Wall-clock limit. A planner that can stop early returns the best plan found by then.
+    pub time_limit: Duration,
+    /// Relative gap between plan and lower bound at which an exact planner may stop.
+    pub gap: f64,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Threads that may be used at once.
+    pub threads: usize,
+    /// Called now and then during long work.
+    pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+}
+
+impl Request {
+    /// A request with the defaults: 60 s, gap 0, seed 0, as many threads as the machine has.
+    pub fn new(budget: u64) -> Self {
+        Self {
+            budget,
+            time_limit: Duration::from_secs(60),
+            gap: 0.0,
+            seed: 0,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            progress: None,
+        }
+    }
+
+    /// Tells the caller how far the work is.
+    pub fn report(&self, progress: Progress) {
+        if let Some(callback) = &self.progress {
+            callback(progress);
+        }
+    }
+}
+
+/// How far a planner is.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct Progress {
+    /// Makespan of the best plan so far.
+    pub incumbent: Option<f64>,
+    /// Proven lower bound so far.
+    pub lower_bound: Option<f64>,
+}
+
+/// What is known about the plan of an [`Outcome`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Proven the cheapest of the planner's class of schedules (to the gap asked for).
+    Optimal,
+    /// Valid and within budget.
+    Feasible,
+    /// Proven that no schedule of the planner's class fits the budget.
+    Infeasible,
+    /// None found before a limit; there may be one.
+    NoSolution,
+}
+
+/// Why a planner stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Optimality or infeasibility was proved.
+    Proved,
+    /// The gap asked for was reached.
+    Gap,
+    /// The time limit was reached.
+    TimeLimit,
+    /// The method ended; it proves nothing.
+    Heuristic,
+}
+
+/// What a planner found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Name of the planner that made the plan (for `auto`, of the one that won).
+    pub planner: String,
+    /// What is known about the plan.
+    pub status: Status,
+    /// Why the planner stopped.
+    pub stop_reason: StopReason,
+    /// The plan; `None` only with [`Status::NoSolution`].
+    pub plan: Option<Plan>,
+    /// Cost of the plan.
+    pub makespan: f64,
+    /// Most bytes resident at once.
+    pub peak_bytes: u64,
+    /// A proven lower bound on the makespan of the planner's class of schedules within the budget.
+    pub lower_bound: Option<f64>,
+    /// Time the planner took.
+    pub solve_time: Duration,
+}
+
+impl Outcome {
+    /// An outcome around `plan`, with makespan and peak from [`simulate`]. `solve_time` is left at zero: the caller
+    /// of [`Planner::solve`] measures it.
+    pub fn of_plan(planner: &str, graph: &Graph, plan: Plan, status: Status, stop_reason: StopReason) -> Self {
+        let timeline = simulate(graph, &plan);
+        Self {
+            planner: planner.to_owned(),
+            status,
+            stop_reason,
+            plan: Some(plan),
+            makespan: timeline.makespan,
+            peak_bytes: timeline.peak_bytes,
+            lower_bound: None,
+            solve_time: Duration::ZERO,
+        }
+    }
+}
+
+/// Turns a graph and a request into a plan.
+pub trait Planner: Send + Sync {
+    /// The name by which the command knows it.
+    fn name(&self) -> &'static str;
+
+    /// Plans `graph` within the request's budget.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Infeasible`] where no schedule of the planner's class fits, with the smallest budget known to be
+    /// feasible; the other variants where the planner does not apply.
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError>;
+}

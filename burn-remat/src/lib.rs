@@ -1,0 +1,2 @@
+//! Train any Burn model inside a memory budget stated in bytes.
+#![recursion_limit = "256"]
