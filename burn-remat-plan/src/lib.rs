@@ -12,6 +12,8 @@ pub mod error;
 pub mod graph;
 pub mod plan;
 pub mod planner;
+pub mod planners;
+pub mod registry;
 pub mod simulate;
 
 pub use error::{GraphError, PlanError};

@@ -1,0 +1,104 @@
+//! The baseline: compute every op once, keep every value to its last use.
+//!
+//! Method: the ops in execution order; after each, the values that no later op uses and that are no results are
+//! evicted (also outputs that nobody uses at all, and inputs of the graph that nobody uses, which go before the first op).
+//!
+//! Invariants: the makespan is the least of any plan; the peak is the least of any plan without recomputation, because
+//! a value leaves at the first step at which it may. Complexity: O(values + uses).
+
+use crate::error::PlanError;
+use crate::graph::{Graph, OpId, ValueId};
+use crate::plan::{Plan, Step};
+use crate::planner::{Outcome, Planner, Request, Status, StopReason};
+use crate::simulate::simulate;
+
+/// The planner `store-all`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreAll;
+
+impl StoreAll {
+    /// Name by which the registry knows it.
+    pub const NAME: &'static str = "store-all";
+
+    /// The plan without recomputation; it does not depend on a budget.
+    pub fn plan(graph: &Graph) -> Plan {
+        let dying = dying_values(graph);
+        let unused = graph.inputs().filter(|&value| graph.consumers(value).is_empty() && !graph.is_result(value));
+        let mut steps: Vec<Step> = unused.map(Step::Evict).collect();
+        for (op, dead) in dying.into_iter().enumerate() {
+            steps.push(Step::Compute(op));
+            steps.extend(dead.into_iter().map(Step::Evict));
+        }
+        Plan { steps }
+    }
+}
+
+/// For each op, the values whose last default use (or, unused, whose computation) it is, ascending.
+fn dying_values(graph: &Graph) -> Vec<Vec<ValueId>> {
+    let mut dying = vec![Vec::new(); graph.ops().len()];
+    for value in (0..graph.values().len()).filter(|&value| !graph.is_result(value)) {
+        if let Some(last) = graph.consumers(value).last().copied().or_else(|| graph.producer(value)) {
+            dying[last].push(value);
+        }
+    }
+    dying
+}
+
+/// The op at which a plan first goes over `budget`, if it is an op (and not the start) that does.
+fn first_op_over(graph: &Graph, plan: &Plan, budget: u64) -> Option<OpId> {
+    let timeline = simulate(graph, plan);
+    plan.steps.iter().zip(&timeline.bytes).find(|&(_, &bytes)| bytes > budget).and_then(|(step, _)| step.op())
+}
+
+impl Planner for StoreAll {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+        let plan = Self::plan(graph);
+        let blocking_op = first_op_over(graph, &plan, request.budget);
+        let mut outcome = Outcome::of_plan(Self::NAME, graph, plan, Status::Optimal, StopReason::Proved);
+        if outcome.peak_bytes > request.budget {
+            return Err(PlanError::Infeasible {
+                budget: request.budget,
+                minimum: Some(outcome.peak_bytes),
+                blocking_op,
+            });
+        }
+        outcome.lower_bound = Some(outcome.makespan);
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{GraphBuilder, Op};
+
+    fn three_ops() -> Graph {
+        let mut builder = GraphBuilder::new("three");
+        let values: Vec<_> = (0..5).map(|i| builder.value(10 + i, "")).collect();
+        builder.op(Op::new("a", 1.0, vec![values[0]], vec![values[1]]));
+        builder.op(Op::new("b", 2.0, vec![values[1]], vec![values[2], values[3]]));
+        builder.op(Op::new("c", 3.0, vec![values[1], values[2]], vec![values[4]]));
+        builder.build().unwrap()
+    }
+
+    #[test]
+    fn values_leave_at_their_last_use_and_results_stay() {
+        let plan = StoreAll::plan(&three_ops());
+        let text: Vec<String> = plan.steps.iter().map(ToString::to_string).collect();
+        assert_eq!(text, ["+0", "-0", "+1", "-3", "+2", "-1", "-2"]);
+    }
+
+    #[test]
+    fn a_budget_of_the_peak_is_enough_and_one_byte_less_names_the_op() {
+        let graph = three_ops();
+        let peak = StoreAll.solve(&graph, &Request::new(u64::MAX)).unwrap().peak_bytes;
+        assert_eq!(peak, 37);
+        assert_eq!(StoreAll.solve(&graph, &Request::new(peak)).unwrap().makespan, 6.0);
+        let error = StoreAll.solve(&graph, &Request::new(peak - 1)).unwrap_err();
+        assert_eq!(error, PlanError::Infeasible { budget: 36, minimum: Some(37), blocking_op: Some(2) });
+    }
+}
