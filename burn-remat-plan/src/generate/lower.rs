@@ -1,0 +1,246 @@
+//! From a [`Net`] to a graph, as automatic differentiation would run it.
+//!
+//! The forward ops come first, in the order of the layers. The backward ops follow in reverse order. A backward op
+//! reads the gradient of its layer's output and what its layer saved (inputs, output, both or neither), and writes
+//! the gradient of each of its layer's inputs except the network's input. Where a layer feeds several others, its
+//! gradient arrives in parts that are added up pairwise, each as soon as it is there. A sum passes its gradient on in
+//! the same storage, so it has no backward op. Gradients of parameters live in the constant bytes; a backward op that
+//! writes nothing else, or that feeds an update, writes a token of zero bytes.
+
+use super::Pass;
+use super::net::{Backward, Layer, Net, Node};
+use crate::error::GraphError;
+use crate::graph::{Alternative, Graph, GraphBuilder, Op, Phase, ValueId};
+
+/// Bytes of one number.
+const F32: u64 = 4;
+
+/// Lowers `net` to a graph of the given pass. The loss is the last layer.
+///
+/// # Errors
+///
+/// [`GraphError::Empty`] where `net` has no layer beside its input, [`GraphError::TooLarge`] where the sizes are beyond
+/// 63 bits.
+pub fn lower(net: &Net, pass: Pass) -> Result<Graph, GraphError> {
+    let mut lowering = Lowering::new(net, pass);
+    lowering.forward();
+    if pass != Pass::Forward {
+        lowering.backward();
+    }
+    lowering.finish()
+}
+
+struct Lowering<'a> {
+    net: &'a Net,
+    pass: Pass,
+    builder: GraphBuilder,
+    /// The value of each layer's output.
+    outputs: Vec<ValueId>,
+    /// The gradient of each layer's output, as far as its parts have arrived.
+    gradients: Vec<Option<ValueId>>,
+    /// Tokens of the gradients of parameters, with their layers.
+    parameter_gradients: Vec<(Node, ValueId)>,
+    results: Vec<ValueId>,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(net: &'a Net, pass: Pass) -> Self {
+        let mut builder = GraphBuilder::new(net.name.clone());
+        let copies = if pass == Pass::Forward { 1 } else { 2 };
+        builder.constant_bytes(net.parameters().saturating_mul(F32 * copies));
+        let gradients = vec![None; net.layers.len()];
+        Self {
+            net,
+            pass,
+            builder,
+            outputs: Vec::with_capacity(gradients.len()),
+            gradients,
+            parameter_gradients: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
+    fn forward(&mut self) {
+        for (node, layer) in self.net.layers.iter().enumerate() {
+            let output = self.builder.value(layer.bytes, format!("{}.out", layer.name));
+            self.outputs.push(output);
+            if node == 0 {
+                continue;
+            }
+            let inputs: Vec<ValueId> = layer.inputs.iter().map(|&input| self.outputs[input]).collect();
+            let mut op = Op::new(layer.name.clone(), layer.cost, inputs.clone(), vec![output]);
+            op.scratch_bytes = layer.scratch_bytes;
+            op.recomputable = layer.recomputable;
+            op.alternatives = layer
+                .variants
+                .iter()
+                .enumerate()
+                .map(|(k, variant)| Alternative {
+                    name: format!("{}.variant{k}", layer.name),
+                    cost: variant.cost,
+                    inputs: inputs.clone(),
+                    scratch_bytes: variant.scratch_bytes,
+                })
+                .collect();
+            self.push(op, layer, Phase::Forward);
+        }
+        self.results.extend(self.outputs.last().filter(|_| self.net.layers.len() > 1));
+    }
+
+    fn backward(&mut self) {
+        let last = self.net.layers.len() - 1;
+        for node in (1..self.net.layers.len()).rev() {
+            let layer = &self.net.layers[node];
+            let gradient = self.gradients[node];
+            if gradient.is_none() && node != last {
+                continue; // nothing that leads to the loss reads this layer
+            }
+            match (layer.backward, gradient) {
+                (Backward::Shared, Some(gradient)) => {
+                    for &input in &layer.inputs {
+                        self.arrive(input, gradient);
+                    }
+                }
+                _ => self.backward_op(node, gradient),
+            }
+        }
+    }
+
+    fn backward_op(&mut self, node: Node, gradient: Option<ValueId>) {
+        let layer = &self.net.layers[node];
+        let mut inputs: Vec<ValueId> = gradient.into_iter().collect();
+        // The loss that ends the network starts from the constant 1; where a sum ends it, there is nothing to read.
+        let (reads_inputs, reads_output) = match layer.backward {
+            Backward::Op { reads_inputs, reads_output } => (reads_inputs, reads_output),
+            Backward::Shared => (false, true),
+        };
+        if reads_inputs {
+            inputs.extend(layer.inputs.iter().map(|&input| self.outputs[input]));
+        }
+        if reads_output {
+            inputs.push(self.outputs[node]);
+        }
+        let mut distinct = layer.inputs.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let parts: Vec<(Node, ValueId)> = distinct
+            .into_iter()
+            .filter(|&input| input != 0)
+            .map(|input| {
+                let name = format!("{}.grad:{}", self.net.layers[input].name, layer.name);
+                (input, self.builder.value(self.net.layers[input].bytes, name))
+            })
+            .collect();
+        let mut outputs: Vec<ValueId> = parts.iter().map(|&(_, part)| part).collect();
+        if parts.is_empty() || (layer.parameters > 0 && self.pass == Pass::TrainingWithUpdate) {
+            let token = self.builder.value(0, format!("{}.weights.grad", layer.name));
+            outputs.push(token);
+            self.parameter_gradients.push((node, token));
+        }
+        let reads_network_input = layer.inputs.contains(&0);
+        let saved = if reads_network_input { layer.input_gradient_cost } else { 0.0 };
+        let mut op = Op::new(format!("{}.grad", layer.name), layer.backward_cost - saved, inputs, outputs);
+        op.scratch_bytes = layer.scratch_bytes;
+        self.push(op, layer, Phase::Backward);
+        for (input, part) in parts {
+            self.arrive(input, part);
+        }
+    }
+
+    /// Adds `part` to the gradient of a layer's output.
+    fn arrive(&mut self, node: Node, part: ValueId) {
+        if node == 0 {
+            return; // nobody asks for the gradient of the network's input
+        }
+        let layer = &self.net.layers[node];
+        self.gradients[node] = Some(match self.gradients[node] {
+            None => part,
+            Some(before) => {
+                let sum = self.builder.value(layer.bytes, format!("{}.grad", layer.name));
+                let cost = (layer.bytes / F32) as f64;
+                let op = Op::new(format!("{}.grad.add", layer.name), cost, vec![before, part], vec![sum]);
+                self.push(op, layer, Phase::Backward);
+                sum
+            }
+        });
+    }
+
+    fn finish(mut self) -> Result<Graph, GraphError> {
+        let tokens = std::mem::take(&mut self.parameter_gradients);
+        if self.pass == Pass::TrainingWithUpdate {
+            for (node, token) in tokens {
+                let layer = &self.net.layers[node];
+                let done = self.builder.value(0, format!("{}.weights", layer.name));
+                // Gradient descent with momentum: about four operations per parameter. It changes state: once only.
+                let mut op =
+                    Op::new(format!("{}.update", layer.name), 4.0 * layer.parameters as f64, vec![token], vec![done]);
+                op.recomputable = false;
+                self.push(op, layer, Phase::Update);
+                self.results.push(done);
+            }
+        } else {
+            self.results.extend(tokens.iter().map(|&(_, token)| token));
+        }
+        let Self { mut builder, results, .. } = self;
+        builder.results(results);
+        builder.build()
+    }
+
+    fn push(&mut self, mut op: Op, layer: &Layer, phase: Phase) {
+        op.phase = Some(phase);
+        op.stage = Some(layer.stage.clone());
+        self.builder.op(op);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::net::{Activation, Shape, window};
+
+    fn tiny() -> Net {
+        let mut net = Net::new("tiny", 1, Shape { channels: 2, height: 4, width: 4 });
+        let a = net.conv("a", 0, 2, window(1, 1), Activation::Relu);
+        let b = net.conv("b", a, 2, window(1, 1), Activation::None);
+        let c = net.add("c", a, b);
+        net.loss(c);
+        net
+    }
+
+    fn lines(graph: &Graph) -> Vec<String> {
+        let names = |values: &[ValueId]| {
+            values.iter().map(|&value| graph.values()[value].name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        graph.ops().iter().map(|op| format!("{}: {} -> {}", op.name, names(&op.inputs), names(&op.outputs))).collect()
+    }
+
+    #[test]
+    fn the_backward_pass_reads_what_automatic_differentiation_saves() {
+        let graph = lower(&tiny(), Pass::Training).unwrap();
+        assert_eq!(
+            lines(&graph),
+            [
+                "a: input.out -> a.out",
+                "b: a.out -> b.out",
+                "c: a.out b.out -> c.out",
+                "loss: c.out -> loss.out",
+                "loss.grad: c.out -> c.grad:loss",
+                "b.grad: a.out c.grad:loss -> a.grad:b",
+                "a.grad.add: c.grad:loss a.grad:b -> a.grad",
+                "a.grad: input.out a.out a.grad -> a.weights.grad",
+            ]
+        );
+        // Weights and biases: two layers of 2 * 2 + 2, with their gradients, in four bytes each.
+        assert_eq!(graph.constant_bytes(), 2 * 2 * 6 * 4);
+        // The first layer needs no gradient of the image: half of the multiply-adds.
+        assert_eq!(graph.ops()[7].cost, (4 * 2 * 16 * 2 + 32 - 2 * 2 * 16 * 2).into());
+    }
+
+    #[test]
+    fn an_update_runs_once_per_layer_with_parameters() {
+        let graph = lower(&tiny(), Pass::TrainingWithUpdate).unwrap();
+        let updates: Vec<&Op> = graph.ops().iter().filter(|op| op.phase == Some(Phase::Update)).collect();
+        assert_eq!(updates.iter().map(|op| op.name.as_str()).collect::<Vec<_>>(), ["b.update", "a.update"]);
+        assert!(updates.iter().all(|op| !op.recomputable));
+    }
+}
