@@ -9,6 +9,7 @@
 //! tells what a plan costs; [`check`](check::check) decides, sharing no code with any of them, whether a plan is valid.
 
 pub mod error;
+pub mod frontier;
 pub mod generate;
 pub mod graph;
 pub mod plan;

@@ -31,12 +31,50 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-const ENTRIES: &[Entry] = &[Entry {
-    name: planners::StoreAll::NAME,
-    purpose: "the baseline: every op once, every value to its last use",
-    source: "the program itself",
-    make: || Box::new(planners::StoreAll),
-}];
+const ENTRIES: &[Entry] = &[
+    Entry {
+        name: planners::StoreAll::NAME,
+        purpose: "the baseline: every op once, every value to its last use",
+        source: "the program itself",
+        make: || Box::new(planners::StoreAll),
+    },
+    Entry {
+        name: "chen-sqrt",
+        purpose: "linear forward pass: every √n-th op a checkpoint",
+        source: "Chen et al. 2016",
+        make: || Box::new(planners::ChenSqrt),
+    },
+    Entry {
+        name: "chen-greedy",
+        purpose: "linear forward pass: segments of about equal size, searched",
+        source: "Chen et al. 2016",
+        make: || Box::new(planners::ChenGreedy),
+    },
+    Entry {
+        name: "ap-sqrt",
+        purpose: "any graph: √n of its articulation points as checkpoints",
+        source: "Checkmate, appendix B.1",
+        make: || Box::new(planners::ApSqrt),
+    },
+    Entry {
+        name: "ap-greedy",
+        purpose: "any graph: articulation points, segments of about equal size, searched",
+        source: "Checkmate, appendix B.1",
+        make: || Box::new(planners::ApGreedy),
+    },
+    Entry {
+        name: "linear-sqrt",
+        purpose: "any graph read as a path: every √n-th op a checkpoint",
+        source: "Checkmate, appendix B.2",
+        make: || Box::new(planners::LinearSqrt),
+    },
+    Entry {
+        name: "linear-greedy",
+        purpose: "any graph read as a path: segments of about equal size, searched",
+        source: "Checkmate, appendix B.2",
+        make: || Box::new(planners::LinearGreedy),
+    },
+];
 
 /// All graph planners, in the order of the documentation.
 pub fn planners() -> &'static [Entry] {

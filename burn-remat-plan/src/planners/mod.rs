@@ -1,5 +1,12 @@
 //! The planners for graphs: one file per algorithm, each with its paper. [`crate::registry`] lists them by name.
 
+pub mod articulation;
+pub mod chen;
+pub mod linearized;
+mod segments;
 pub mod store_all;
 
+pub use articulation::{ApGreedy, ApSqrt};
+pub use chen::{ChenGreedy, ChenSqrt};
+pub use linearized::{LinearGreedy, LinearSqrt};
 pub use store_all::StoreAll;

@@ -1,0 +1,222 @@
+//! What the segment heuristics share: from a set of checkpoints to a plan, and the best plan of several sets.
+//!
+//! The forward ops, in execution order, are cut into segments behind every checkpoint. A set of checkpoints fixes the
+//! retention of every value, after Chen et al. as Checkmate reads them (section 6.2, appendix B):
+//!
+//! - outputs of a checkpoint are retained for good, as are roots, which cannot be computed again;
+//! - other outputs of a forward op are retained as long as the forward pass needs them; then, from the first backward
+//!   use of any value of their segment, which computes the whole segment again, to their own last use;
+//! - the last segment is never dropped: its backward pass comes at once;
+//! - outputs of the other ops are retained to their last use.
+//!
+//! [`computations`] then gives the cheapest schedule, and [`plan_of`] evicts
+//! everything, checkpoints included, after its last use: the published heuristics keep checkpoints to the end.
+//!
+//! The forward pass is what the graph's phases say. Without phases it is all up to the op at the store-all peak: in a
+//! training step that is where the backward pass begins, and on any other graph it is as good a place as any.
+//!
+//! Complexity: O(ops + uses + steps of the plan) for each set of checkpoints.
+
+use std::collections::BTreeSet;
+
+use crate::error::PlanError;
+use crate::frontier::{Retention, computations, plan_of};
+use crate::graph::{Graph, OpId, Phase};
+use crate::planner::{Outcome, Request, Status, StopReason};
+use crate::simulate::simulate;
+
+/// Most checkpoint sets that a greedy search tries.
+const MOST_SETS: usize = 48;
+
+/// The forward ops of a graph and which of them may be checkpoints.
+pub(super) struct Segments<'a> {
+    graph: &'a Graph,
+    /// Forward ops, ascending.
+    pub forward: Vec<OpId>,
+    is_forward: Vec<bool>,
+    /// Per op: whether it may be a checkpoint.
+    candidate: Vec<bool>,
+}
+
+impl<'a> Segments<'a> {
+    /// Every forward op is a candidate.
+    pub fn new(graph: &'a Graph) -> Self {
+        let is_forward = forward_ops(graph);
+        let forward = (0..graph.ops().len()).filter(|&op| is_forward[op]).collect();
+        Self { graph, forward, candidate: is_forward.clone(), is_forward }
+    }
+
+    /// Only those forward ops are candidates behind which no forward op needs anything made before them.
+    pub fn at_articulation_points(graph: &'a Graph) -> Self {
+        let mut segments = Self::new(graph);
+        // Furthest forward use of what was made before the op at hand.
+        let mut reach = 0;
+        for &op in &segments.forward {
+            segments.candidate[op] = reach <= op;
+            for &value in &graph.ops()[op].outputs {
+                reach = reach.max(segments.last_forward_use(value).unwrap_or(0));
+            }
+        }
+        segments
+    }
+
+    /// A forward op that needs more than the forward op right before it, if there is one.
+    pub fn branching_op(&self) -> Option<OpId> {
+        let from_afar = |op: OpId, before: Option<OpId>| {
+            let producers = self.graph.ops()[op].inputs.iter().filter_map(|&value| self.graph.producer(value));
+            producers.into_iter().any(|producer| self.is_forward[producer] && Some(producer) != before)
+        };
+        let previous = std::iter::once(None).chain(self.forward.iter().copied().map(Some));
+        self.forward.iter().copied().zip(previous).find(|&(op, before)| from_afar(op, before)).map(|(op, _)| op)
+    }
+
+    fn last_forward_use(&self, value: usize) -> Option<OpId> {
+        self.graph.consumers(value).iter().copied().rfind(|&op| self.is_forward[op])
+    }
+
+    fn candidates(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.forward.iter().copied().filter(|&op| self.candidate[op])
+    }
+
+    /// Every k-th candidate, for k the square root of their number, rounded down and up.
+    pub fn sqrt_sets(&self) -> Vec<Vec<OpId>> {
+        let candidates: Vec<_> = self.candidates().collect();
+        let root = (candidates.len() as f64).sqrt();
+        let every = |k: usize| -> Vec<OpId> { candidates.iter().copied().skip(k - 1).step_by(k).collect() };
+        let sizes = BTreeSet::from([root.floor().max(1.0) as usize, root.ceil().max(1.0) as usize]);
+        sizes.into_iter().map(every).collect()
+    }
+
+    /// The sets that Chen's greedy walk makes for different segment budgets b: a candidate becomes a checkpoint when
+    /// the outputs since the last one exceed b. The budgets tried are sums that occur, evenly spread in rank.
+    pub fn greedy_sets(&self) -> Vec<Vec<OpId>> {
+        let mut sets = BTreeSet::new();
+        for budget in self.segment_budgets() {
+            let mut open = 0;
+            let mut set = Vec::new();
+            for &op in &self.forward {
+                open += self.graph.bytes_of(&self.graph.ops()[op].outputs);
+                if self.candidate[op] && open > budget {
+                    set.push(op);
+                    open = 0;
+                }
+            }
+            sets.insert(set);
+        }
+        sets.into_iter().collect()
+    }
+
+    /// 0 and up to [`MOST_SETS`] sizes of runs that start behind a candidate and end at one.
+    fn segment_budgets(&self) -> Vec<u64> {
+        // Bytes of all outputs up to and including each candidate.
+        let mut total = 0;
+        let mut ends = vec![0];
+        for &op in &self.forward {
+            total += self.graph.bytes_of(&self.graph.ops()[op].outputs);
+            if self.candidate[op] {
+                ends.push(total);
+            }
+        }
+        // All runs of a small graph; a sample of starts of a large one.
+        let stride = ends.len().div_ceil(MOST_SETS);
+        let mut sums: Vec<u64> = Vec::new();
+        for (i, &start) in ends.iter().enumerate().step_by(stride) {
+            sums.extend(ends[i..].iter().map(|&end| end - start));
+        }
+        sums.sort_unstable();
+        sums.dedup();
+        let step = sums.len().div_ceil(MOST_SETS).max(1);
+        sums.into_iter().step_by(step).chain([total]).collect()
+    }
+
+    fn retention(&self, checkpoints: &[OpId]) -> Retention {
+        let graph = self.graph;
+        let end = graph.ops().len();
+        let segment_of = |op: OpId| checkpoints.partition_point(|&checkpoint| checkpoint < op);
+        let last_segment = checkpoints.len();
+        let is_checkpoint = |op: OpId| checkpoints.binary_search(&op).is_ok();
+        let backward_uses = |value: usize| graph.consumers(value).iter().copied().filter(|&op| !self.is_forward[op]);
+        // Per segment: the first backward op that needs one of its values.
+        let mut entered = vec![usize::MAX; checkpoints.len() + 1];
+        for &op in self.forward.iter().filter(|&&op| !is_checkpoint(op)) {
+            let uses = graph.ops()[op].outputs.iter().flat_map(|&value| backward_uses(value));
+            let segment = segment_of(op);
+            entered[segment] = uses.min().unwrap_or(usize::MAX).min(entered[segment]);
+        }
+        let mut retention = Retention::new();
+        for (op, node) in graph.ops().iter().enumerate() {
+            for &value in &node.outputs {
+                let last_use = graph.consumers(value).last().copied().unwrap_or(0);
+                if graph.is_result(value) || is_checkpoint(op) {
+                    retention.keep(value, op + 1, end);
+                } else if !self.is_forward[op] || segment_of(op) == last_segment {
+                    retention.keep(value, op + 1, last_use);
+                } else {
+                    retention.keep(value, op + 1, self.last_forward_use(value).unwrap_or(0));
+                    retention.keep(value, entered[segment_of(op)].saturating_add(1), last_use);
+                }
+            }
+        }
+        retention
+    }
+
+    /// The ops in the order in which a plan with these checkpoints computes them.
+    fn sequence(&self, checkpoints: &[OpId]) -> Vec<OpId> {
+        computations(self.graph, &self.retention(checkpoints))
+    }
+
+    /// The cheapest plan within the budget among `sets` and the store-all plan; of equally cheap ones, the one with
+    /// the lowest peak.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Infeasible`] with the lowest peak among them and the op at which it stands.
+    pub fn best(&self, name: &'static str, request: &Request, sets: Vec<Vec<OpId>>) -> Result<Outcome, PlanError> {
+        let graph = self.graph;
+        let store_all: Vec<OpId> = (0..graph.ops().len()).collect();
+        let sequences = std::iter::once(store_all).chain(sets.iter().map(|set| self.sequence(set)));
+        let mut best: Option<(f64, u64, crate::plan::Plan)> = None;
+        let mut lowest: Option<(u64, Option<OpId>)> = None;
+        for sequence in sequences {
+            let plan = plan_of(graph, &sequence);
+            let timeline = simulate(graph, &plan);
+            let (cost, peak) = (timeline.makespan, timeline.peak_bytes);
+            if lowest.is_none_or(|(bytes, _)| peak < bytes) {
+                let at = timeline.bytes.iter().position(|&bytes| bytes == peak);
+                lowest = Some((peak, at.and_then(|step| plan.steps[step].op())));
+            }
+            if peak <= request.budget && best.as_ref().is_none_or(|b| cost < b.0 || (cost == b.0 && peak < b.1)) {
+                best = Some((cost, peak, plan));
+            }
+        }
+        let Some((cost, _, plan)) = best else {
+            let (minimum, blocking_op) = lowest.unzip();
+            return Err(PlanError::Infeasible { budget: request.budget, minimum, blocking_op: blocking_op.flatten() });
+        };
+        // No plan costs less than one computation of every op.
+        let bound: f64 = graph.ops().iter().map(|op| op.cost).sum();
+        let (status, reason) = if cost <= bound {
+            (Status::Optimal, StopReason::Proved)
+        } else {
+            (Status::Feasible, StopReason::Heuristic)
+        };
+        log::info!("{name}: tried {} sets of checkpoints, makespan {cost}", sets.len());
+        let mut outcome = Outcome::of_plan(name, graph, plan, status, reason);
+        outcome.lower_bound = Some(bound.min(outcome.makespan));
+        Ok(outcome)
+    }
+}
+
+/// Per op: whether it belongs to the forward pass.
+fn forward_ops(graph: &Graph) -> Vec<bool> {
+    if graph.ops().iter().any(|op| op.phase.is_some()) {
+        return graph.ops().iter().map(|op| op.phase == Some(Phase::Forward)).collect();
+    }
+    let store_all: Vec<OpId> = (0..graph.ops().len()).collect();
+    let plan = plan_of(graph, &store_all);
+    let timeline = simulate(graph, &plan);
+    let computed = plan.steps.iter().zip(&timeline.bytes).filter_map(|(step, &bytes)| Some((step.op()?, bytes)));
+    // The last of equal peaks: `max_by_key` keeps it.
+    let boundary = computed.max_by_key(|&(_, bytes)| bytes).map_or(0, |(op, _)| op);
+    (0..graph.ops().len()).map(|op| op <= boundary).collect()
+}
