@@ -21,5 +21,5 @@ pub mod simulate;
 pub use error::{GraphError, PlanError};
 pub use graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, Value, ValueId};
 pub use plan::{Plan, Step};
-pub use planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+pub use planner::{Checkpoints, Outcome, Planner, Progress, Request, Status, StopReason};
 pub use simulate::{Timeline, simulate};

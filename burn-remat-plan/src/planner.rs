@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::PlanError;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::plan::Plan;
 use crate::simulate::simulate;
 
@@ -102,6 +102,17 @@ pub struct Outcome {
     pub lower_bound: Option<f64>,
     /// Time the planner took.
     pub solve_time: Duration,
+    /// `feng-huang` alone: its checkpoints and what they weigh.
+    pub checkpoints: Option<Checkpoints>,
+}
+
+/// The checkpoints of a forward pass.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Checkpoints {
+    /// The values kept, ascending: the ends of the forward pass among them.
+    pub values: Vec<ValueId>,
+    /// Bytes of the interior checkpoints plus those of the largest independent segment.
+    pub bytes: u64,
 }
 
 impl Outcome {
@@ -118,6 +129,7 @@ impl Outcome {
             peak_bytes: timeline.peak_bytes,
             lower_bound: None,
             solve_time: Duration::ZERO,
+            checkpoints: None,
         }
     }
 }
