@@ -1,5 +1,6 @@
 //! What can be wrong with a graph, and why a plan could not be made.
 
+use crate::format::FormatError;
 use crate::graph::{OpId, ValueId};
 
 /// A graph that cannot be: the message names the field.
@@ -64,6 +65,23 @@ pub enum GraphError {
     TooLarge {
         /// The sum.
         total: u128,
+    },
+    /// Costs that do not add up to a finite number, even after each op has run once per op.
+    #[error("`ops[..].cost` add up to {total}: too much for a plan that recomputes")]
+    TooDear {
+        /// The sum.
+        total: f64,
+    },
+    /// A file of another shape.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A file that cannot be read or written.
+    #[error("{path}: {message}")]
+    Io {
+        /// The file.
+        path: String,
+        /// What the system says.
+        message: String,
     },
 }
 

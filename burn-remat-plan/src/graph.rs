@@ -1,8 +1,9 @@
 //! The graph of one training step: operations in execution order and the values they pass on.
 //!
 //! A [`Graph`] cannot be built invalid: every index is in range, every value has at most one producer, an op uses
-//! only values that are inputs of the graph or outputs of an earlier op, costs are finite and not negative, and the
-//! sum of all sizes fits in 63 bits, so that no planner needs to guard its additions. [`GraphBuilder`] is the only
+//! only values that are inputs of the graph or outputs of an earlier op, costs are finite and not negative (also their
+//! sum, times the number of ops), and the sum of all sizes fits in 63 bits, so that no planner needs to guard its
+//! additions. [`GraphBuilder`] is the only
 //! way in; the JSON reader goes through it.
 //!
 //! A value stands for a *storage*: views that share a buffer are one value.
@@ -232,6 +233,7 @@ impl GraphBuilder {
         validate_indices("results", &results, count)?;
         normalize(&mut results);
         validate_total(constant_bytes, &values, &ops)?;
+        validate_costs(&ops)?;
         let mut consumers = vec![Vec::new(); count];
         for (id, op) in ops.iter().enumerate() {
             for &value in &op.inputs {
@@ -321,4 +323,10 @@ fn validate_total(constant: u64, values: &[Value], ops: &[Op]) -> Result<(), Gra
     let total: u128 =
         values.iter().map(|v| u128::from(v.bytes)).sum::<u128>() + u128::from(constant) + u128::from(scratch);
     if total > i64::MAX as u128 { Err(GraphError::TooLarge { total }) } else { Ok(()) }
+}
+
+fn validate_costs(ops: &[Op]) -> Result<(), GraphError> {
+    let costs = |op: &Op| op.cost + op.alternatives.iter().map(|other| other.cost).sum::<f64>();
+    let total: f64 = ops.iter().map(costs).sum();
+    if (total * (ops.len() + 1) as f64).is_finite() { Ok(()) } else { Err(GraphError::TooDear { total }) }
 }

@@ -8,18 +8,23 @@
 //! Data flows one way: a file or a trace becomes a [`Graph`]; a planner turns it into an [`Outcome`]; [`simulate`]
 //! tells what a plan costs; [`check`](check::check) decides, sharing no code with any of them, whether a plan is valid.
 
+pub mod check;
 pub mod error;
 pub mod frontier;
 pub mod generate;
+pub mod format;
 pub mod graph;
 pub mod plan;
 pub mod planner;
 pub mod planners;
 pub mod registry;
 pub mod simulate;
+pub mod solve;
 
+pub use check::{CheckedPlan, Violation, Violations, check};
 pub use error::{GraphError, PlanError};
 pub use graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, Value, ValueId};
 pub use plan::{Plan, Step};
 pub use planner::{Checkpoints, Outcome, Planner, Progress, Request, Status, StopReason};
 pub use simulate::{Timeline, simulate};
+pub use solve::{Solved, solve};

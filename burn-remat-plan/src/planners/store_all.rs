@@ -44,10 +44,11 @@ fn dying_values(graph: &Graph) -> Vec<Vec<ValueId>> {
     dying
 }
 
-/// The op at which a plan first goes over `budget`, if it is an op (and not the start) that does.
-fn first_op_over(graph: &Graph, plan: &Plan, budget: u64) -> Option<OpId> {
+/// The first op at which a plan holds its peak, if it is an op (and not the start) that does.
+fn peak_op(graph: &Graph, plan: &Plan) -> Option<OpId> {
     let timeline = simulate(graph, plan);
-    plan.steps.iter().zip(&timeline.bytes).find(|&(_, &bytes)| bytes > budget).and_then(|(step, _)| step.op())
+    let at_peak = |&(_, &bytes): &(&Step, &u64)| bytes == timeline.peak_bytes;
+    plan.steps.iter().zip(&timeline.bytes).find(at_peak).and_then(|(step, _)| step.op())
 }
 
 impl Planner for StoreAll {
@@ -57,7 +58,7 @@ impl Planner for StoreAll {
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
         let plan = Self::plan(graph);
-        let blocking_op = first_op_over(graph, &plan, request.budget);
+        let blocking_op = peak_op(graph, &plan);
         let mut outcome = Outcome::of_plan(Self::NAME, graph, plan, Status::Optimal, StopReason::Proved);
         if outcome.peak_bytes > request.budget {
             return Err(PlanError::Infeasible {
