@@ -10,9 +10,9 @@
 
 pub mod check;
 pub mod error;
+pub mod format;
 pub mod frontier;
 pub mod generate;
-pub mod format;
 pub mod graph;
 pub mod plan;
 pub mod planner;

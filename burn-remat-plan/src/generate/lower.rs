@@ -233,7 +233,7 @@ mod tests {
         // Weights and biases: two layers of 2 * 2 + 2, with their gradients, in four bytes each.
         assert_eq!(graph.constant_bytes(), 2 * 2 * 6 * 4);
         // The first layer needs no gradient of the image: half of the multiply-adds.
-        assert_eq!(graph.ops()[7].cost, (4 * 2 * 16 * 2 + 32 - 2 * 2 * 16 * 2).into());
+        assert_eq!(graph.ops()[7].cost, f64::from(4 * 2 * 16 * 2 + 32 - 2 * 2 * 16 * 2));
     }
 
     #[test]
