@@ -74,6 +74,12 @@ const ENTRIES: &[Entry] = &[
         source: "Checkmate, appendix B.2",
         make: || Box::new(planners::LinearGreedy),
     },
+    Entry {
+        name: planners::Search::NAME,
+        purpose: "any graph, any time limit: annealing over schedules that recompute anything anywhere",
+        source: "this project",
+        make: || Box::new(planners::Search::default()),
+    },
 ];
 
 /// All graph planners, in the order of the documentation.

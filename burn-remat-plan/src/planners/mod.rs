@@ -3,10 +3,12 @@
 pub mod articulation;
 pub mod chen;
 pub mod linearized;
+pub mod search;
 mod segments;
 pub mod store_all;
 
 pub use articulation::{ApGreedy, ApSqrt};
 pub use chen::{ChenGreedy, ChenSqrt};
 pub use linearized::{LinearGreedy, LinearSqrt};
+pub use search::Search;
 pub use store_all::StoreAll;

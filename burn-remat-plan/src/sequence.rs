@@ -1,0 +1,55 @@
+//! A plan as the bare order of its computations.
+//!
+//! Given only *what is computed when*, the best evictions follow: a value is released right after its last use before
+//! it is computed again (or before the end, where it is no result). Planners that decide on computations alone share
+//! this file; it guarantees that nothing stays resident longer than it is of use.
+
+use crate::graph::{Graph, OpId};
+use crate::plan::{Plan, Step};
+
+/// The plan that computes `order` and evicts every value as soon as it is useless.
+///
+/// `order` must be executable: every op after the producers of its inputs. Complexity: O(order + uses).
+///
+/// ```
+/// use burn_remat_plan::{GraphBuilder, Op, sequence::plan_of};
+///
+/// let mut builder = GraphBuilder::new("chain");
+/// let (x, y) = (builder.value(8, "x"), builder.value(4, "y"));
+/// builder.op(Op::new("f", 1.0, vec![], vec![x]));
+/// builder.op(Op::new("g", 1.0, vec![x], vec![y]));
+/// let graph = builder.build()?;
+/// let steps: Vec<String> = plan_of(&graph, &[0, 1]).steps.iter().map(ToString::to_string).collect();
+/// assert_eq!(steps, ["+0", "+1", "-0"]);
+/// # Ok::<(), burn_remat_plan::GraphError>(())
+/// ```
+pub fn plan_of(graph: &Graph, order: &[OpId]) -> Plan {
+    // Backwards: `live[v]` tells whether v is still to be used before it is computed again.
+    let mut live = vec![false; graph.values().len()];
+    for &value in graph.results() {
+        live[value] = true;
+    }
+    let mut steps = Vec::with_capacity(order.len() * 2);
+    for &id in order.iter().rev() {
+        let op = &graph.ops()[id];
+        for &value in op.outputs.iter().rev() {
+            if !std::mem::replace(&mut live[value], false) {
+                steps.push(Step::Evict(value));
+            }
+        }
+        for &value in op.inputs.iter().rev() {
+            if !std::mem::replace(&mut live[value], true) {
+                steps.push(Step::Evict(value));
+            }
+        }
+        steps.push(Step::Compute(id));
+    }
+    steps.extend(graph.inputs().filter(|&value| !live[value]).map(Step::Evict));
+    steps.reverse();
+    Plan { steps }
+}
+
+/// The order of computations of `plan`; its choice of alternatives is lost.
+pub fn order_of(plan: &Plan) -> Vec<OpId> {
+    plan.steps.iter().filter_map(|step| step.op()).collect()
+}
