@@ -1,6 +1,6 @@
 //! The graph planners by name.
 //!
-//! [`planners`] lists all of them, also those that need a cargo feature which this build lacks: naming one of these
+//! [`planners()`] lists all of them, also those that need a cargo feature which this build lacks: naming one of these
 //! gives a planner whose every solve fails with [`PlanError::FeatureMissing`](crate::PlanError::FeatureMissing).
 
 use crate::planner::Planner;
