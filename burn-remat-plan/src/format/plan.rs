@@ -79,6 +79,8 @@ impl PlanFile {
             peak_bytes: found.map(|_| outcome.peak_bytes),
             lower_bound: outcome.lower_bound,
             solve_seconds: Some(outcome.solve_time.as_secs_f64()),
+            checkpoints: outcome.checkpoints.as_ref().map(|kept| kept.values.clone()),
+            checkpoint_bytes: outcome.checkpoints.as_ref().map(|kept| kept.bytes),
             steps: found.map_or_else(Vec::new, |plan| plan.steps.iter().map(ToString::to_string).collect()),
             ..Self::empty(&outcome.planner, outcome.status, outcome.stop_reason)
         }

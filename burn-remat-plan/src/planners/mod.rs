@@ -4,6 +4,7 @@ pub mod articulation;
 pub mod chen;
 pub mod linearized;
 pub mod search;
+pub mod online;
 mod segments;
 pub mod store_all;
 
@@ -11,4 +12,5 @@ pub use articulation::{ApGreedy, ApSqrt};
 pub use chen::{ChenGreedy, ChenSqrt};
 pub use linearized::{LinearGreedy, LinearSqrt};
 pub use search::Search;
+pub use online::Online;
 pub use store_all::StoreAll;

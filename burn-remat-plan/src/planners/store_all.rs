@@ -31,6 +31,16 @@ impl StoreAll {
         }
         Plan { steps }
     }
+
+    /// Peak of [`plan`](Self::plan) in bytes: the budget from which on nothing needs to be computed again.
+    pub fn peak(graph: &Graph) -> u64 {
+        simulate(graph, &Self::plan(graph)).peak_bytes
+    }
+
+    /// Makespan of [`plan`](Self::plan): the least of any plan without alternatives.
+    pub fn makespan(graph: &Graph) -> f64 {
+        simulate(graph, &Self::plan(graph)).makespan
+    }
 }
 
 /// For each op, the values whose last default use (or, unused, whose computation) it is, ascending.
