@@ -79,6 +79,8 @@ const ENTRIES: &[Entry] = &[
         purpose: "any graph, any time limit: annealing over schedules that recompute anything anywhere",
         source: "this project",
         make: || Box::new(planners::Search::default()),
+    },
+    Entry {
         name: planners::Online::NAME,
         purpose: "the engine's own policy, which does not look ahead; a baseline, and a plan in no time",
         source: "Kirisame et al. 2021, with bytes * age / cost^2 as the score",

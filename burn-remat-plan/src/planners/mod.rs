@@ -3,14 +3,14 @@
 pub mod articulation;
 pub mod chen;
 pub mod linearized;
-pub mod search;
 pub mod online;
+pub mod search;
 mod segments;
 pub mod store_all;
 
 pub use articulation::{ApGreedy, ApSqrt};
 pub use chen::{ChenGreedy, ChenSqrt};
 pub use linearized::{LinearGreedy, LinearSqrt};
-pub use search::Search;
 pub use online::Online;
+pub use search::Search;
 pub use store_all::StoreAll;
