@@ -109,7 +109,7 @@ pub struct Outcome {
 /// The checkpoints of a forward pass.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Checkpoints {
-    /// The values kept, ascending: the ends of the forward pass among them.
+    /// The values kept, ascending, beside the first and last of the forward pass, which are free of charge.
     pub values: Vec<ValueId>,
     /// Bytes of the interior checkpoints plus those of the largest independent segment.
     pub bytes: u64,

@@ -86,6 +86,12 @@ const ENTRIES: &[Entry] = &[
         source: "Kirisame et al. 2021, with bytes * age / cost^2 as the score",
         make: || Box::new(planners::Online),
     },
+    Entry {
+        name: planners::FengHuang::NAME,
+        purpose: "no budget: fewest bytes of checkpoints and largest independent segment",
+        source: "Feng & Huang 2018",
+        make: || Box::new(planners::FengHuang),
+    },
 ];
 
 /// All graph planners, in the order of the documentation.

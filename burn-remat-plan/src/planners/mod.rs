@@ -2,6 +2,7 @@
 
 pub mod articulation;
 pub mod chen;
+pub mod feng_huang;
 pub mod linearized;
 pub mod online;
 pub mod search;
@@ -10,6 +11,7 @@ pub mod store_all;
 
 pub use articulation::{ApGreedy, ApSqrt};
 pub use chen::{ChenGreedy, ChenSqrt};
+pub use feng_huang::FengHuang;
 pub use linearized::{LinearGreedy, LinearSqrt};
 pub use online::Online;
 pub use search::Search;
