@@ -78,8 +78,6 @@ impl PlanFile {
             overhead: found.map(|_| overhead(outcome.makespan, store_all)),
             peak_bytes: found.map(|_| outcome.peak_bytes),
             lower_bound: outcome.lower_bound,
-            checkpoints: outcome.checkpoints.as_ref().map(|found| found.values.clone()),
-            checkpoint_bytes: outcome.checkpoints.as_ref().map(|found| found.bytes),
             solve_seconds: Some(outcome.solve_time.as_secs_f64()),
             checkpoints: outcome.checkpoints.as_ref().map(|kept| kept.values.clone()),
             checkpoint_bytes: outcome.checkpoints.as_ref().map(|kept| kept.bytes),
