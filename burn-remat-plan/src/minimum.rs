@@ -8,6 +8,8 @@
 //! *Upper half.* A plan that was found: a constructive pass (see `planners::search`) at the lower half, and where that
 //! fails the smallest budget at which a pass succeeds, by bisection down from the store-all peak.
 //!
+//! On small graphs the exact search then bisects what is left between the halves.
+//!
 //! Where the halves meet, [`Minimum::is_exact`]. Between them lies the question whether *unlimited* recomputation
 //! helps, a pebbling problem (PSPACE-hard in general); passes are cut off at `40 n + 20000` computations, so that the
 //! plan behind the upper half is always one that can be written down.
@@ -17,6 +19,7 @@
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::Plan;
 use crate::planners::search::construct::{Policy, construct};
+use crate::planners::search::exact::{Exact, exact};
 use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
@@ -32,7 +35,8 @@ pub struct Minimum {
     /// The op whose first computation needs `lower_bound` bytes.
     pub blocking_op: OpId,
     /// The values that must be resident together while it runs, ascending: with the constant bytes and the op's
-    /// scratch they make up `lower_bound`.
+    /// scratch they make up `lower_bound`, except where the inputs alone need more or an exhaustive search of a small
+    /// graph proved more.
     pub together: Vec<ValueId>,
 }
 
@@ -60,7 +64,8 @@ impl Minimum {
 /// ```
 pub fn minimum(graph: &Graph) -> Minimum {
     let (lower_bound, blocking_op) = lower_half(graph);
-    let (plan, achieved) = upper_half(graph, lower_bound);
+    let (mut plan, mut achieved) = upper_half(graph, lower_bound);
+    let lower_bound = exhaust(graph, lower_bound, &mut plan, &mut achieved);
     Minimum { lower_bound, achieved, plan, blocking_op, together: together(graph, blocking_op) }
 }
 
@@ -119,7 +124,7 @@ fn together(graph: &Graph, op: OpId) -> Vec<ValueId> {
     values
 }
 
-fn lower_half(graph: &Graph) -> (u64, OpId) {
+pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
     let last = last_certain_uses(graph);
     let end = graph.ops().len();
     // Bytes of the roots that are needed after each op, found by sweeping with the ops at which they stop counting.
@@ -157,6 +162,26 @@ fn lower_half(graph: &Graph) -> (u64, OpId) {
     }
     let start = graph.constant_bytes() + graph.inputs().map(|v| graph.bytes(v)).sum::<u64>();
     (most.max(start), blocking)
+}
+
+/// Bisects with the exact search, as far as it goes: it closes the question on small graphs.
+fn exhaust(graph: &Graph, mut low: u64, plan: &mut Plan, high: &mut u64) -> u64 {
+    if graph.ops().iter().any(|op| !op.alternatives.is_empty()) {
+        return low;
+    }
+    let mut probe = low;
+    while low < *high {
+        match exact(graph, probe, 5_000, None) {
+            Exact::Optimal(order) => {
+                *plan = plan_of(graph, &order);
+                *high = simulate(graph, plan).peak_bytes;
+            }
+            Exact::Infeasible => low = probe + 1,
+            Exact::GaveUp => break,
+        }
+        probe = low + high.saturating_sub(low) / 2;
+    }
+    low
 }
 
 fn upper_half(graph: &Graph, lower: u64) -> (Plan, u64) {

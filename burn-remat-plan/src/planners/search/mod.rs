@@ -2,18 +2,20 @@
 
 pub(crate) mod anneal;
 pub(crate) mod construct;
+pub(crate) mod exact;
 pub(crate) mod state;
 
 use std::time::{Duration, Instant};
 
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
-use crate::minimum::minimum;
+use crate::minimum::{lower_half, minimum};
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
-use crate::sequence::plan_of;
+use crate::sequence::{order_of, plan_of};
 use crate::simulate::simulate;
 use anneal::Walk;
 use construct::{Policy, construct};
+use exact::{Exact, exact};
 use state::{Problem, State};
 
 /// The anytime planner over general schedules: see the [module](self).
@@ -49,6 +51,20 @@ impl Planner for Search {
             outcome.lower_bound = Some(outcome.makespan);
             return Ok(outcome);
         }
+        let (bound, _) = lower_half(graph);
+        if request.budget < bound {
+            return Err(infeasible(graph, request.budget));
+        }
+        match exact(graph, request.budget, STATES, start.checked_add(request.time_limit)) {
+            Exact::Optimal(order) => {
+                let plan = plan_of(graph, &order);
+                let mut outcome = Outcome::of_plan(Self::NAME, graph, plan, Status::Optimal, StopReason::Proved);
+                outcome.lower_bound = Some(outcome.makespan);
+                return Ok(outcome);
+            }
+            Exact::Infeasible => return Err(infeasible(graph, request.budget)),
+            Exact::GaveUp => {}
+        }
         let problem = Problem::new(graph, request.budget);
         let seeds = seeds(graph, request.budget);
         let run = Run { start, limit: request.time_limit, moves: self.iterations };
@@ -76,16 +92,17 @@ impl Planner for Search {
                 request.report(Progress { incumbent: Some(outcome.makespan), lower_bound: None });
                 Ok(outcome)
             }
-            None => {
-                let least = minimum(graph);
-                Err(PlanError::Infeasible {
-                    budget: request.budget,
-                    minimum: Some(least.achieved),
-                    blocking_op: Some(least.blocking_op),
-                })
-            }
+            None => Err(infeasible(graph, request.budget)),
         }
     }
+}
+
+/// Most states of the exact search: beyond that annealing does better.
+const STATES: usize = 60_000;
+
+fn infeasible(graph: &Graph, budget: u64) -> PlanError {
+    let least = minimum(graph);
+    PlanError::Infeasible { budget, minimum: Some(least.achieved), blocking_op: Some(least.blocking_op) }
 }
 
 /// Orders that fit in the budget, cheapest first; none where no pass succeeds.
@@ -95,6 +112,12 @@ fn seeds(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
         if let Some(order) = construct(graph, budget, Policy { cost, distance, step_limit }) {
             found.push((order.iter().map(|&op| graph.ops()[op].cost).sum(), order));
+        }
+    }
+    if found.is_empty() {
+        let least = minimum(graph);
+        if least.achieved <= budget {
+            found.push((0.0, order_of(&least.plan)));
         }
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,0 +1,162 @@
+//! `search`, `minimum` and `lower_bound` against brute force and on generated graphs.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
+
+use burn_remat_plan::generate::{Knobs, Options, by_name, random_graph};
+use burn_remat_plan::planners::Search;
+use burn_remat_plan::sequence::plan_of;
+use burn_remat_plan::{Graph, PlanError, Request, Status, check, minimum, simulate, solve};
+
+/// The least makespan of all schedules within `budget`: Dijkstra over (first computations done, resident set), with
+/// single evictions and computations as moves. Costs must be whole numbers.
+fn cheapest(graph: &Graph, budget: u64) -> Option<u64> {
+    let ops = graph.ops();
+    let mask = |values: &[usize]| values.iter().fold(0u64, |mask, &v| mask | 1 << v);
+    let held = |set: u64| {
+        graph.constant_bytes()
+            + (0..graph.values().len()).filter(|&v| set >> v & 1 == 1).map(|v| graph.bytes(v)).sum::<u64>()
+    };
+    let start = (0usize, mask(&graph.inputs().collect::<Vec<_>>()));
+    if held(start.1) > budget {
+        return None;
+    }
+    let results = mask(graph.results());
+    let mut best = HashMap::from([(start, 0u64)]);
+    let mut heap = BinaryHeap::from([Reverse((0u64, start))]);
+    while let Some(Reverse((cost, (done, set)))) = heap.pop() {
+        if best[&(done, set)] < cost {
+            continue;
+        }
+        if done == ops.len() && results & !set == 0 {
+            return Some(cost);
+        }
+        let mut reach = |cost: u64, state: (usize, u64)| {
+            if best.get(&state).is_none_or(|&known| cost < known) {
+                best.insert(state, cost);
+                heap.push(Reverse((cost, state)));
+            }
+        };
+        for v in 0..graph.values().len() {
+            if set >> v & 1 == 1 {
+                reach(cost, (done, set & !(1 << v)));
+            }
+        }
+        for (id, op) in ops.iter().enumerate().take(done + 1) {
+            let after = set | mask(&op.outputs);
+            let may = (id == done || op.recomputable) && mask(&op.inputs) & !set == 0;
+            if may && held(after) + op.scratch_bytes <= budget {
+                reach(cost + op.cost as u64, (done + usize::from(id == done), after));
+            }
+        }
+    }
+    None
+}
+
+fn request(budget: u64, milliseconds: u64) -> Request {
+    Request { time_limit: Duration::from_millis(milliseconds), threads: 2, ..Request::new(budget) }
+}
+
+fn store_all_peak(graph: &Graph) -> u64 {
+    simulate(graph, &plan_of(graph, &(0..graph.ops().len()).collect::<Vec<_>>())).peak_bytes
+}
+
+/// Plans `count` random graphs at a random budget and compares with brute force. Returns how many optima were missed.
+fn compare_with_brute_force(first: u64, count: u64, most_ops: usize) -> u64 {
+    let knobs = Knobs { alternative: 0.0, ..Knobs::ops(4, most_ops) };
+    let mut missed = 0;
+    for seed in first..first + count {
+        let graph = random_graph(seed, &knobs);
+        if graph.values().len() > 20 {
+            continue;
+        }
+        let least = minimum(&graph);
+        let peak = store_all_peak(&graph);
+        let budget = least.lower_bound + (peak - least.lower_bound) * (seed % 5) / 5;
+        let brute = cheapest(&graph, budget);
+        if budget < least.lower_bound {
+            assert_eq!(brute, None, "seed {seed}: the minimum's bound is wrong");
+        }
+        if budget >= least.achieved {
+            assert!(brute.is_some(), "seed {seed}: the minimum's plan is wrong");
+        }
+        let start = Instant::now();
+        let found = solve(&Search::default(), &graph, &request(budget, 100));
+        let took = start.elapsed();
+        match (found, brute) {
+            (Ok(found), Some(brute)) => {
+                let outcome = found.outcome;
+                assert!(outcome.makespan >= brute as f64, "seed {seed}: cheaper than the optimum");
+                assert!(outcome.lower_bound.unwrap_or(0.0) <= brute as f64, "seed {seed}: a false bound");
+                if outcome.status == Status::Optimal {
+                    assert_eq!(outcome.makespan, brute as f64, "seed {seed}: a false proof");
+                }
+                missed += u64::from(outcome.makespan > brute as f64 || took > Duration::from_millis(110));
+            }
+            (Err(PlanError::Infeasible { .. }), None) => {}
+            (Err(_), Some(_)) => missed += 1,
+            (found, brute) => panic!("seed {seed}: {found:?} where brute force finds {brute:?}"),
+        }
+    }
+    missed
+}
+
+#[test]
+fn small_graphs_get_their_optimum() {
+    assert_eq!(compare_with_brute_force(0, 60, 8), 0);
+}
+
+/// Run with `cargo test --release -p burn-remat-plan --test search -- --ignored`.
+#[test]
+#[ignore = "minutes: two thousand brute forces"]
+fn graphs_to_twelve_ops_get_their_optimum_in_99_of_100_cases() {
+    let missed = compare_with_brute_force(1000, 2000, 12);
+    println!("missed {missed} of 2000");
+    assert!(missed <= 20);
+}
+
+#[test]
+fn at_the_minimum_there_is_a_plan() {
+    let mut graphs: Vec<Graph> = (0..40).map(|seed| random_graph(seed, &Knobs::ops(1, 40))).collect();
+    for family in ["linear", "residual", "unet", "dense", "inception", "random"] {
+        graphs.push(by_name(family, &Options { depth: 3, ..Options::default() }).unwrap());
+    }
+    for graph in graphs {
+        let least = minimum(&graph);
+        check(&graph, &least.plan, least.achieved).unwrap();
+        assert!(least.lower_bound <= least.achieved);
+        let found = solve(&Search::default(), &graph, &request(least.achieved, 30))
+            .unwrap_or_else(|error| panic!("{error} {least:?} {graph:?}"));
+        assert!(found.outcome.peak_bytes <= least.achieved);
+        if least.lower_bound > 0 {
+            let error = solve(&Search::default(), &graph, &request(least.lower_bound - 1, 30)).unwrap_err();
+            assert!(matches!(error, PlanError::Infeasible { minimum: Some(m), .. } if m == least.achieved));
+        }
+    }
+}
+
+#[test]
+fn extreme_budgets_and_time_limits_do_no_harm() {
+    for seed in 0..30 {
+        let graph = random_graph(seed, &Knobs { most_bytes: 1 << 50, ..Knobs::ops(1, 60) });
+        let half = store_all_peak(&graph) / 2;
+        for (budget, limit) in [(0, 5), (1, 0), (half, 0), (half, 10), (u64::MAX, 0), (u64::MAX, 10)] {
+            match solve(&Search::default(), &graph, &request(budget, limit)) {
+                Ok(found) => assert!(found.outcome.peak_bytes <= budget),
+                Err(error) => assert!(matches!(error, PlanError::Infeasible { .. }), "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_and_iterations_give_the_same_plan() {
+    let graph = by_name("residual", &Options { depth: 4, ..Options::default() }).unwrap();
+    let budget = store_all_peak(&graph) * 2 / 3;
+    let plan = || {
+        let search = Search::default().with_iterations(2000);
+        solve(&search, &graph, &request(budget, 600_000)).unwrap().outcome.plan
+    };
+    assert_eq!(plan(), plan());
+}
