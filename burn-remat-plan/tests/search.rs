@@ -126,7 +126,7 @@ fn at_the_minimum_there_is_a_plan() {
         let least = minimum(&graph);
         check(&graph, &least.plan, least.achieved).unwrap();
         assert!(least.lower_bound <= least.achieved);
-        let found = solve(&Search::default(), &graph, &request(least.achieved, 30))
+        let found = solve(&Search::default(), &graph, &request(least.achieved, 0))
             .unwrap_or_else(|error| panic!("{error} {least:?} {graph:?}"));
         assert!(found.outcome.peak_bytes <= least.achieved);
         if least.lower_bound > 0 {

@@ -33,8 +33,9 @@ pub(crate) fn construct(graph: &Graph, budget: u64, policy: Policy) -> Option<Ve
         return None;
     }
     for op in 0..graph.ops().len() {
-        pass.first_computation(op)?;
+        pass.advance(Some(op))?;
     }
+    pass.advance(None)?;
     Some(pass.order)
 }
 
@@ -127,35 +128,37 @@ impl<'g> Pass<'g> {
         }
     }
 
-    fn first_computation(&mut self, op: OpId) -> Option<()> {
-        self.now = op;
-        let targets = &self.graph.ops()[op].inputs;
+    /// Runs `op` for the first time, or at the end (`None`) makes the results resident.
+    fn advance(&mut self, op: Option<OpId>) -> Option<()> {
+        let graph = self.graph;
+        self.now = op.unwrap_or(graph.ops().len());
+        let targets = self.targets(op);
         let work = self.choose_closure(op)?;
-        for &value in targets {
+        let needs = |id: OpId| graph.ops()[id].inputs.iter();
+        for &value in targets.iter().chain(work.iter().flat_map(|&id| needs(id))) {
             self.pins[value] += 1;
         }
         for &id in &work {
-            for &value in &self.graph.ops()[id].inputs {
-                self.pins[value] += 1;
-            }
-        }
-        for &id in &work {
-            let node = &self.graph.ops()[id];
-            let wanted = node.outputs.iter().any(|&v| !self.resident[v] && self.pins[v] > 0);
+            let wanted = graph.ops()[id].outputs.iter().any(|&v| !self.resident[v] && self.pins[v] > 0);
             if wanted {
                 self.compute(id)?;
             }
-            for &value in &node.inputs {
+            for &value in needs(id) {
                 self.pins[value] -= 1;
             }
         }
-        self.compute(op)?;
+        if let Some(op) = op {
+            self.compute(op)?;
+            self.drop_useless(op);
+        }
         for &value in targets {
             self.pins[value] -= 1;
         }
-        self.now = op + 1;
-        self.drop_useless(op);
         Some(())
+    }
+
+    fn targets(&self, op: Option<OpId>) -> &'g [ValueId] {
+        op.map_or(self.graph.results(), |op| &self.graph.ops()[op].inputs)
     }
 
     /// Evicts what `op` leaves behind and nothing can ever use.
@@ -275,8 +278,8 @@ impl<'g> Pass<'g> {
     }
 
     /// The ops to run before `op`, in an order whose peak fits when all else that can go is evicted.
-    fn choose_closure(&self, op: OpId) -> Option<Vec<OpId>> {
-        let targets = &self.graph.ops()[op].inputs;
+    fn choose_closure(&self, op: Option<OpId>) -> Option<Vec<OpId>> {
+        let targets = self.targets(op);
         if targets.iter().all(|&v| self.resident[v]) {
             return Some(Vec::new());
         }
@@ -337,11 +340,14 @@ impl<'g> Pass<'g> {
     }
 
     /// The peak of running `work` and then `op` when everything that may go is evicted as soon as possible.
-    fn least_peak(&self, work: &[OpId], op: OpId) -> u64 {
+    fn least_peak(&self, work: &[OpId], op: Option<OpId>) -> u64 {
         let graph = self.graph;
         let ops = graph.ops();
         let mut uses = std::collections::BTreeMap::<ValueId, u32>::new();
-        for &id in work.iter().chain(std::iter::once(&op)) {
+        for &value in self.targets(op) {
+            *uses.entry(value).or_default() += 1;
+        }
+        for &id in work {
             for &value in &ops[id].inputs {
                 *uses.entry(value).or_default() += 1;
             }
@@ -353,7 +359,7 @@ impl<'g> Pass<'g> {
             self.list.iter().copied().filter(|v| uses.contains_key(v) || stays(*v)).collect();
         let mut held = graph.constant_bytes() + here.iter().map(|&v| graph.bytes(v)).sum::<u64>();
         let mut peak = held;
-        for &id in work.iter().chain(std::iter::once(&op)) {
+        for &id in work.iter().chain(&op) {
             for &value in &ops[id].outputs {
                 if here.insert(value) {
                     held += graph.bytes(value);
@@ -370,7 +376,7 @@ impl<'g> Pass<'g> {
                 }
             }
             for &value in &ops[id].outputs {
-                if uses.get(&value).is_none_or(|&n| n == 0) && here.remove(&value) {
+                if uses.get(&value).is_none_or(|&n| n == 0) && !stays(value) && here.remove(&value) {
                     held -= graph.bytes(value);
                 }
             }

@@ -25,10 +25,16 @@ pub(crate) enum Exact {
     GaveUp,
 }
 
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, PartialEq)]
 struct Cost(f64);
 
 impl Eq for Cost {}
+
+impl PartialOrd for Cost {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Ord for Cost {
     fn cmp(&self, other: &Self) -> Ordering {
@@ -143,21 +149,20 @@ pub(crate) fn exact(graph: &Graph, budget: u64, states: usize, deadline: Option<
         if nodes.len() > states || deadline.is_some_and(|deadline| Instant::now() > deadline) {
             return Exact::GaveUp;
         }
-        for id in 0..ops.len().min(done + 1) {
+        for (id, op) in ops.iter().enumerate().take(done + 1) {
             let first = id == done;
             let (inputs, outputs) = (masks.inputs[id], masks.outputs[id]);
             let next = if first { done + 1 } else { done };
-            if inputs & !resident != 0
-                || !first && (!ops[id].recomputable || outputs & masks.useful[done] & !resident == 0)
+            if inputs & !resident != 0 || !first && (!op.recomputable || outputs & masks.useful[done] & !resident == 0)
             {
                 continue;
             }
-            let need = masks.weigh(resident | outputs) + ops[id].scratch_bytes;
+            let need = masks.weigh(resident | outputs) + op.scratch_bytes;
             found.clear();
             masks.minimal_sets(resident & !inputs & !outputs, need.saturating_sub(budget), &mut |set| {
                 found.push((resident & !set | outputs) & masks.useful[next]);
             });
-            let reached = Cost(if first { cost.0 } else { cost.0 + ops[id].cost });
+            let reached = Cost(if first { cost.0 } else { cost.0 + op.cost });
             for &resident in &found {
                 if settled.get(&(next, resident)).is_some_and(|&known| known <= reached) {
                     continue;
