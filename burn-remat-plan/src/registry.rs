@@ -92,6 +92,24 @@ const ENTRIES: &[Entry] = &[
         source: "Feng & Huang 2018",
         make: || Box::new(planners::FengHuang),
     },
+    Entry {
+        name: "checkmate",
+        purpose: "to about 150 ops: the cheapest frontier-advancing plan, proved",
+        source: "Checkmate, problem (9)",
+        #[cfg(feature = "highs")]
+        make: || Box::new(planners::Checkmate),
+        #[cfg(not(feature = "highs"))]
+        make: || Box::new(planners::MissingFeature { planner: "checkmate", feature: "highs" }),
+    },
+    Entry {
+        name: "lp-rounding",
+        purpose: "to about 400 ops: rounds the relaxation of checkmate",
+        source: "Checkmate, section 5, algorithm 2",
+        #[cfg(feature = "highs")]
+        make: || Box::new(planners::LpRounding),
+        #[cfg(not(feature = "highs"))]
+        make: || Box::new(planners::MissingFeature { planner: "lp-rounding", feature: "highs" }),
+    },
 ];
 
 /// All graph planners, in the order of the documentation.

@@ -1,18 +1,31 @@
 //! The planners for graphs: one file per algorithm, each with its paper. [`crate::registry`] lists them by name.
 
 pub mod articulation;
+#[cfg(feature = "highs")]
+pub mod checkmate;
 pub mod chen;
 pub mod feng_huang;
+mod incumbent;
 pub mod linearized;
+#[cfg(feature = "highs")]
+pub mod lp_rounding;
+#[cfg(not(feature = "highs"))]
+mod missing_feature;
 pub mod online;
 pub mod search;
 mod segments;
 pub mod store_all;
 
 pub use articulation::{ApGreedy, ApSqrt};
+#[cfg(feature = "highs")]
+pub use checkmate::Checkmate;
 pub use chen::{ChenGreedy, ChenSqrt};
 pub use feng_huang::FengHuang;
 pub use linearized::{LinearGreedy, LinearSqrt};
+#[cfg(feature = "highs")]
+pub use lp_rounding::LpRounding;
+#[cfg(not(feature = "highs"))]
+pub use missing_feature::MissingFeature;
 pub use online::Online;
 pub use search::Search;
 pub use store_all::StoreAll;

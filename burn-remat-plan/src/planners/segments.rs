@@ -19,6 +19,7 @@
 
 use std::collections::BTreeSet;
 
+use super::incumbent::Incumbent;
 use crate::error::PlanError;
 use crate::frontier::{Retention, computations, plan_of};
 use crate::graph::{Graph, OpId, Phase};
@@ -172,38 +173,21 @@ impl<'a> Segments<'a> {
     ///
     /// [`PlanError::Infeasible`] with the lowest peak among them and the op at which it stands.
     pub fn best(&self, name: &'static str, request: &Request, sets: Vec<Vec<OpId>>) -> Result<Outcome, PlanError> {
-        let graph = self.graph;
-        let store_all: Vec<OpId> = (0..graph.ops().len()).collect();
-        let sequences = std::iter::once(store_all).chain(sets.iter().map(|set| self.sequence(set)));
-        let mut best: Option<(f64, u64, crate::plan::Plan)> = None;
-        let mut lowest: Option<(u64, Option<OpId>)> = None;
-        for sequence in sequences {
-            let plan = plan_of(graph, &sequence);
-            let timeline = simulate(graph, &plan);
-            let (cost, peak) = (timeline.makespan, timeline.peak_bytes);
-            if lowest.is_none_or(|(bytes, _)| peak < bytes) {
-                let at = timeline.bytes.iter().position(|&bytes| bytes == peak);
-                lowest = Some((peak, at.and_then(|step| plan.steps[step].op())));
-            }
-            if peak <= request.budget && best.as_ref().is_none_or(|b| cost < b.0 || (cost == b.0 && peak < b.1)) {
-                best = Some((cost, peak, plan));
-            }
+        let mut incumbent = Incumbent::new(self.graph, request.budget);
+        for set in &sets {
+            incumbent.offer(&self.sequence(set));
         }
-        let Some((cost, _, plan)) = best else {
-            let (minimum, blocking_op) = lowest.unzip();
-            return Err(PlanError::Infeasible { budget: request.budget, minimum, blocking_op: blocking_op.flatten() });
-        };
-        // No plan costs less than one computation of every op.
-        let bound: f64 = graph.ops().iter().map(|op| op.cost).sum();
-        let (status, reason) = if cost <= bound {
-            (Status::Optimal, StopReason::Proved)
-        } else {
-            (Status::Feasible, StopReason::Heuristic)
-        };
-        log::info!("{name}: tried {} sets of checkpoints, makespan {cost}", sets.len());
-        let mut outcome = Outcome::of_plan(name, graph, plan, status, reason);
-        outcome.lower_bound = Some(bound.min(outcome.makespan));
-        Ok(outcome)
+        log::debug!("{name}: tried {} sets of checkpoints", sets.len());
+        let outcome = incumbent.outcome(name, Status::Feasible, StopReason::Heuristic, None);
+        outcome.ok_or_else(|| incumbent.infeasible())
+    }
+
+    /// Offers the schedules of all greedy sets.
+    #[cfg(feature = "highs")]
+    pub fn offer_greedy(&self, incumbent: &mut Incumbent<'_>) {
+        for set in self.greedy_sets() {
+            incumbent.offer(&self.sequence(&set));
+        }
     }
 }
 

@@ -1,0 +1,243 @@
+//! `checkmate`: the cheapest frontier-advancing schedule, proved (Checkmate, problem (9)).
+//!
+//! Problem: n ops in n stages, stage t ending with the first computation of op t; choose which values to retain
+//! between stages and which ops to compute again within them, at least cost, so that no moment exceeds the budget.
+//!
+//! Method, in order, each step handing its plan and bound to the next:
+//! 1. The greedy segment heuristics give a plan that fits.
+//! 2. The relaxation of [the program](model) gives a lower bound, and its rounding
+//!    ([`lp_rounding`](super::lp_rounding)) often the optimum.
+//! 3. Every 0-1 column whose reduced cost lifts the bound above the best plan is fixed: what remains is often small.
+//! 4. HiGHS solves the integer program from the best plan, to the gap asked for or the time limit.
+//!
+//! The bound is that of the relaxation or of the branch and bound, whichever is higher. The plan comes from the
+//! retention alone: its cheapest computations, simulated exactly. The solver works with tolerances; should its
+//! schedule exceed the budget by some bytes, the program is solved again with that much less, and the result counts as
+//! optimal only if it costs no more than the bound of the first program.
+//!
+//! Invariants: the plan fits the budget; the bound holds for all schedules of (9), not for those that compute an op
+//! twice between two first computations, which may be cheaper.
+//!
+//! Complexity: exponential at worst. A graph whose program would not fit in memory is refused.
+
+pub(super) mod model;
+pub(super) mod solver;
+
+use std::time::{Duration, Instant};
+
+use highs::HighsStatus;
+
+use self::model::{Knapsacks, Model, Term, estimated_entries};
+use self::solver::{Deadline, End, Relaxation, RelaxationSolver, Relaxed, solve_integer};
+use super::incumbent::Incumbent;
+use super::lp_rounding::round;
+use super::segments::Segments;
+use crate::error::PlanError;
+use crate::frontier::computations;
+use crate::graph::{Graph, OpId};
+use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+
+const NAME: &str = "checkmate";
+
+/// Most entries of a program: about 4 GiB with the solver's copies.
+pub(super) const LARGEST_MODEL: u64 = 20_000_000;
+
+/// Times the program is solved again with less, where the solver's tolerance exceeded the budget.
+const RETRIES: usize = 3;
+
+/// The cheapest frontier-advancing schedule.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Checkmate;
+
+impl Planner for Checkmate {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+        let deadline = Deadline::new(Instant::now(), request.time_limit);
+        let mut incumbent = Incumbent::new(graph, request.budget);
+        if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
+            return Ok(outcome);
+        }
+        Segments::new(graph).offer_greedy(&mut incumbent);
+        Segments::at_articulation_points(graph).offer_greedy(&mut incumbent);
+        if largest_need(graph) > request.budget {
+            return Err(incumbent.infeasible());
+        }
+        if estimated_entries(graph) > LARGEST_MODEL {
+            return Err(too_large(NAME, graph));
+        }
+        request.report(Progress { incumbent: incumbent.cost(), lower_bound: Some(incumbent.least_cost()) });
+        Search { graph, request, deadline, incumbent, bound: None }.run()
+    }
+}
+
+/// What no schedule can do without: the inputs of the graph at the start, the inputs and outputs of each op.
+fn largest_need(graph: &Graph) -> u64 {
+    let inputs: u64 = graph.inputs().map(|value| graph.bytes(value)).sum();
+    let of_op = |op: OpId| {
+        let node = &graph.ops()[op];
+        graph.bytes_of(&node.inputs) + graph.bytes_of(&node.outputs) + node.scratch_bytes
+    };
+    graph.constant_bytes() + (0..graph.ops().len()).map(of_op).fold(inputs, u64::max)
+}
+
+/// The steps of one solve and what they have found.
+struct Search<'a> {
+    graph: &'a Graph,
+    request: &'a Request,
+    deadline: Deadline,
+    incumbent: Incumbent<'a>,
+    bound: Option<f64>,
+}
+
+impl Search<'_> {
+    fn run(mut self) -> Result<Outcome, PlanError> {
+        let relaxed = Model::new(self.graph, self.request.budget, Knapsacks::Omit);
+        let solved = RelaxationSolver::new(&relaxed, self.request, self.deadline)
+            .and_then(|mut solver| solver.solve(0.0))
+            .map_err(|status| failed(NAME, status))?;
+        let relaxation = match solved {
+            Relaxed::Infeasible => return Err(self.incumbent.infeasible()),
+            Relaxed::OutOfTime => return Ok(self.stopped()),
+            Relaxed::Solved(relaxation) => relaxation,
+        };
+        self.bound = Some(relaxation.cost);
+        round(self.graph, &relaxed, &relaxation, &mut self.incumbent, self.request, self.deadline);
+        self.report();
+        log::debug!("{NAME}: relaxed {}, rounded to {:?}", relaxation.cost, self.incumbent.cost());
+        if self.is_closed() {
+            return self.finished();
+        }
+        let mut shortfall = 0;
+        for attempt in 0..=RETRIES {
+            if self.deadline.passed() {
+                return Ok(self.stopped());
+            }
+            let model = Model::new(self.graph, self.request.budget.saturating_sub(shortfall), Knapsacks::Include);
+            // Both models have the same decisions unless the budget differs.
+            let fixings = if attempt == 0 { self.fixings(&relaxed, &model, &relaxation) } else { Vec::new() };
+            let start = self.start(&model);
+            let result = solve_integer(&model, &fixings, start.as_deref(), self.request, self.deadline)
+                .map_err(|status| failed(NAME, status))?;
+            if attempt == 0 {
+                self.raise_bound(result.end, result.bound);
+            }
+            let excess = match &result.numbers {
+                Some(numbers) => {
+                    let retention = model.retention(numbers, |number, _, _| number > 0.5);
+                    self.incumbent.offer(&computations(self.graph, &retention)).saturating_sub(self.request.budget)
+                }
+                None => 0,
+            };
+            self.report();
+            match result.end {
+                _ if self.is_closed() => return self.finished(),
+                End::Limit => return Ok(self.stopped()),
+                _ if excess > 0 => shortfall += excess,
+                End::Infeasible if attempt == 0 && self.incumbent.best().is_none() => {
+                    return Err(self.incumbent.infeasible());
+                }
+                _ => break,
+            }
+        }
+        // Within the solver's tolerance of the budget nothing more can be told.
+        match self.incumbent.outcome(NAME, Status::Feasible, StopReason::Heuristic, self.bound) {
+            Some(outcome) => Ok(outcome),
+            None => Ok(no_solution(NAME, self.bound)),
+        }
+    }
+
+    /// Columns that cannot differ from their relaxed bound in any schedule cheaper than the best known.
+    fn fixings(&self, relaxed: &Model, model: &Model, relaxation: &Relaxation) -> Vec<(usize, f64)> {
+        let Some(cost) = self.incumbent.cost() else { return Vec::new() };
+        let room = cost - relaxation.cost + 1e-6 * cost.abs();
+        let mut fixings = Vec::new();
+        let mut consider = |before: Term, after: Term| {
+            if let (Term::Column(before), Term::Column(after)) = (before, after)
+                && relaxation.reduced_costs[before].abs() > room
+            {
+                fixings.push((after, relaxation.numbers[before].round().clamp(0.0, 1.0)));
+            }
+        };
+        for stage in 0..self.graph.ops().len() {
+            for op in 0..=stage {
+                consider(relaxed.computed(stage, op), model.computed(stage, op));
+            }
+            for value in 0..self.graph.values().len() {
+                consider(relaxed.retained(stage, value), model.retained(stage, value));
+            }
+        }
+        log::debug!("{NAME}: {} of {} columns fixed by reduced cost", fixings.len(), model.columns.len());
+        fixings
+    }
+
+    /// The best plan as numbers of the columns.
+    fn start(&self, model: &Model) -> Option<Vec<f64>> {
+        let best = self.incumbent.best()?;
+        let sequence: Vec<OpId> = best.plan.steps.iter().filter_map(|step| step.op()).collect();
+        Some(model.values_of(self.graph, &sequence))
+    }
+
+    fn raise_bound(&mut self, end: End, bound: Option<f64>) {
+        // Without a solution below the best plan's cost, that cost is the optimum.
+        let proved = if end == End::Infeasible { self.incumbent.cost() } else { bound };
+        // Schedules that were fixed away cost at least as much as the best plan at that time.
+        let proved = proved.map(|bound| self.incumbent.cost().map_or(bound, |cost| bound.min(cost)));
+        self.bound = self.bound.into_iter().chain(proved).reduce(f64::max);
+    }
+
+    fn is_closed(&self) -> bool {
+        let (Some(cost), Some(bound)) = (self.incumbent.cost(), self.bound) else { return false };
+        cost - bound <= self.request.gap.max(1e-7) * cost.abs()
+    }
+
+    fn report(&self) {
+        self.request.report(Progress { incumbent: self.incumbent.cost(), lower_bound: self.bound });
+    }
+
+    /// The outcome when the gap is closed.
+    fn finished(&self) -> Result<Outcome, PlanError> {
+        let (cost, bound) = (self.incumbent.cost().unwrap_or(0.0), self.bound.unwrap_or(0.0));
+        let proved = cost - bound <= 1e-7 * cost.abs();
+        let reason = if proved { StopReason::Proved } else { StopReason::Gap };
+        let outcome = self.incumbent.outcome(NAME, Status::Optimal, reason, self.bound);
+        outcome.ok_or_else(|| PlanError::Internal { planner: NAME, reason: "closed a gap without a plan".to_owned() })
+    }
+
+    /// The outcome at the time limit.
+    fn stopped(&self) -> Outcome {
+        let outcome = self.incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, self.bound);
+        outcome.unwrap_or_else(|| no_solution(NAME, self.bound))
+    }
+}
+
+/// The outcome without a plan, at a limit.
+pub(super) fn no_solution(name: &str, bound: Option<f64>) -> Outcome {
+    Outcome {
+        planner: name.to_owned(),
+        status: Status::NoSolution,
+        stop_reason: StopReason::TimeLimit,
+        plan: None,
+        makespan: 0.0,
+        peak_bytes: 0,
+        lower_bound: bound,
+        solve_time: Duration::ZERO,
+        checkpoints: None,
+    }
+}
+
+pub(super) fn failed(planner: &'static str, status: HighsStatus) -> PlanError {
+    PlanError::Internal { planner, reason: format!("HiGHS answered {status:?}") }
+}
+
+pub(super) fn too_large(planner: &'static str, graph: &Graph) -> PlanError {
+    let reason = format!(
+        "its program for {} ops would have about {} million entries, more than {}; use `search`",
+        graph.ops().len(),
+        estimated_entries(graph) / 1_000_000,
+        LARGEST_MODEL / 1_000_000
+    );
+    PlanError::Unsupported { planner, reason }
+}

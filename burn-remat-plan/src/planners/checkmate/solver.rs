@@ -1,0 +1,223 @@
+//! HiGHS, wrapped so that its outcomes stay apart: proved, infeasible, stopped with or without a solution.
+//!
+//! HiGHS keeps one pool of threads per process and refuses another number of threads later on. So the first solve of
+//! the process settles the number, and later requests run with it.
+
+use std::ops::Bound;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use highs::{Col, HighsModelStatus, HighsSolutionStatus, HighsStatus, RowProblem, Sense, SolvedModel};
+
+use super::model::Model;
+use crate::planner::Request;
+
+/// The relaxation's optimum.
+pub(in crate::planners) struct Relaxation {
+    /// Cost in the unit of the graph, first computations included.
+    pub cost: f64,
+    pub numbers: Vec<f64>,
+    /// Per column, what the cost rises by at least for a unit's move away from its bound.
+    pub reduced_costs: Vec<f64>,
+}
+
+/// How a solve of the relaxation ended.
+pub(in crate::planners) enum Relaxed {
+    Solved(Relaxation),
+    Infeasible,
+    OutOfTime,
+}
+
+/// How a solve of the integer program ended.
+pub(in crate::planners) struct Integer {
+    pub end: End,
+    /// Columns of the best solution.
+    pub numbers: Option<Vec<f64>>,
+    /// Proven lower bound in the unit of the graph.
+    pub bound: Option<f64>,
+}
+
+/// Why the integer solve ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::planners) enum End {
+    /// The solution is optimal to the gap.
+    Solved,
+    /// There is none.
+    Infeasible,
+    /// A limit came first.
+    Limit,
+}
+
+/// The wall-clock end of a request.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::planners) struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// `limit` from `start`; a limit beyond the clock is none.
+    pub fn new(start: Instant, limit: Duration) -> Self {
+        Self(start.checked_add(limit))
+    }
+
+    /// Seconds left, at most a year.
+    pub fn seconds_left(self) -> f64 {
+        const YEAR: f64 = 3.2e7;
+        self.0.map_or(YEAR, |end| end.saturating_duration_since(Instant::now()).as_secs_f64().min(YEAR))
+    }
+
+    /// Whether no time is left.
+    pub fn passed(self) -> bool {
+        self.seconds_left() <= 0.0
+    }
+}
+
+fn threads(request: &Request) -> i32 {
+    static SETTLED: OnceLock<i32> = OnceLock::new();
+    *SETTLED.get_or_init(|| i32::try_from(request.threads.clamp(1, 64)).unwrap_or(1))
+}
+
+/// Bounds of integer columns that replace the model's: `(column, number)`.
+type Fixings = [(usize, f64)];
+
+fn problem(model: &Model, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
+    let mut bounds: Vec<_> = model.columns.iter().map(|column| (column.lower, column.upper)).collect();
+    for &(column, number) in fixings {
+        bounds[column] = (number, number);
+    }
+    let mut problem = RowProblem::new();
+    let columns: Vec<Col> = model
+        .columns
+        .iter()
+        .zip(bounds)
+        .map(|(column, (lower, upper))| {
+            problem.add_column_with_integrality(column.cost, lower..=upper, integer && column.integer)
+        })
+        .collect();
+    for row in &model.rows {
+        let bound = |limit: f64| if limit.is_finite() { Bound::Included(limit) } else { Bound::Unbounded };
+        let terms = row.terms.iter().map(|&(column, factor)| (columns[column], factor));
+        problem.add_row((bound(row.lower), bound(row.upper)), terms);
+    }
+    (problem, columns)
+}
+
+/// An instance with the options of every solve.
+fn instance(problem: RowProblem, request: &Request, deadline: Deadline) -> Result<highs::Model, HighsStatus> {
+    let mut solver = problem.try_optimise(Sense::Minimise)?;
+    solver.make_quiet();
+    set(&mut solver, request, deadline);
+    Ok(solver)
+}
+
+fn set(solver: &mut highs::Model, request: &Request, deadline: Deadline) {
+    let seed = i32::try_from(request.seed % (1 << 31)).unwrap_or(0);
+    let results = [
+        solver.try_set_option("time_limit", deadline.seconds_left()),
+        solver.try_set_option("threads", threads(request)),
+        solver.try_set_option("random_seed", seed),
+    ];
+    if results.iter().any(Result::is_err) {
+        log::warn!("HiGHS refused an option");
+    }
+}
+
+/// The relaxation, which may be solved again under other budgets.
+pub(in crate::planners) struct RelaxationSolver<'a> {
+    model: &'a Model,
+    request: &'a Request,
+    deadline: Deadline,
+    memory: Vec<Col>,
+    solver: Option<highs::Model>,
+}
+
+impl<'a> RelaxationSolver<'a> {
+    pub fn new(model: &'a Model, request: &'a Request, deadline: Deadline) -> Result<Self, HighsStatus> {
+        let (problem, columns) = problem(model, &[], false);
+        let memory = model.memory_columns.iter().map(|&column| columns[column]).collect();
+        let solver = instance(problem, request, deadline)?;
+        Ok(Self { model, request, deadline, memory, solver: Some(solver) })
+    }
+
+    /// Solves with `shortfall` bytes less than the budget; later calls start from the last basis.
+    pub fn solve(&mut self, shortfall: f64) -> Result<Relaxed, HighsStatus> {
+        let mut solver = self.solver.take().ok_or(HighsStatus::Error)?;
+        let budget = self.model.scaled_budget(shortfall);
+        if budget < 0.0 || self.model.contradiction {
+            self.solver = Some(solver);
+            return Ok(Relaxed::Infeasible);
+        }
+        if shortfall > 0.0 {
+            for &column in &self.memory {
+                solver.change_column_bounds(column, 0.0..=budget);
+            }
+        }
+        set(&mut solver, self.request, self.deadline);
+        let solved = solver.try_solve()?;
+        let result = match solved.status() {
+            HighsModelStatus::Optimal => {
+                let solution = solved.get_solution();
+                Relaxed::Solved(Relaxation {
+                    cost: (solved.objective_value() + self.model.base_cost) * self.model.cost_unit,
+                    numbers: solution.columns().to_vec(),
+                    reduced_costs: solution.dual_columns().iter().map(|d| d * self.model.cost_unit).collect(),
+                })
+            }
+            HighsModelStatus::ModelEmpty => Relaxed::Solved(Relaxation {
+                cost: self.model.base_cost * self.model.cost_unit,
+                numbers: vec![0.0; self.model.columns.len()],
+                reduced_costs: vec![0.0; self.model.columns.len()],
+            }),
+            HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => Relaxed::Infeasible,
+            status => {
+                log::debug!("relaxation stopped: {status:?}");
+                Relaxed::OutOfTime
+            }
+        };
+        self.solver = Some(solved.into());
+        Ok(result)
+    }
+}
+
+/// Solves the integer program with `fixings`, from `start` if there is one.
+pub(in crate::planners) fn solve_integer(
+    model: &Model,
+    fixings: &Fixings,
+    start: Option<&[f64]>,
+    request: &Request,
+    deadline: Deadline,
+) -> Result<Integer, HighsStatus> {
+    if model.contradiction {
+        return Ok(Integer { end: End::Infeasible, numbers: None, bound: None });
+    }
+    let mut solver = instance(problem(model, fixings, true).0, request, deadline)?;
+    // The solver's objective leaves out the first computations, of which the gap is to be a share as well.
+    let gap = request.gap.max(1e-9);
+    let options = [
+        solver.try_set_option("mip_rel_gap", gap),
+        solver.try_set_option("mip_abs_gap", (gap * model.base_cost).max(1e-6)),
+    ];
+    if options.iter().any(Result::is_err) {
+        log::warn!("HiGHS refused a gap of {gap}");
+    }
+    if let Some(start) = start {
+        solver.try_set_solution(Some(start), None, None, None)?;
+    }
+    let solved = solver.try_solve()?;
+    let in_graph_unit = |cost: f64| (cost + model.base_cost) * model.cost_unit;
+    let end = match solved.status() {
+        HighsModelStatus::Optimal | HighsModelStatus::ModelEmpty => End::Solved,
+        HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => End::Infeasible,
+        status => {
+            log::debug!("integer program stopped: {status:?}");
+            End::Limit
+        }
+    };
+    let found = solved.primal_solution_status() == HighsSolutionStatus::Feasible;
+    let numbers = (found && end != End::Infeasible).then(|| solved.get_solution().columns().to_vec());
+    Ok(Integer { end, numbers, bound: dual_bound(&solved).map(in_graph_unit) })
+}
+
+/// The proven bound; none before the first relaxation is solved.
+fn dual_bound(solved: &SolvedModel) -> Option<f64> {
+    let bound = solved.double_info_value(c"mip_dual_bound").ok()?;
+    (bound.is_finite() && bound.abs() < 1e29).then_some(bound)
+}
