@@ -85,6 +85,43 @@ pub enum GraphError {
     },
 }
 
+/// A chain that cannot be: the message names the field.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChainError {
+    /// No stage.
+    #[error("`stages` is empty: a chain needs at least one stage, the loss")]
+    Empty,
+    /// A negative, infinite or undefined cost.
+    #[error("`{field}` is {number}: it must be finite and not negative")]
+    BadNumber {
+        /// The field, such as `stages[3].forward_cost`.
+        field: String,
+        /// The number found.
+        number: f64,
+    },
+    /// Sizes that do not fit in 63 bits.
+    #[error("all sizes add up to {total} bytes: more than 2^63 - 1")]
+    TooLarge {
+        /// The sum.
+        total: u128,
+    },
+    /// A text that is no JSON, or JSON of another shape.
+    #[error("`{field}`: {message}")]
+    Json {
+        /// Path of the field, such as `stages[3].saved_bytes`; `.` is the file as a whole.
+        field: String,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// Another format.
+    #[error("`format` is `{found}`, not `remat-chain/1`")]
+    Format {
+        /// The tag found.
+        found: String,
+    },
+}
+
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -96,7 +133,7 @@ pub enum PlanError {
         budget: u64,
         /// The smallest budget known to be feasible (for this planner), where one is known.
         minimum: Option<u64>,
-        /// The op that needs it.
+        /// The op that needs it; for a chain the stage.
         blocking_op: Option<OpId>,
     },
     /// The planner does not handle this kind of input.

@@ -8,6 +8,7 @@
 //! Data flows one way: a file or a trace becomes a [`Graph`]; a planner turns it into an [`Outcome`]; [`simulate`]
 //! tells what a plan costs; [`check`](check::check) decides, sharing no code with any of them, whether a plan is valid.
 
+pub mod chain;
 pub mod check;
 pub mod error;
 pub mod format;
@@ -24,7 +25,8 @@ pub mod simulate;
 pub mod solve;
 
 pub use check::{CheckedPlan, Violation, Violations, check};
-pub use error::{GraphError, PlanError};
+pub use chain::{Chain, ChainOutcome, ChainPlan, ChainStage, ChainStep};
+pub use error::{ChainError, GraphError, PlanError};
 pub use graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, Value, ValueId};
 pub use minimum::{Minimum, minimum};
 pub use plan::{Plan, Step};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::chain::{Chain, ChainOutcome};
 use crate::error::PlanError;
 use crate::graph::{Graph, ValueId};
 use crate::plan::Plan;
@@ -146,4 +147,15 @@ pub trait Planner: Send + Sync {
     /// [`PlanError::Infeasible`] where no schedule of the planner's class fits, with the smallest budget known to be
     /// feasible; the other variants where the planner does not apply.
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError>;
+
+    /// Plans `chain` within the request's budget, the chain's input included.
+    ///
+    /// # Errors
+    ///
+    /// As [`solve`](Self::solve); [`PlanError::Unsupported`] for planners that know graphs only.
+    fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+        let _ = (chain, request);
+        let reason = "it plans graphs only; for a chain use `chain-dp`, `search` or `auto`".to_owned();
+        Err(PlanError::Unsupported { planner: self.name(), reason })
+    }
 }

@@ -1,0 +1,201 @@
+//! Decides whether a chain plan is valid and within a budget. Shares no code with `simulate` or any planner.
+//!
+//! A state is a triple `(A, S, g)`: the boundaries held bare, those held saved, and the boundary whose gradient is
+//! held. The first state is `({0}, {}, n)`. With `H = A ∪ S`, step by step (sets after the step in primes):
+//!
+//! - `Fall i` needs `i ∈ H`; `A' = A \ {i+1}`, `S' = S ∪ {i+1}`.
+//! - `Fck i` needs `i ∈ H`; `A' = A ∪ {i+1}` unless `i+1 ∈ S`.
+//! - `Fn i` needs `i ∈ A`; as `Fck i`, and `i` leaves `A`.
+//! - `B i` needs `g = i+1`, `i+1 ∈ S` and `i ∈ H`; `i+1` leaves `S`, `i` leaves `A`, `g' = i`.
+//! - `D i` needs `i ∈ H`; `i` leaves both.
+//!
+//! Memory during a step is counted afresh over everything held before or after it, a boundary in the larger of its
+//! roles once, both gradients of a `B`, and the scratch of the operation. A plan is valid at a budget if every need is
+//! met, memory never exceeds the budget, and the last state has `g = 0`.
+//!
+//! All violations are returned. After an unmet need the step is taken to have happened, so that one fault does not
+//! hide the next.
+
+use std::collections::BTreeSet;
+
+use super::{Chain, ChainPlan, ChainStep, StageId};
+
+/// One way in which a plan is wrong. `step` counts from 0.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChainViolation {
+    /// A stage that the chain does not have.
+    #[error("step {step} (`{what}`): the chain has only {stages} stages")]
+    NoSuchStage {
+        /// Index of the step.
+        step: usize,
+        /// The step.
+        what: ChainStep,
+        /// How many stages there are.
+        stages: usize,
+    },
+    /// A forward or backward operation, or a release, without the input of its stage.
+    #[error("step {step} (`{what}`): the input of stage {} is not held", what.stage())]
+    InputMissing {
+        /// Index of the step.
+        step: usize,
+        /// The step.
+        what: ChainStep,
+    },
+    /// `Fn` on an input that is part of a saved set.
+    #[error("step {step} (`{what}`): the input of the stage is part of a saved set, which `Fn` cannot release")]
+    InputSaved {
+        /// Index of the step.
+        step: usize,
+        /// The step.
+        what: ChainStep,
+    },
+    /// A backward operation without its saved set.
+    #[error("step {step} (`{what}`): needs what `Fall{}` saves", what.stage())]
+    NotSaved {
+        /// Index of the step.
+        step: usize,
+        /// The step.
+        what: ChainStep,
+    },
+    /// A backward operation out of order.
+    #[error("step {step} (`{what}`): {} is due", expected.map_or("no backward operation".to_owned(), |i| format!("`B{i}`")))]
+    WrongOrder {
+        /// Index of the step.
+        step: usize,
+        /// The step.
+        what: ChainStep,
+        /// The stage whose backward operation is due; `None` when all are done.
+        expected: Option<StageId>,
+    },
+    /// More memory than allowed.
+    #[error("step {step}: {bytes} bytes are held, {} more than the budget of {budget}", bytes - budget)]
+    OverBudget {
+        /// Index of the step; the count of steps stands for the state before the first.
+        step: usize,
+        /// Bytes held.
+        bytes: u64,
+        /// Bytes allowed.
+        budget: u64,
+    },
+    /// The plan ends too early.
+    #[error("the plan ends before `B{next}`")]
+    Incomplete {
+        /// The stage whose backward operation is due.
+        next: StageId,
+    },
+}
+
+#[derive(Clone)]
+struct State {
+    bare: BTreeSet<usize>,
+    saved: BTreeSet<usize>,
+    gradient: usize,
+}
+
+impl State {
+    fn holds(&self, boundary: usize) -> bool {
+        self.bare.contains(&boundary) || self.saved.contains(&boundary)
+    }
+
+    fn forward(&mut self, i: StageId, save: bool) {
+        if save {
+            self.bare.remove(&(i + 1));
+            self.saved.insert(i + 1);
+        } else if !self.saved.contains(&(i + 1)) {
+            self.bare.insert(i + 1);
+        }
+    }
+}
+
+/// Bytes of everything in either state, from scratch.
+fn bytes_during(chain: &Chain, before: &State, after: &State) -> u64 {
+    let mut total = 0;
+    for boundary in 0..=chain.stages().len() {
+        let saved = before.saved.contains(&boundary) || after.saved.contains(&boundary);
+        total += match boundary.checked_sub(1) {
+            None if before.holds(0) || after.holds(0) => chain.input_bytes(),
+            Some(i) if saved => chain.stages()[i].saved_bytes,
+            Some(i) if before.holds(boundary) || after.holds(boundary) => chain.stages()[i].activation_bytes,
+            _ => 0,
+        };
+        if before.gradient == boundary || after.gradient == boundary {
+            total += match boundary.checked_sub(1) {
+                None => chain.input_gradient_bytes(),
+                Some(i) => chain.stages()[i].gradient_bytes,
+            };
+        }
+    }
+    total
+}
+
+/// Needs of `what` that `state` does not meet.
+fn unmet(state: &State, step: usize, what: ChainStep) -> Vec<ChainViolation> {
+    let i = what.stage();
+    let mut found = Vec::new();
+    if !state.holds(i) {
+        found.push(ChainViolation::InputMissing { step, what });
+    }
+    match what {
+        ChainStep::Pass(_) if state.saved.contains(&i) => found.push(ChainViolation::InputSaved { step, what }),
+        ChainStep::Backward(_) => {
+            if state.gradient != i + 1 {
+                found.push(ChainViolation::WrongOrder { step, what, expected: state.gradient.checked_sub(1) });
+            }
+            if !state.saved.contains(&(i + 1)) {
+                found.push(ChainViolation::NotSaved { step, what });
+            }
+        }
+        _ => {}
+    }
+    found
+}
+
+/// All violations of `plan` at `budget`; empty where it is valid. See the module's source for the definition.
+/// Complexity: O(steps · stages).
+pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation> {
+    let n = chain.stages().len();
+    let mut state = State { bare: BTreeSet::from([0]), saved: BTreeSet::new(), gradient: n };
+    let mut found = Vec::new();
+    let limit = |found: &mut Vec<ChainViolation>, step: usize, bytes: u64| {
+        if bytes > budget {
+            found.push(ChainViolation::OverBudget { step, bytes, budget });
+        }
+    };
+    limit(&mut found, plan.steps.len(), bytes_during(chain, &state, &state));
+    for (step, &what) in plan.steps.iter().enumerate() {
+        let i = what.stage();
+        if i >= n {
+            found.push(ChainViolation::NoSuchStage { step, what, stages: n });
+            continue;
+        }
+        found.extend(unmet(&state, step, what));
+        let before = state.clone();
+        let mut scratch = chain.stages()[i].forward_scratch_bytes;
+        match what {
+            ChainStep::SaveAll(_) => state.forward(i, true),
+            ChainStep::KeepInput(_) => state.forward(i, false),
+            ChainStep::Pass(_) => {
+                state.forward(i, false);
+                state.bare.remove(&i);
+            }
+            ChainStep::Backward(_) => {
+                scratch = chain.stages()[i].backward_scratch_bytes;
+                state.saved.remove(&(i + 1));
+                state.bare.remove(&i);
+                state.gradient = i;
+            }
+            ChainStep::Release(_) => {
+                state.bare.remove(&i);
+                state.saved.remove(&i);
+                scratch = 0;
+            }
+        }
+        let from = if matches!(what, ChainStep::Release(_)) { &state } else { &before };
+        limit(&mut found, step, bytes_during(chain, from, &state) + scratch);
+    }
+    if let Some(next) = state.gradient.checked_sub(1) {
+        found.push(ChainViolation::Incomplete { next });
+    }
+    found
+}
