@@ -199,3 +199,99 @@ pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ChainStage, simulate};
+    use super::*;
+
+    fn chain() -> Chain {
+        let stage = |bytes: u64| ChainStage {
+            forward_cost: bytes as f64,
+            backward_cost: 2.0 * bytes as f64,
+            activation_bytes: bytes,
+            saved_bytes: 2 * bytes,
+            gradient_bytes: bytes + 1,
+            forward_scratch_bytes: 3,
+            backward_scratch_bytes: 5,
+        };
+        Chain::new("test", 10, 11, [7, 4, 9, 6].map(stage).to_vec()).unwrap()
+    }
+
+    fn plan(text: &str) -> ChainPlan {
+        ChainPlan { steps: text.split_whitespace().map(|step| step.parse().unwrap()).collect() }
+    }
+
+    const PLANS: [&str; 4] = [
+        "Fall0 Fall1 Fall2 Fall3 B3 B2 B1 B0",
+        "Fck0 Fn1 Fck2 Fall3 B3 Fall2 B2 Fck0 Fall1 B1 Fall0 B0",
+        "Fall0 Fck1 Fn2 Fall3 B3 Fck1 Fall2 B2 Fall1 B1 B0",
+        "Fck0 Fck1 Fck2 Fall3 B3 D1 Fall2 B2 Fck0 Fall1 B1 Fall0 B0",
+    ];
+
+    #[test]
+    fn valid_plans_pass_at_exactly_their_simulated_peak() {
+        for text in PLANS {
+            let peak = simulate(&chain(), &plan(text)).peak_bytes;
+            assert_eq!(check(&chain(), &plan(text), peak), [], "{text}");
+            let found = check(&chain(), &plan(text), peak - 1);
+            assert!(
+                !found.is_empty() && found.iter().all(|v| matches!(v, ChainViolation::OverBudget { .. })),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn memory_follows_table_one() {
+        // Input 10 and the last gradient 7 throughout; stage 0 saves 14 with 3 scratch.
+        let timeline = simulate(&chain(), &plan(PLANS[0]));
+        assert_eq!(timeline.bytes[0], 10 + 7 + 14 + 3);
+        // B3: all saved sets, both gradients, scratch.
+        assert_eq!(timeline.bytes[4], 10 + 2 * (7 + 4 + 9 + 6) + 7 + 10 + 5);
+        // B0: input, its saved set, both gradients, scratch.
+        assert_eq!(timeline.bytes[7], 10 + 14 + 8 + 11 + 5);
+        assert_eq!(timeline.makespan, 3.0 * 26.0);
+    }
+
+    #[test]
+    fn every_dropped_step_is_found() {
+        for text in PLANS {
+            let good = plan(text);
+            for at in (0..good.steps.len()).filter(|&at| !matches!(good.steps[at], ChainStep::Release(_))) {
+                let mut bad = good.clone();
+                bad.steps.remove(at);
+                assert!(!check(&chain(), &bad, u64::MAX).is_empty(), "{text} without step {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn planted_faults_are_named() {
+        let names = |text: &str| {
+            let name = |v: &ChainViolation| format!("{v:?}").split([' ', '{']).next().unwrap().to_owned();
+            check(&chain(), &plan(text), u64::MAX).iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            names("Fall0 Fall1 Fall2 Fall3 B3 B1 B2 B0"),
+            ["WrongOrder", "InputMissing", "WrongOrder", "WrongOrder"]
+        );
+        assert_eq!(names("Fall0 Fall1 Fall2 Fall3 B3 B2 B2 B1 B0"), ["WrongOrder", "NotSaved"]);
+        assert_eq!(names("Fall0 Fn1 Fall2 Fall3 B3 B2 B1 B0"), ["InputSaved", "NotSaved"]);
+        assert_eq!(names("Fall0 Fall1 D1 D1 Fall2 Fall3 B3 B2 B1 B0"), ["InputMissing", "InputMissing", "NotSaved"]);
+        assert_eq!(names("Fall0 Fall1 Fall2 Fall3 Fall4 B3 B2 B1 B0"), ["NoSuchStage"]);
+        assert_eq!(names("Fall0 Fall1 Fall2 Fall3 B3 B2 B1"), ["Incomplete"]);
+        assert_eq!(names(""), ["Incomplete"]);
+    }
+
+    #[test]
+    fn step_texts_survive_a_round_trip_and_nonsense_is_refused() {
+        for text in PLANS {
+            let back: Vec<String> = plan(text).steps.iter().map(ToString::to_string).collect();
+            assert_eq!(back.join(" "), text);
+        }
+        for bad in ["", "F3", "Fall", "Fall-1", "B+1", "fck1", "D 1", "Fn1x", "Fn99999999999999999999999"] {
+            assert!(bad.parse::<ChainStep>().is_err(), "{bad}");
+        }
+    }
+}

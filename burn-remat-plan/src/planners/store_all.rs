@@ -6,6 +6,7 @@
 //! Invariants: the makespan is the least of any plan; the peak is the least of any plan without recomputation, because
 //! a value leaves at the first step at which it may. Complexity: O(values + uses).
 
+use crate::chain::{self, Chain, ChainOutcome};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::{Plan, Step};
@@ -77,6 +78,22 @@ impl Planner for StoreAll {
                 blocking_op,
             });
         }
+        outcome.lower_bound = Some(outcome.makespan);
+        Ok(outcome)
+    }
+
+    fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+        let plan = chain.store_all_plan();
+        let timeline = chain::simulate(chain, &plan);
+        if timeline.peak_bytes > request.budget {
+            let over = timeline.bytes.iter().position(|&bytes| bytes > request.budget);
+            return Err(PlanError::Infeasible {
+                budget: request.budget,
+                minimum: Some(timeline.peak_bytes),
+                blocking_op: over.map(|step| plan.steps[step].stage()),
+            });
+        }
+        let mut outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
         outcome.lower_bound = Some(outcome.makespan);
         Ok(outcome)
     }
