@@ -23,9 +23,10 @@ pub mod registry;
 pub mod sequence;
 pub mod simulate;
 pub mod solve;
+pub mod views;
 
-pub use check::{CheckedPlan, Violation, Violations, check};
 pub use chain::{Chain, ChainOutcome, ChainPlan, ChainStage, ChainStep};
+pub use check::{CheckedPlan, Violation, Violations, check};
 pub use error::{ChainError, GraphError, PlanError};
 pub use graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, Value, ValueId};
 pub use minimum::{Minimum, minimum};

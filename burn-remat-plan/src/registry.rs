@@ -110,6 +110,18 @@ const ENTRIES: &[Entry] = &[
         #[cfg(not(feature = "highs"))]
         make: || Box::new(planners::MissingFeature { planner: "lp-rounding", feature: "highs" }),
     },
+    Entry {
+        name: planners::Revolve::NAME,
+        purpose: "chains of stages: checkpoints are inputs of stages only",
+        source: "Griewank and Walther 2000",
+        make: || Box::new(planners::Revolve),
+    },
+    Entry {
+        name: planners::ChainDp::NAME,
+        purpose: "chains of stages: the cheapest persistent schedule",
+        source: "Beaumont et al. 2019",
+        make: || Box::new(planners::ChainDp),
+    },
 ];
 
 /// All graph planners, in the order of the documentation.

@@ -38,6 +38,7 @@ mod json;
 mod outcome;
 mod plan;
 mod simulate;
+pub(crate) mod terms;
 
 pub use check::{ChainViolation, check};
 pub use outcome::ChainOutcome;

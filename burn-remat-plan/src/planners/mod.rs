@@ -3,6 +3,9 @@
 pub mod articulation;
 #[cfg(feature = "highs")]
 pub mod checkmate;
+pub mod chain_dp;
+mod chain_on_graph;
+mod chain_table;
 pub mod chen;
 pub mod feng_huang;
 mod incumbent;
@@ -12,6 +15,7 @@ pub mod lp_rounding;
 #[cfg(not(feature = "highs"))]
 mod missing_feature;
 pub mod online;
+pub mod revolve;
 pub mod search;
 mod segments;
 pub mod store_all;
@@ -19,6 +23,7 @@ pub mod store_all;
 pub use articulation::{ApGreedy, ApSqrt};
 #[cfg(feature = "highs")]
 pub use checkmate::Checkmate;
+pub use chain_dp::ChainDp;
 pub use chen::{ChenGreedy, ChenSqrt};
 pub use feng_huang::FengHuang;
 pub use linearized::{LinearGreedy, LinearSqrt};
@@ -27,5 +32,6 @@ pub use lp_rounding::LpRounding;
 #[cfg(not(feature = "highs"))]
 pub use missing_feature::MissingFeature;
 pub use online::Online;
+pub use revolve::Revolve;
 pub use search::Search;
 pub use store_all::StoreAll;

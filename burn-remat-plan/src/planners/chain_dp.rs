@@ -1,0 +1,178 @@
+//! `chain-dp`: the cheapest persistent schedule of a chain, by dynamic programming.
+//!
+//! Problem: a chain of stages and a memory limit; find the schedule of least cost in which whatever is kept stays kept
+//! until its backward use.
+//!
+//! Method: `C(s, t, m)` is the least cost of carrying stages `s..=t` forward and backward within `m` bytes, where the
+//! input of `s` is held outside of `m` and the backward side of `t` inside. Either `s` saves everything and stays
+//! (`F_all`, then `C(s+1, t, m - saved)`, then `B`), or its input is kept and the run goes forward without saving up to
+//! the next checkpoint `k` (`C(k, t, m - activation)`, then `C(s, k-1, m)`). All rows of equal `t - s` are independent
+//! of one another and are shared out over the threads. Decisions are not stored: the walk back finds them again from
+//! the costs. Memory is counted in units: exact where the table then stays small, else in slots (sizes up, limit
+//! down).
+//!
+//! Speed: `C` falls with `m`, so an option can only win below the first `m` at which the row is no dearer than the
+//! option's cost with unlimited memory; that cut removes most of the work.
+//!
+//! Invariants: the plan never needs more than the limit in true bytes. Whether a budget is feasible at all is decided
+//! in bytes, not slots, by [`minimum_budget`]; where slots are too coarse for a feasible budget they are refined, and at
+//! last the schedule of least memory is returned.
+//!
+//! Complexity: O(n³ · units) time at worst, 4 · n² · units bytes.
+//!
+//! Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (RR-9302),
+//! Theorem 1, Algorithms 1 and 2. Departures: the backward need counts the gradient that `B` writes, as Table 1 says
+//! and Theorem 1 forgets; a run without saving is charged up to the checkpoint only, not to `t`, which differs where a
+//! saved set is smaller than its activation; `F_∅` stops one stage earlier than Algorithm 2 prints, as its cost does.
+
+use std::time::{Duration, Instant};
+
+use super::chain_on_graph;
+use super::chain_table::{Choices, Minimum, Table};
+use crate::chain::terms::{Grouped, Terms};
+use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
+use crate::error::PlanError;
+use crate::graph::Graph;
+use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+
+/// Fewest memory units that a table in slots has: the report's figure.
+const SLOTS: usize = 500;
+/// A table of up to this many cells is made exact, or given more slots, without a second thought (64 MiB).
+const EASY_CELLS: usize = 1 << 23;
+/// A table never has more cells than this (512 MiB).
+const MOST_CELLS: usize = 1 << 26;
+/// Longer chains are planned in so many groups of stages.
+const MOST_STAGES: usize = 400;
+
+/// The planner `chain-dp`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChainDp;
+
+impl ChainDp {
+    /// Name by which the registry knows it.
+    pub const NAME: &'static str = "chain-dp";
+}
+
+impl Planner for ChainDp {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+        chain_on_graph::solve(Self::NAME, Choices::SavedAndInputs, graph, request)
+    }
+
+    fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+        solve_chain(Self::NAME, Choices::SavedAndInputs, chain, request)
+    }
+}
+
+/// The smallest budget at which a persistent schedule of `chain` exists, and the stage at which that schedule has its
+/// peak. Complexity: O(n³), exact up to 400 stages, above it for groups of stages.
+pub fn minimum_budget(chain: &Chain) -> (u64, StageId) {
+    let terms = Terms::of_chain(chain);
+    let shortage = least_memory(&Grouped::of(&terms, MOST_STAGES), Choices::SavedAndInputs);
+    (shortage.minimum, peak_stage(chain, shortage.steps))
+}
+
+/// The stage at which `steps` have their peak.
+fn peak_stage(chain: &Chain, steps: Vec<ChainStep>) -> StageId {
+    let plan = ChainPlan { steps };
+    let timeline = chain::simulate(chain, &plan);
+    let at = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes);
+    at.map_or(chain.stages().len() - 1, |at| plan.steps[at].stage())
+}
+
+/// Plans `chain` within `choices` for the planner called `name`.
+pub(crate) fn solve_chain(
+    name: &'static str,
+    choices: Choices,
+    chain: &Chain,
+    request: &Request,
+) -> Result<ChainOutcome, PlanError> {
+    let terms = Terms::of_chain(chain);
+    let found = solve_terms(&terms, choices, request).map_err(|shortage| PlanError::Infeasible {
+        budget: request.budget,
+        minimum: Some(shortage.minimum),
+        blocking_op: Some(peak_stage(chain, shortage.steps)),
+    })?;
+    let plan = ChainPlan { steps: found.steps };
+    let mut outcome = ChainOutcome::of_plan(name, chain, plan, found.status, found.stop_reason);
+    let proved = found.status == Status::Optimal;
+    outcome.lower_bound = Some(if proved { outcome.makespan } else { chain.store_all_makespan() });
+    Ok(outcome)
+}
+
+/// A schedule and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub steps: Vec<ChainStep>,
+    pub status: Status,
+    pub stop_reason: StopReason,
+}
+
+/// No schedule fits; this one needs the least memory.
+#[derive(Debug)]
+pub(crate) struct Shortage {
+    pub minimum: u64,
+    pub steps: Vec<ChainStep>,
+}
+
+fn least_memory(grouped: &Grouped, choices: Choices) -> Shortage {
+    let terms = &grouped.terms;
+    let minimum = Minimum::of(terms, choices);
+    // What is held before the first step counts too.
+    let bytes = minimum.get(0, terms.len() - 1).max(terms.gradient[terms.len() - 1]);
+    Shortage { minimum: terms.activation[0] + bytes, steps: grouped.expand(&minimum.schedule(terms, choices)) }
+}
+
+/// The cheapest schedule of `terms` within the request's budget.
+pub(crate) fn solve_terms(terms: &Terms, choices: Choices, request: &Request) -> Result<Found, Shortage> {
+    let deadline = deadline(request);
+    let grouped = Grouped::of(terms, MOST_STAGES);
+    let least = least_memory(&grouped, choices);
+    if least.minimum > request.budget {
+        return Err(least);
+    }
+    let n = grouped.terms.len();
+    let peak = grouped.terms.store_all_peak();
+    if choices == Choices::SavedAndInputs && peak <= request.budget {
+        let steps = (0..terms.len()).map(ChainStep::SaveAll).chain((0..terms.len()).rev().map(ChainStep::Backward));
+        return Ok(Found { steps: steps.collect(), status: Status::Optimal, stop_reason: StopReason::Proved });
+    }
+    // With inputs only, the most that is ever of use is every activation beside one saved set.
+    let most = grouped.terms.activation.iter().sum::<u64>().saturating_add(peak);
+    let limit = request.budget.min(most) - grouped.terms.activation[0];
+    let pairs = n * (n + 1) / 2;
+    let common = grouped.terms.common_unit();
+    let exact = usize::try_from(limit / common).ok().filter(|&units| units < (EASY_CELLS / pairs).max(SLOTS + 1));
+    let mut slots = exact.unwrap_or((EASY_CELLS / pairs).max(SLOTS));
+    loop {
+        let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
+        let scaled = grouped.terms.in_units(unit);
+        let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline);
+        let stop = table.is_none();
+        if let Some(steps) = table.and_then(|table| table.schedule()) {
+            let steps = grouped.expand(&steps);
+            request.report(Progress { incumbent: Some(terms.cost_of(&steps)), lower_bound: None });
+            let proved = exact.is_some() && n == terms.len();
+            return Ok(if proved {
+                Found { steps, status: Status::Optimal, stop_reason: StopReason::Proved }
+            } else {
+                Found { steps, status: Status::Feasible, stop_reason: StopReason::Heuristic }
+            });
+        }
+        // A feasible budget, but slots of this size are too coarse to see it.
+        slots = slots.saturating_mul(2);
+        if stop || slots.saturating_mul(pairs) > MOST_CELLS {
+            let stop_reason = if stop { StopReason::TimeLimit } else { StopReason::Heuristic };
+            return Ok(Found { steps: least.steps, status: Status::Feasible, stop_reason });
+        }
+    }
+}
+
+/// When the request's time is over; far off where that is beyond the clock.
+pub(crate) fn deadline(request: &Request) -> Instant {
+    let now = Instant::now();
+    now.checked_add(request.time_limit).unwrap_or(now + Duration::from_secs(365 * 86_400))
+}

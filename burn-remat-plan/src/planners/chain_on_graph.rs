@@ -1,0 +1,59 @@
+//! Chain planners on graphs: plan the [chain of stages](crate::views::chain_of), turn the schedule back, keep the best.
+//!
+//! Every candidate view is planned. The plan of a view is measured on the graph itself, so what the view counts twice
+//! costs opportunities, never validity. Where even keeping everything fits, that is the plan.
+
+use super::StoreAll;
+use super::chain_dp::solve_terms;
+use super::chain_table::Choices;
+use crate::error::PlanError;
+use crate::graph::Graph;
+use crate::plan::Plan;
+use crate::planner::{Outcome, Planner, Request, Status, StopReason};
+use crate::simulate::simulate;
+use crate::views::chain_of::ChainView;
+
+/// Plans `graph` as a chain for the planner called `name`.
+pub(super) fn solve(
+    name: &'static str,
+    choices: Choices,
+    graph: &Graph,
+    request: &Request,
+) -> Result<Outcome, PlanError> {
+    if let Ok(outcome) = StoreAll.solve(graph, request) {
+        return Ok(Outcome { planner: name.to_owned(), ..outcome });
+    }
+    let views = ChainView::candidates(graph);
+    if views.iter().all(|view| view.stages().len() < 2) {
+        let reason = "no place in its forward part is crossed by a single value, so it is no chain of stages; use \
+                      `search` or `checkmate`";
+        return Err(PlanError::Unsupported { planner: name, reason: reason.to_owned() });
+    }
+    let chain_request = Request { budget: request.budget.saturating_sub(graph.constant_bytes()), ..request.clone() };
+    let mut best: Option<Outcome> = None;
+    let mut least: Option<(u64, Plan)> = None;
+    for view in &views {
+        let (steps, reason) = match solve_terms(view.terms(), choices, &chain_request) {
+            Ok(found) => (found.steps, found.stop_reason),
+            Err(shortage) => (shortage.steps, StopReason::Heuristic),
+        };
+        let reason = if reason == StopReason::TimeLimit { reason } else { StopReason::Heuristic };
+        let outcome = Outcome::of_plan(name, graph, view.plan(graph, &steps), Status::Feasible, reason);
+        if outcome.peak_bytes <= request.budget {
+            if best.as_ref().is_none_or(|best| outcome.makespan < best.makespan) {
+                best = Some(outcome);
+            }
+        } else if least.as_ref().is_none_or(|least| outcome.peak_bytes < least.0) {
+            least = outcome.plan.map(|plan| (outcome.peak_bytes, plan));
+        }
+    }
+    best.ok_or_else(|| PlanError::Infeasible {
+        budget: request.budget,
+        minimum: least.as_ref().map(|least| least.0),
+        blocking_op: least.and_then(|(peak, plan)| {
+            let timeline = simulate(graph, &plan);
+            let at = timeline.bytes.iter().position(|&bytes| bytes == peak)?;
+            plan.steps[at].op()
+        }),
+    })
+}

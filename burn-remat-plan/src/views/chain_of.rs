@@ -1,0 +1,357 @@
+//! A training graph seen as a chain of stages, and chain schedules turned back into plans of the graph.
+//!
+//! Method. The ops before the first backward op are the forward list, the rest is the backward list, which runs once
+//! and in order. (Without phases the lists part where the plan that keeps everything holds most.) Values that the
+//! forward list computes are *carried* across every place between their computation and their last use.
+//!
+//! 1. *Pinned* values are computed once and kept to their last use: outputs of ops that may not run again, results,
+//!    and, where asked, values of long reach, such as an attention mask or the skips of a U-Net.
+//! 2. A place in the forward list is a cut if what crosses it, pinned values and inputs of the graph aside, is one
+//!    value plus at most a twentieth of its size, or nothing. The ops between two cuts are a stage.
+//! 3. The backward list is shared out in one run per stage, from the last to the first: an op belongs to the highest
+//!    stage of which it or a later op needs a value. A forward value that a backward op of a later stage uses is
+//!    carried up to that stage.
+//! 4. Boundary `i` is all that crosses into stage `i`. The saved set of a stage is what it computes and a backward op
+//!    or a later stage uses. All else (inputs, pinned values, gradients) depends only on how far the backward list has
+//!    come: these are the chain's gradient sizes.
+//! 5. Back: the schedule's steps give a sequence of ops. A pass from the end drops repeated computations that nobody
+//!    uses and evicts every value after its last use before it is computed again.
+//!
+//! Invariants: the plan is valid for any persistent schedule of the chain, and never needs more than the chain
+//! predicts, because at any time the chain accounts for every value that is yet to be used before its next computation.
+//! The chain may count a value that crosses several boundaries more than once, never less than once.
+//!
+//! Complexity: O((ops + uses) log ops + stages · crossing values) for the view, O(steps of the plan) for the way back.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::chain::terms::Terms;
+use crate::chain::{ChainStep, StageId};
+use crate::graph::{Graph, OpId, Phase, ValueId};
+use crate::plan::{Plan, Step};
+
+/// Most bytes that may cross a cut beside the one large value: a twentieth of that value.
+const REST_SHARE: u64 = 20;
+
+/// A graph as a chain of stages; the [module](self) tells how.
+#[derive(Clone, Debug)]
+pub struct ChainView {
+    terms: Terms,
+    stages: Vec<Stage>,
+    /// Forward ops that run in every forward run of their stage; the others run once.
+    repeats: Vec<bool>,
+}
+
+/// The ops of one stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Forward ops.
+    pub forward: Range<OpId>,
+    /// Backward ops; may be empty.
+    pub backward: Range<OpId>,
+}
+
+/// Where the backward list begins: the first op of a later phase, or, without phases, the place at which the plan that
+/// keeps everything holds most.
+pub fn backward_start(graph: &Graph) -> OpId {
+    let later = |phase| matches!(phase, Some(Phase::Backward | Phase::Update));
+    let marked = graph.ops().iter().position(|op| later(op.phase));
+    marked.filter(|&at| at > 0).unwrap_or_else(|| {
+        let ops = graph.ops().len();
+        let mut change = vec![0_i128; ops + 1];
+        for value in 0..graph.values().len() {
+            let Some(from) = graph.producer(value) else { continue };
+            let last = graph.consumers(value).last().map_or(from + 1, |&op| op + 1);
+            change[from] += i128::from(graph.bytes(value));
+            change[if graph.is_result(value) { ops } else { last }] -= i128::from(graph.bytes(value));
+        }
+        let (mut held, mut most, mut at) = (0, 0, 0);
+        for (op, by) in change[..ops].iter().enumerate() {
+            held += by;
+            if held > most {
+                (most, at) = (held, op);
+            }
+        }
+        at + 1
+    })
+}
+
+/// The distance between a forward value's computation and its last use in the forward list, in ops.
+fn reach(graph: &Graph, value: ValueId, split: OpId) -> usize {
+    let Some(from) = graph.producer(value).filter(|&op| op < split) else { return 0 };
+    let uses = graph.consumers(value);
+    uses[..uses.partition_point(|&op| op < split)].last().map_or(0, |last| last - from)
+}
+
+/// Values to be computed once and kept: see the module. `shortest` is the least reach of a value pinned for its reach.
+fn pinned_values(graph: &Graph, split: OpId, shortest: usize) -> Vec<bool> {
+    let pinned = |value: ValueId| {
+        let Some(op) = graph.producer(value).filter(|&op| op < split) else { return false };
+        !graph.ops()[op].recomputable || graph.is_result(value) || reach(graph, value, split) >= shortest
+    };
+    (0..graph.values().len()).map(pinned).collect()
+}
+
+impl ChainView {
+    /// Views worth trying, without duplicates: no value pinned for its reach, then those that reach over a quarter and
+    /// over a twelfth of the forward list. Empty where the costs are too large to add up.
+    pub fn candidates(graph: &Graph) -> Vec<Self> {
+        let total: f64 = graph.ops().iter().map(|op| op.cost).sum();
+        if !(total * (graph.ops().len() + 1) as f64).is_finite() {
+            return Vec::new();
+        }
+        let split = backward_start(graph);
+        let mut pin_sets: Vec<Vec<bool>> = Vec::new();
+        for shortest in [usize::MAX, (split / 4).max(2), (split / 12).max(2)] {
+            let pinned = pinned_values(graph, split, shortest);
+            if !pin_sets.contains(&pinned) {
+                pin_sets.push(pinned);
+            }
+        }
+        pin_sets.iter().map(|pinned| Builder::new(graph, split, pinned).finish()).collect()
+    }
+
+    /// The stages.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// Costs and sizes of the chain; its budget is the graph's less the constant bytes.
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// The plan of the graph for a schedule of the chain.
+    pub fn plan(&self, graph: &Graph, steps: &[ChainStep]) -> Plan {
+        let mut ran = vec![false; graph.ops().len()];
+        let mut ops = Vec::new();
+        for step in steps {
+            match *step {
+                ChainStep::SaveAll(i) | ChainStep::KeepInput(i) | ChainStep::Pass(i) => {
+                    for op in self.stages[i].forward.clone() {
+                        if self.repeats[op] || !ran[op] {
+                            ops.push(op);
+                            ran[op] = true;
+                        }
+                    }
+                }
+                ChainStep::Backward(i) => ops.extend(self.stages[i].backward.clone()),
+                ChainStep::Release(_) => {}
+            }
+        }
+        plan_of_sequence(graph, &ops)
+    }
+}
+
+/// The plan that computes `ops` in this order, without repeated computations that nobody uses, and evicts each value as
+/// soon as it is of no use before its next computation. The first computations must be in execution order.
+/// Complexity: O(length · uses).
+pub fn plan_of_sequence(graph: &Graph, ops: &[OpId]) -> Plan {
+    let mut first = vec![usize::MAX; graph.ops().len()];
+    for (at, &op) in ops.iter().enumerate().rev() {
+        first[op] = at;
+    }
+    let mut needed: Vec<bool> = (0..graph.values().len()).map(|value| graph.is_result(value)).collect();
+    let mut reversed = Vec::with_capacity(ops.len() * 2);
+    for (at, &id) in ops.iter().enumerate().rev() {
+        let op = &graph.ops()[id];
+        if first[id] != at && !op.outputs.iter().any(|&value| needed[value]) {
+            continue;
+        }
+        let mut dead: Vec<ValueId> = op.outputs.iter().copied().filter(|&value| !needed[value]).collect();
+        for &value in &op.outputs {
+            needed[value] = false;
+        }
+        for &value in &op.inputs {
+            if !std::mem::replace(&mut needed[value], true) {
+                dead.push(value);
+            }
+        }
+        dead.sort_unstable();
+        reversed.extend(dead.into_iter().rev().map(Step::Evict));
+        reversed.push(Step::Compute(id));
+    }
+    let unused = graph.inputs().filter(|&value| !needed[value]);
+    Plan { steps: unused.map(Step::Evict).chain(reversed.into_iter().rev()).collect() }
+}
+
+/// Works out stages and terms.
+struct Builder<'a> {
+    graph: &'a Graph,
+    split: OpId,
+    pinned: &'a [bool],
+    stages: Vec<Stage>,
+    /// Stage of each op.
+    stage_of: Vec<StageId>,
+    /// Last stage that needs each value.
+    last_stage: Vec<StageId>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool]) -> Self {
+        let ops = graph.ops().len();
+        let starts: Vec<OpId> = std::iter::once(0).chain(cuts(graph, split, pinned)).chain([split]).collect();
+        let mut stage_of = vec![0; ops];
+        for (stage, pair) in starts.windows(2).enumerate() {
+            stage_of[pair[0]..pair[1]].fill(stage);
+        }
+        let mut builder = Self { graph, split, pinned, stages: Vec::new(), stage_of, last_stage: Vec::new() };
+        // An op belongs to the highest stage that it or a later op needs.
+        let mut highest = 0;
+        for op in (split..ops).rev() {
+            let needs = graph.ops()[op].inputs.iter().filter(|&&value| builder.is_stage_value(value));
+            highest = needs.map(|&value| builder.stage_of_value(value)).fold(highest, usize::max);
+            builder.stage_of[op] = highest;
+        }
+        let mut end = split;
+        builder.stages = starts.windows(2).map(|pair| Stage { forward: pair[0]..pair[1], backward: 0..0 }).collect();
+        for (i, stage) in builder.stages.iter_mut().enumerate().rev() {
+            let start = end;
+            while end < ops && builder.stage_of[end] == i {
+                end += 1;
+            }
+            stage.backward = start..end;
+        }
+        let last_stage = |value| graph.consumers(value).iter().map(|&op| builder.stage_of[op]).max().unwrap_or(0);
+        builder.last_stage = (0..graph.values().len()).map(last_stage).collect();
+        builder
+    }
+
+    /// Whether `value` is computed anew in each forward run of its stage.
+    fn is_stage_value(&self, value: ValueId) -> bool {
+        !self.pinned[value] && self.graph.producer(value).is_some_and(|op| op < self.split)
+    }
+
+    fn stage_of_value(&self, value: ValueId) -> StageId {
+        self.graph.producer(value).map_or(0, |op| self.stage_of[op])
+    }
+
+    fn used_backward(&self, value: ValueId) -> bool {
+        self.graph.consumers(value).last().is_some_and(|&op| op >= self.split)
+    }
+
+    fn finish(self) -> ChainView {
+        let n = self.stages.len();
+        let ops = self.graph.ops();
+        let is_repeated = |op: OpId| ops[op].outputs.iter().any(|&value| self.is_stage_value(value));
+        let repeats: Vec<bool> = (0..self.split).map(is_repeated).collect();
+        let mut activation = vec![0_u64; n + 1];
+        let mut saved = vec![0_u64; n];
+        for value in (0..self.graph.values().len()).filter(|&value| self.is_stage_value(value)) {
+            let (from, to) = (self.stage_of_value(value), self.last_stage[value]);
+            for bytes in &mut activation[from + 1..=to.max(from)] {
+                *bytes += self.graph.bytes(value);
+            }
+            if to > from || self.used_backward(value) {
+                saved[from] += self.graph.bytes(value);
+            }
+        }
+        let (gradient, backward_bytes) = self.backward_side();
+        let forward_cost = |stage: &Stage| stage.forward.clone().filter(|&op| repeats[op]).map(|op| ops[op].cost).sum();
+        let backward_cost = |stage: &Stage| stage.backward.clone().map(|op| ops[op].cost).sum();
+        let terms = Terms {
+            forward_cost: self.stages.iter().map(forward_cost).collect(),
+            backward_cost: self.stages.iter().map(backward_cost).collect(),
+            pass_scratch: (0..n).map(|i| self.forward_peak(i, false).saturating_sub(activation[i + 1])).collect(),
+            save_scratch: (0..n).map(|i| self.forward_peak(i, true).saturating_sub(saved[i])).collect(),
+            activation,
+            saved,
+            gradient,
+            backward_bytes,
+        };
+        ChainView { terms, stages: self.stages, repeats }
+    }
+
+    /// Most bytes of a stage's own values and scratch during its forward run; with `save` what its backward ops need
+    /// stays.
+    fn forward_peak(&self, i: StageId, save: bool) -> u64 {
+        let graph = self.graph;
+        let range = self.stages[i].forward.clone();
+        let keeps = |value: ValueId| self.last_stage[value] > i || (save && self.used_backward(value));
+        let own = |value: ValueId| self.is_stage_value(value) && self.stage_of_value(value) == i;
+        let last_use = |value: ValueId| {
+            let uses = graph.consumers(value);
+            uses[..uses.partition_point(|&op| op < range.end)].last().copied()
+        };
+        let (mut held, mut peak) = (0, 0);
+        for id in range.clone() {
+            let op = &graph.ops()[id];
+            let outputs: Vec<ValueId> = op.outputs.iter().copied().filter(|&value| own(value)).collect();
+            held += graph.bytes_of(&outputs);
+            peak = peak.max(held + op.scratch_bytes);
+            let unused = outputs.iter().copied().filter(|&value| last_use(value).is_none());
+            let spent = op.inputs.iter().copied().filter(|&value| own(value) && last_use(value) == Some(id));
+            held -= unused.chain(spent).filter(|&value| !keeps(value)).map(|value| graph.bytes(value)).sum::<u64>();
+        }
+        peak
+    }
+
+    /// For each stage the bytes of inputs, pinned values and gradients held before its backward ops, and the most of
+    /// them during these ops.
+    fn backward_side(&self) -> (Vec<u64>, Vec<u64>) {
+        let (graph, n) = (self.graph, self.stages.len());
+        let mut released_after: Vec<u64> = vec![0; graph.ops().len()];
+        let mut released_with: Vec<u64> = vec![0; n];
+        let mut held = 0;
+        for value in (0..graph.values().len()).filter(|&value| !self.is_stage_value(value)) {
+            let bytes = graph.bytes(value);
+            if graph.producer(value).is_none_or(|op| op < self.split) {
+                held += bytes;
+            }
+            if graph.is_result(value) {
+                continue;
+            }
+            // In the order of time: stages from the last to the first, ops within a stage, the stage's end. A forward
+            // op may run again until its stage ends.
+            let when = |op: OpId| (n - 1 - self.stage_of[op], if op < self.split { usize::MAX } else { op });
+            let uses = graph.consumers(value).iter().copied().chain(graph.producer(value));
+            match uses.map(when).max() {
+                Some((stage_from_end, usize::MAX)) => released_with[n - 1 - stage_from_end] += bytes,
+                Some((_, op)) => released_after[op] += bytes,
+                None => released_with[n - 1] += bytes,
+            }
+        }
+        let mut gradient = vec![0; n];
+        let mut during = vec![0; n];
+        for (i, stage) in self.stages.iter().enumerate().rev() {
+            gradient[i] = held;
+            during[i] = held;
+            for op in stage.backward.clone() {
+                held += graph.bytes_of(&graph.ops()[op].outputs);
+                during[i] = during[i].max(held + graph.ops()[op].scratch_bytes);
+                held -= released_after[op];
+            }
+            held -= released_with[i];
+        }
+        (gradient, during)
+    }
+}
+
+/// Places in the forward list that are cuts, as the op behind each.
+fn cuts(graph: &Graph, split: OpId, pinned: &[bool]) -> Vec<OpId> {
+    let mut ends: Vec<Vec<ValueId>> = vec![Vec::new(); split + 1];
+    // What crosses, the largest last.
+    let mut crossing = BTreeSet::new();
+    let mut total = 0_u64;
+    let mut found = Vec::new();
+    for op in 0..split {
+        for value in ends[op].drain(..) {
+            crossing.remove(&(graph.bytes(value), value));
+            total -= graph.bytes(value);
+        }
+        let largest = crossing.last().map_or(0, |&(bytes, _)| bytes);
+        if op > 0 && (total - largest).saturating_mul(REST_SHARE) <= largest {
+            found.push(op);
+        }
+        for &value in graph.ops()[op].outputs.iter().filter(|&&value| !pinned[value]) {
+            let reach = reach(graph, value, split);
+            if reach > 0 {
+                crossing.insert((graph.bytes(value), value));
+                total += graph.bytes(value);
+                ends[op + reach + 1].push(value);
+            }
+        }
+    }
+    found
+}

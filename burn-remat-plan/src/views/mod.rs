@@ -1,0 +1,3 @@
+//! Structure derived from a graph.
+
+pub mod chain_of;
