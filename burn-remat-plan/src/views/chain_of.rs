@@ -29,7 +29,8 @@ use std::ops::Range;
 use crate::chain::terms::Terms;
 use crate::chain::{ChainStep, StageId};
 use crate::graph::{Graph, OpId, Phase, ValueId};
-use crate::plan::{Plan, Step};
+use crate::plan::Plan;
+use crate::sequence::plan_of;
 
 /// Most bytes that may cross a cut beside the one large value: a twentieth of that value.
 const REST_SHARE: u64 = 20;
@@ -140,40 +141,28 @@ impl ChainView {
                 ChainStep::Release(_) => {}
             }
         }
-        plan_of_sequence(graph, &ops)
+        plan_of(graph, &without_useless(graph, &ops))
     }
 }
 
-/// The plan that computes `ops` in this order, without repeated computations that nobody uses, and evicts each value as
-/// soon as it is of no use before its next computation. The first computations must be in execution order.
-/// Complexity: O(length · uses).
-pub fn plan_of_sequence(graph: &Graph, ops: &[OpId]) -> Plan {
+/// `order` without the repeated computations whose outputs nobody uses before they are computed again.
+fn without_useless(graph: &Graph, order: &[OpId]) -> Vec<OpId> {
     let mut first = vec![usize::MAX; graph.ops().len()];
-    for (at, &op) in ops.iter().enumerate().rev() {
+    for (at, &op) in order.iter().enumerate().rev() {
         first[op] = at;
     }
     let mut needed: Vec<bool> = (0..graph.values().len()).map(|value| graph.is_result(value)).collect();
-    let mut reversed = Vec::with_capacity(ops.len() * 2);
-    for (at, &id) in ops.iter().enumerate().rev() {
+    let mut kept = Vec::with_capacity(order.len());
+    for (at, &id) in order.iter().enumerate().rev() {
         let op = &graph.ops()[id];
-        if first[id] != at && !op.outputs.iter().any(|&value| needed[value]) {
-            continue;
+        if first[id] == at || op.outputs.iter().any(|&value| needed[value]) {
+            op.outputs.iter().for_each(|&value| needed[value] = false);
+            op.inputs.iter().for_each(|&value| needed[value] = true);
+            kept.push(id);
         }
-        let mut dead: Vec<ValueId> = op.outputs.iter().copied().filter(|&value| !needed[value]).collect();
-        for &value in &op.outputs {
-            needed[value] = false;
-        }
-        for &value in &op.inputs {
-            if !std::mem::replace(&mut needed[value], true) {
-                dead.push(value);
-            }
-        }
-        dead.sort_unstable();
-        reversed.extend(dead.into_iter().rev().map(Step::Evict));
-        reversed.push(Step::Compute(id));
     }
-    let unused = graph.inputs().filter(|&value| !needed[value]);
-    Plan { steps: unused.map(Step::Evict).chain(reversed.into_iter().rev()).collect() }
+    kept.reverse();
+    kept
 }
 
 /// Works out stages and terms.
