@@ -33,4 +33,4 @@ pub use minimum::{Minimum, minimum};
 pub use plan::{Plan, Step};
 pub use planner::{Checkpoints, Outcome, Planner, Progress, Request, Status, StopReason};
 pub use simulate::{Timeline, simulate};
-pub use solve::{Solved, solve};
+pub use solve::{Solved, solve, solve_chain};

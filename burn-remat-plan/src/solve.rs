@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::chain::{self, Chain, ChainOutcome};
 use crate::check::{CheckedPlan, check};
 use crate::error::PlanError;
 use crate::graph::Graph;
@@ -48,10 +49,7 @@ pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<
             checked.makespan()
         )));
     }
-    // Bounds come from floating-point solvers: allow them their rounding.
-    if let Some(bound) = outcome.lower_bound.filter(|&bound| bound > outcome.makespan * (1.0 + 1e-6) + 1e-9) {
-        return Err(internal(format!("claims the lower bound {bound} of a plan that costs {}", outcome.makespan)));
-    }
+    judge_bound(outcome.lower_bound, outcome.makespan).map_err(internal)?;
     log::info!(
         "{}: makespan {} at {} of {} bytes, {:?}, after {:?}",
         outcome.planner,
@@ -62,4 +60,34 @@ pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<
         outcome.solve_time
     );
     Ok(Solved { outcome, checked: Some(checked) })
+}
+
+/// [`solve`] for a chain: the plan passes through the chain's own [checker](chain::check).
+///
+/// # Errors
+///
+/// As [`solve`].
+pub fn solve_chain(planner: &dyn Planner, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+    let start = Instant::now();
+    let mut outcome = planner.solve_chain(chain, request)?;
+    outcome.solve_time = start.elapsed();
+    let internal = |reason: String| PlanError::Internal { planner: planner.name(), reason };
+    let Some(plan) = &outcome.plan else { return Ok(outcome) };
+    if let Some(violation) = chain::check(chain, plan, request.budget).first() {
+        return Err(internal(violation.to_string()));
+    }
+    let timeline = chain::simulate(chain, plan);
+    if (timeline.peak_bytes, timeline.makespan) != (outcome.peak_bytes, outcome.makespan) {
+        return Err(internal("claims another peak or makespan than its plan has".to_owned()));
+    }
+    judge_bound(outcome.lower_bound, outcome.makespan).map_err(internal)?;
+    Ok(outcome)
+}
+
+/// A lower bound above the plan is a defect. Bounds come from floating-point solvers: they are allowed their rounding.
+fn judge_bound(bound: Option<f64>, makespan: f64) -> Result<(), String> {
+    match bound.filter(|&bound| bound > makespan * (1.0 + 1e-6) + 1e-9) {
+        Some(bound) => Err(format!("claims the lower bound {bound} of a plan that costs {makespan}")),
+        None => Ok(()),
+    }
 }

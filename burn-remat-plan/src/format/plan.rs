@@ -5,6 +5,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{FormatError, parse_tagged};
+use crate::chain::ChainOutcome;
 use crate::error::PlanError;
 use crate::plan::{Plan, Step};
 use crate::planner::{Outcome, Status, StopReason};
@@ -81,6 +82,20 @@ impl PlanFile {
             solve_seconds: Some(outcome.solve_time.as_secs_f64()),
             checkpoints: outcome.checkpoints.as_ref().map(|kept| kept.values.clone()),
             checkpoint_bytes: outcome.checkpoints.as_ref().map(|kept| kept.bytes),
+            steps: found.map_or_else(Vec::new, |plan| plan.steps.iter().map(ToString::to_string).collect()),
+            ..Self::empty(&outcome.planner, outcome.status, outcome.stop_reason)
+        }
+    }
+
+    /// The file of an outcome for a chain; `store_all` is the makespan without recomputation.
+    pub fn of_chain_outcome(outcome: &ChainOutcome, store_all: f64) -> Self {
+        let found = outcome.plan.as_ref();
+        Self {
+            makespan: found.map(|_| outcome.makespan),
+            overhead: found.map(|_| overhead(outcome.makespan, store_all)),
+            peak_bytes: found.map(|_| outcome.peak_bytes),
+            lower_bound: outcome.lower_bound,
+            solve_seconds: Some(outcome.solve_time.as_secs_f64()),
             steps: found.map_or_else(Vec::new, |plan| plan.steps.iter().map(ToString::to_string).collect()),
             ..Self::empty(&outcome.planner, outcome.status, outcome.stop_reason)
         }

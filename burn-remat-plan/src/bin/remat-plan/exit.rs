@@ -1,0 +1,65 @@
+//! How the command ends, and the only place that prints.
+
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use burn_remat_plan::PlanError;
+
+/// An end other than success.
+#[derive(Debug)]
+pub struct Exit {
+    code: u8,
+    message: String,
+}
+
+impl Exit {
+    /// A check failed: status 1.
+    pub fn check(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+
+    /// Unusable arguments or file: status 2.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into() }
+    }
+
+    /// No plan: status 3.
+    pub fn infeasible(message: impl Into<String>) -> Self {
+        Self { code: 3, message: message.into() }
+    }
+
+    /// Tells the user on standard error.
+    pub fn report(self) -> ExitCode {
+        if !self.message.is_empty() {
+            // Nobody is left to be told where this fails.
+            let _ = writeln!(std::io::stderr(), "remat-plan: {}", self.message);
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<PlanError> for Exit {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Infeasible { .. } => Self::infeasible(error.to_string()),
+            PlanError::Internal { .. } => Self::check(error.to_string()),
+            _ => Self::usage(error.to_string()),
+        }
+    }
+}
+
+/// Writes to standard output. A reader that has left (`remat-plan show x | head`) ends the command in silence.
+pub fn print(text: &str) -> Result<(), Exit> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Exit { code: 0, message: String::new() }),
+        Err(error) => Err(Exit::usage(format!("standard output: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Writes a file.
+pub fn write(path: &Path, text: &str) -> Result<(), Exit> {
+    std::fs::write(path, text).map_err(|error| Exit::usage(format!("{}: {error}", path.display())))
+}

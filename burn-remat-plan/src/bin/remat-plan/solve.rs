@@ -1,0 +1,126 @@
+//! `remat-plan solve`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::registry::{planner, planners};
+use burn_remat_plan::{PlanError, Planner, Status};
+
+use crate::budget::{Budget, human};
+use crate::exit::{Exit, print, write};
+use crate::input::Input;
+use crate::limits::Limits;
+use crate::progress::with_progress;
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A graph (`remat-graph/1`) or a chain (`remat-chain/1`); `-` for standard input
+    file: PathBuf,
+    /// Name of the planner; `remat-plan list` shows all
+    #[arg(long, value_name = "NAME")]
+    planner: String,
+    /// Most bytes at once, or a share of the store-all peak; `store-all` and `feng-huang` do without
+    #[arg(long, value_name = "BYTES|60%", allow_hyphen_values = true)]
+    budget: Option<Budget>,
+    #[command(flatten)]
+    limits: Limits,
+    /// Print the plan as JSON on standard output
+    #[arg(long)]
+    json: bool,
+    /// Write the plan as JSON to this file
+    #[arg(long, value_name = "PLAN")]
+    out: Option<PathBuf>,
+}
+
+/// The planner called `name`.
+pub fn by_name(name: &str) -> Result<Box<dyn Planner>, Exit> {
+    planner(name).ok_or_else(|| {
+        let known: Vec<&str> = planners().iter().map(|entry| entry.name).collect();
+        Exit::usage(format!("there is no planner `{name}`; known: {}", known.join(", ")))
+    })
+}
+
+/// Solves and writes the plan.
+pub fn run(args: &Args) -> Result<(), Exit> {
+    let planner = by_name(&args.planner)?;
+    let input = Input::read(&args.file)?;
+    let peak = input.store_all_peak();
+    let budget = match args.budget {
+        Some(budget) => budget.bytes(peak).map_err(Exit::usage)?,
+        None if ["store-all", "feng-huang"].contains(&planner.name()) => 1 << 63,
+        None => return Err(Exit::usage(format!("planner `{}` needs a `--budget`", planner.name()))),
+    };
+    let request = args.limits.request(budget);
+    let answer = with_progress(planner.name(), request, |request| input.solve(&*planner, request));
+    match answer {
+        Ok(file) => {
+            deliver(args, &file)?;
+            if file.status == Some(Status::NoSolution) {
+                return Err(Exit::infeasible("no plan was found within the limits; there may be one: give more time"));
+            }
+            if !args.json && args.out.is_none() { print(&summary(&input, &file, args.budget, budget)) } else { Ok(()) }
+        }
+        Err(error) => {
+            if let Some(file) = PlanFile::of_infeasible(planner.name(), &error) {
+                deliver(args, &file)?;
+            }
+            Err(named(&input, error))
+        }
+    }
+}
+
+fn deliver(args: &Args, file: &PlanFile) -> Result<(), Exit> {
+    if let Some(path) = &args.out {
+        write(path, &file.to_json())?;
+    }
+    if args.json { print(&file.to_json()) } else { Ok(()) }
+}
+
+/// The error, with the blocking op's name.
+fn named(input: &Input, error: PlanError) -> Exit {
+    match error {
+        PlanError::Infeasible { budget, minimum, blocking_op } => {
+            let minimum = minimum.map_or_else(String::new, |bytes| {
+                format!("; the smallest feasible budget known is {bytes} ({})", human(bytes))
+            });
+            let op = blocking_op.map_or_else(String::new, |op| format!(", needed by {}", input.op_text(op)));
+            Exit::infeasible(format!("no plan fits in {budget} bytes ({}){minimum}{op}", human(budget)))
+        }
+        error => error.into(),
+    }
+}
+
+fn word<T: serde::Serialize>(value: Option<T>) -> String {
+    serde_json::to_string(&value).unwrap_or_default().trim_matches('"').replace('_', " ")
+}
+
+fn summary(input: &Input, file: &PlanFile, asked: Option<Budget>, budget: u64) -> String {
+    let mut text = String::new();
+    let peak = input.store_all_peak();
+    let share = |bytes: u64| 100.0 * bytes as f64 / peak.max(1) as f64;
+    let _ =
+        writeln!(text, "planner      {} ({}, stopped by: {})", file.planner, word(file.status), word(file.stop_reason));
+    if asked.is_some() {
+        let _ = writeln!(text, "budget       {budget} ({}, {:.1}% of store-all)", human(budget), share(budget));
+    }
+    if let Some(bytes) = file.peak_bytes {
+        let _ = writeln!(text, "peak         {bytes} ({}, {:.1}% of store-all)", human(bytes), share(bytes));
+    }
+    if let (Some(makespan), Some(overhead)) = (file.makespan, file.overhead) {
+        let _ = writeln!(text, "makespan     {makespan} (overhead {:.2}%)", 100.0 * overhead);
+        if let Some(bound) = file.lower_bound {
+            let gap = if makespan > 0.0 { 100.0 * (makespan - bound) / makespan } else { 0.0 };
+            let _ = writeln!(text, "lower bound  {bound} (gap {:.2}%)", gap.max(0.0));
+        }
+    }
+    if let (Some(values), Some(bytes)) = (&file.checkpoints, file.checkpoint_bytes) {
+        let _ =
+            writeln!(text, "checkpoints  {} values; with the largest segment {bytes} ({})", values.len(), human(bytes));
+    }
+    let evictions = file.steps.iter().filter(|step| step.starts_with(['-', 'D'])).count();
+    let _ = writeln!(text, "steps        {} computations, {evictions} evictions", file.steps.len() - evictions);
+    let _ = writeln!(text, "solved in    {:.3} s", file.solve_seconds.unwrap_or(0.0));
+    text
+}

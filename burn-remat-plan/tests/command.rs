@@ -1,0 +1,312 @@
+//! The command `remat-plan`, run as a program: what it prints, what it writes, how it ends.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::generate::{Options, by_name};
+use burn_remat_plan::planners::StoreAll;
+use burn_remat_plan::registry::planners;
+use burn_remat_plan::{Chain, ChainStage, Graph, Status};
+
+/// A folder for one test, by its name.
+fn folder(test: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn remat_plan(folder: &PathBuf, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_remat-plan")).current_dir(folder).args(args).output().unwrap()
+}
+
+fn out(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn err(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// Runs, and expects the status.
+fn run(folder: &PathBuf, status: i32, args: &[&str]) -> Output {
+    let output = remat_plan(folder, args);
+    assert_eq!(output.status.code(), Some(status), "{args:?}\n{}\n{}", out(&output), err(&output));
+    assert!(!err(&output).contains("panicked"), "{args:?}: {}", err(&output));
+    output
+}
+
+fn with_graph(test: &str) -> (PathBuf, Graph) {
+    let folder = folder(test);
+    let graph = by_name("residual", &Options { depth: 4, ..Options::default() }).unwrap();
+    graph.write(folder.join("g.json")).unwrap();
+    (folder, graph)
+}
+
+fn with_chain(test: &str) -> (PathBuf, Chain) {
+    let folder = folder(test);
+    let stage = ChainStage {
+        forward_cost: 1.0,
+        backward_cost: 2.0,
+        activation_bytes: 4,
+        saved_bytes: 9,
+        gradient_bytes: 4,
+        ..ChainStage::default()
+    };
+    let chain = Chain::new("ten", 4, 4, vec![stage; 10]).unwrap();
+    std::fs::write(folder.join("c.json"), chain.to_json()).unwrap();
+    (folder, chain)
+}
+
+#[test]
+fn list_names_every_planner_with_its_source() {
+    let folder = folder("list");
+    let output = run(&folder, 0, &["list"]);
+    for entry in planners() {
+        assert!(out(&output).contains(entry.name) && out(&output).contains(entry.source), "{}", entry.name);
+    }
+}
+
+#[test]
+fn solve_writes_a_plan_that_check_accepts_and_one_byte_less_refuses() {
+    let (folder, _) = with_graph("solve");
+    let output = run(&folder, 0, &["solve", "g.json", "--planner", "online", "--budget", "90%", "--out", "p.json"]);
+    assert_eq!(out(&output), "");
+    let text = std::fs::read_to_string(folder.join("p.json")).unwrap();
+    let file = PlanFile::from_json(&text).unwrap();
+    assert_eq!((file.planner.as_str(), file.status), ("online", Some(Status::Feasible)));
+    let peak = file.peak_bytes.unwrap();
+    let output = run(&folder, 0, &["check", "g.json", "p.json", "--budget", &peak.to_string()]);
+    assert!(out(&output).starts_with("valid: "), "{}", out(&output));
+    let output = run(&folder, 1, &["check", "g.json", "p.json", "--budget", &(peak - 1).to_string()]);
+    assert!(out(&output).contains("1 more than the budget"), "{}", out(&output));
+}
+
+#[test]
+fn json_on_standard_output_is_the_plan_file_and_nothing_else() {
+    let (folder, graph) = with_graph("json");
+    let args = ["solve", "g.json", "--planner", "store-all", "--budget", "100%", "--json", "--out", "p.json"];
+    let output = run(&folder, 0, &args);
+    assert_eq!(out(&output), std::fs::read_to_string(folder.join("p.json")).unwrap());
+    let file = PlanFile::from_json(out(&output)).unwrap();
+    assert_eq!(file.plan().unwrap(), StoreAll::plan(&graph));
+    assert_eq!((file.overhead, file.peak_bytes), (Some(0.0), Some(StoreAll::peak(&graph))));
+}
+
+#[test]
+fn the_summary_tells_budget_peak_and_makespan() {
+    let (folder, _) = with_graph("summary");
+    let output = run(&folder, 0, &["solve", "g.json", "--planner", "online", "--budget", "95%"]);
+    for word in ["planner", "budget", "peak", "makespan", "overhead", "steps"] {
+        assert!(out(&output).contains(word), "{word}: {}", out(&output));
+    }
+}
+
+#[test]
+fn an_infeasible_budget_ends_with_3_and_tells_the_minimum_and_the_op() {
+    let (folder, graph) = with_graph("infeasible");
+    let output = run(&folder, 3, &["solve", "g.json", "--planner", "online", "--budget", "1000", "--json"]);
+    let file = PlanFile::from_json(out(&output)).unwrap();
+    assert_eq!(file.status, Some(Status::Infeasible));
+    let (minimum, op) = (file.minimum_budget.unwrap(), file.blocking_op.unwrap());
+    assert!(err(&output).contains(&minimum.to_string()) && err(&output).contains(&graph.ops()[op].name));
+    run(&folder, 0, &["solve", "g.json", "--planner", "online", "--budget", &minimum.to_string()]);
+    std::fs::write(folder.join("none.json"), out(&output)).unwrap();
+    let output = run(&folder, 1, &["check", "g.json", "none.json", "--budget", "1000"]);
+    assert!(err(&output).contains("holds no plan"), "{}", err(&output));
+}
+
+#[test]
+fn budgets_that_are_none_end_with_2() {
+    let (folder, _) = with_graph("budgets");
+    for budget in ["0", "-1", "", "0%", "-5%", "abc", "1.5", "9223372036854775809", "99999999999999999999"] {
+        let output = run(&folder, 2, &["solve", "g.json", "--planner", "online", "--budget", budget]);
+        assert!(err(&output).contains("--budget"), "{budget}: {}", err(&output));
+    }
+    run(&folder, 2, &["solve", "g.json", "--planner", "online"]);
+    run(&folder, 0, &["solve", "g.json", "--planner", "online", "--budget", "150%"]);
+    run(&folder, 0, &["solve", "g.json", "--planner", "online", "--budget", "9223372036854775808"]);
+}
+
+#[test]
+fn options_that_are_none_end_with_2() {
+    let (folder, _) = with_graph("options");
+    let base = ["solve", "g.json", "--planner", "online", "--budget", "90%"];
+    for option in [
+        ["--time-limit", "0"],
+        ["--time-limit", "nan"],
+        ["--time-limit", "1e300"],
+        ["--gap", "inf"],
+        ["--gap", "-1"],
+        ["--threads", "0"],
+        ["--seed", "x"],
+    ] {
+        run(&folder, 2, &[&base[..], &option[..]].concat());
+    }
+    let output = run(&folder, 2, &["solve", "g.json", "--planner", "nobody", "--budget", "90%"]);
+    assert!(err(&output).contains("store-all"), "{}", err(&output));
+    run(&folder, 2, &["no-such-command"]);
+    run(&folder, 2, &[]);
+    run(&folder, 0, &["--help"]);
+    run(&folder, 0, &["--version"]);
+}
+
+#[test]
+fn files_that_are_none_end_with_2_and_name_the_file_and_the_field() {
+    let (folder, graph) = with_graph("files");
+    let good = graph.to_json();
+    let cases = [
+        ("empty.json", String::new()),
+        ("text.json", "hello".to_owned()),
+        ("tag.json", good.replacen("remat-graph/1", "remat-graph/9", 1)),
+        ("untagged.json", good.replacen("\"format\"", "\"form\"", 1)),
+        ("key.json", good.replacen("\"cost\"", "\"price\"", 1)),
+        ("negative.json", good.replacen("\"bytes\":", "\"bytes\":-", 1)),
+        ("empty_graph.json", r#"{"format":"remat-graph/1","values":[],"ops":[]}"#.to_owned()),
+        ("plan.json", r#"{"format":"remat-plan/1","steps":[]}"#.to_owned()),
+    ];
+    for (name, text) in cases {
+        std::fs::write(folder.join(name), text).unwrap();
+        for args in [vec!["show", name], vec!["minimum", name], vec!["solve", name, "--planner", "store-all"]] {
+            let output = run(&folder, 2, &args);
+            assert!(err(&output).contains(name), "{}", err(&output));
+        }
+    }
+    std::fs::write(folder.join("bytes.json"), [0xff, 0xfe, 0x00]).unwrap();
+    run(&folder, 2, &["show", "bytes.json"]);
+    run(&folder, 2, &["show", "missing.json"]);
+    run(&folder, 2, &["show", "."]);
+    let output = run(&folder, 2, &["show", "key.json"]);
+    assert!(err(&output).contains("ops[0].price"), "{}", err(&output));
+    run(&folder, 2, &["solve", "g.json", "--planner", "store-all", "--out", "no/such/folder/p.json"]);
+}
+
+#[test]
+fn check_tells_every_violation_and_every_false_claim() {
+    let (folder, _) = with_graph("violations");
+    std::fs::write(folder.join("p.json"), r#"{"format":"remat-plan/1","steps":["+0","-999","+1"]}"#).unwrap();
+    let output = run(&folder, 1, &["check", "g.json", "p.json", "--budget", "100%"]);
+    assert!(out(&output).contains("step 1: evicts value 999"), "{}", out(&output));
+    assert!(out(&output).contains("op 2 was never computed"), "{}", out(&output));
+    std::fs::write(folder.join("p.json"), r#"{"format":"remat-plan/1","steps":["+0","minus"]}"#).unwrap();
+    let output = run(&folder, 2, &["check", "g.json", "p.json", "--budget", "100%"]);
+    assert!(err(&output).contains("steps[1]"), "{}", err(&output));
+    run(&folder, 0, &["solve", "g.json", "--planner", "store-all", "--out", "p.json"]);
+    let text = std::fs::read_to_string(folder.join("p.json")).unwrap();
+    std::fs::write(folder.join("p.json"), text.replacen("\"peak_bytes\":", "\"peak_bytes\":1", 1)).unwrap();
+    let output = run(&folder, 1, &["check", "g.json", "p.json", "--budget", "100%"]);
+    assert!(out(&output).contains("peak_bytes"), "{}", out(&output));
+}
+
+#[test]
+fn chains_are_solved_checked_and_shown() {
+    let (folder, chain) = with_chain("chains");
+    let args = ["solve", "c.json", "--planner", "chain-dp", "--budget", "70%", "--out", "p.json"];
+    run(&folder, 0, &args);
+    let budget = (chain.store_all_peak() * 7 / 10).to_string();
+    run(&folder, 0, &["check", "c.json", "p.json", "--budget", &budget]);
+    run(&folder, 1, &["check", "c.json", "p.json", "--budget", "20"]);
+    assert!(out(&run(&folder, 0, &["show", "c.json"])).contains("stages        10"));
+    let output = run(&folder, 0, &["minimum", "c.json"]);
+    let minimum = out(&output).split(' ').next().unwrap().to_owned();
+    run(&folder, 0, &["solve", "c.json", "--planner", "chain-dp", "--budget", &minimum]);
+    // A graph planner says what to use instead.
+    let output = run(&folder, 2, &["solve", "c.json", "--planner", "online", "--budget", "70%"]);
+    assert!(err(&output).contains("chain-dp"), "{}", err(&output));
+}
+
+#[test]
+fn the_minimum_is_feasible_and_named_with_its_values() {
+    let (folder, graph) = with_graph("minimum");
+    let output = run(&folder, 0, &["minimum", "g.json"]);
+    let minimum: u64 = out(&output).split(' ').next().unwrap().parse().unwrap();
+    assert!(minimum <= StoreAll::peak(&graph));
+    assert!(out(&output).contains("resident together while op"), "{}", out(&output));
+    run(
+        &folder,
+        0,
+        &["solve", "g.json", "--planner", "search", "--budget", &minimum.to_string(), "--time-limit", "0.2"],
+    );
+}
+
+#[test]
+fn generate_writes_what_show_reads() {
+    let folder = folder("generate");
+    run(&folder, 0, &["generate", "vgg16", "--batch", "2", "--out", "v.json"]);
+    let output = run(&folder, 0, &["show", "v.json"]);
+    assert!(out(&output).contains("vgg16-b2") && out(&output).contains("conv1_1"), "{}", out(&output));
+    let output = run(&folder, 0, &["generate", "linear", "--depth", "3", "--pass", "forward"]);
+    assert!(Graph::from_json(out(&output)).is_ok());
+    run(&folder, 2, &["generate", "nothing"]);
+    run(&folder, 2, &["generate", "vgg16", "--batch", "0"]);
+    run(&folder, 2, &["generate", "vgg16", "--batch", "99999999999999"]);
+}
+
+#[test]
+fn sweep_writes_a_table_and_a_picture() {
+    let (folder, _) = with_graph("sweep");
+    let args = [
+        "sweep",
+        "g.json",
+        "--planners",
+        "store-all,online,chen-sqrt",
+        "--points",
+        "5",
+        "--csv",
+        "s.csv",
+        "--svg",
+        "s.svg",
+    ];
+    let output = run(&folder, 0, &args);
+    assert_eq!(out(&output), "");
+    let csv = std::fs::read_to_string(folder.join("s.csv")).unwrap();
+    assert!(csv.starts_with("planner,budget_bytes,"));
+    let rows = |name: &str| csv.lines().filter(|line| line.starts_with(name)).count();
+    assert_eq!((rows("store-all,"), rows("online,")), (5, 5));
+    let svg = std::fs::read_to_string(folder.join("s.svg")).unwrap();
+    for text in ["<svg", "online", "infeasible", "overhead", "budget ("] {
+        assert!(svg.contains(text), "{text}");
+    }
+    let output = run(&folder, 0, &["sweep", "g.json", "--planners", "online", "--points", "3"]);
+    assert_eq!(out(&output).lines().count(), 4);
+    run(&folder, 2, &["sweep", "g.json", "--planners", "online,nobody"]);
+    run(&folder, 2, &["sweep", "g.json", "--planners", "online", "--points", "1"]);
+}
+
+#[test]
+fn a_chain_can_be_swept() {
+    let (folder, _) = with_chain("chain_sweep");
+    let output = run(&folder, 0, &["sweep", "c.json", "--planners", "chain-dp,revolve", "--points", "4"]);
+    assert!(out(&output).lines().count() >= 5, "{}", out(&output));
+}
+
+#[test]
+fn nothing_but_errors_goes_to_standard_error_in_a_pipe() {
+    let (folder, _) = with_graph("quiet");
+    let args = ["solve", "g.json", "--planner", "search", "--budget", "90%", "--time-limit", "2.5"];
+    let output = run(&folder, 0, &args);
+    assert_eq!(err(&output), "");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_panic() {
+    let folder = folder("pipe");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_remat-plan"))
+        .current_dir(&folder)
+        .args(["generate", "linear", "--depth", "5000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((err(&output), output.status.code()), ("", Some(0)));
+}
+
+#[test]
+fn a_dash_reads_standard_input() {
+    let (folder, _) = with_graph("stdin");
+    let file = std::fs::File::open(folder.join("g.json")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_remat-plan")).args(["show", "-"]).stdin(file).output().unwrap();
+    assert!(output.status.success() && out(&output).contains("store-all"));
+}
