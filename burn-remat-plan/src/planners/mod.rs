@@ -1,11 +1,11 @@
 //! The planners for graphs: one file per algorithm, each with its paper. [`crate::registry`] lists them by name.
 
 pub mod articulation;
-#[cfg(feature = "highs")]
-pub mod checkmate;
 pub mod chain_dp;
 mod chain_on_graph;
 mod chain_table;
+#[cfg(feature = "highs")]
+pub mod checkmate;
 pub mod chen;
 pub mod feng_huang;
 mod incumbent;
@@ -21,9 +21,9 @@ mod segments;
 pub mod store_all;
 
 pub use articulation::{ApGreedy, ApSqrt};
+pub use chain_dp::ChainDp;
 #[cfg(feature = "highs")]
 pub use checkmate::Checkmate;
-pub use chain_dp::ChainDp;
 pub use chen::{ChenGreedy, ChenSqrt};
 pub use feng_huang::FengHuang;
 pub use linearized::{LinearGreedy, LinearSqrt};
