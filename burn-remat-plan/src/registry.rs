@@ -122,6 +122,15 @@ const ENTRIES: &[Entry] = &[
         source: "Beaumont et al. 2019",
         make: || Box::new(planners::ChainDp),
     },
+    Entry {
+        name: "monet",
+        purpose: "exact: what to keep, what to compute again and by which implementation, at once",
+        source: "Shah et al. 2020 (MONeT)",
+        #[cfg(feature = "highs")]
+        make: || Box::new(planners::Monet),
+        #[cfg(not(feature = "highs"))]
+        make: || Box::new(planners::MissingFeature { planner: "monet", feature: "highs" }),
+    },
 ];
 
 /// All graph planners, in the order of the documentation.

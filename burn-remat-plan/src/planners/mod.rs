@@ -14,6 +14,8 @@ pub mod linearized;
 pub mod lp_rounding;
 #[cfg(not(feature = "highs"))]
 mod missing_feature;
+#[cfg(feature = "highs")]
+pub mod monet;
 pub mod online;
 pub mod revolve;
 pub mod search;
@@ -31,6 +33,8 @@ pub use linearized::{LinearGreedy, LinearSqrt};
 pub use lp_rounding::LpRounding;
 #[cfg(not(feature = "highs"))]
 pub use missing_feature::MissingFeature;
+#[cfg(feature = "highs")]
+pub use monet::Monet;
 pub use online::Online;
 pub use revolve::Revolve;
 pub use search::Search;

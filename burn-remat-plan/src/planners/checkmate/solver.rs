@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, HighsStatus, RowProblem, Sense, SolvedModel};
 
-use super::model::Model;
+use super::model::{Column, Model, Row};
 use crate::planner::Request;
 
 /// The relaxation's optimum.
@@ -75,24 +75,58 @@ fn threads(request: &Request) -> i32 {
     *SETTLED.get_or_init(|| i32::try_from(request.threads.clamp(1, 64)).unwrap_or(1))
 }
 
+/// What the solver needs to know of a mixed integer program.
+pub(in crate::planners) trait Program {
+    fn columns(&self) -> &[Column];
+    fn rows(&self) -> &[Row];
+    /// A constant part of the cost.
+    fn base_cost(&self) -> f64;
+    /// Costs of the graph are the program's times this.
+    fn cost_unit(&self) -> f64;
+    /// Whether a row over constants cannot hold.
+    fn contradiction(&self) -> bool;
+}
+
+impl Program for Model {
+    fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    fn base_cost(&self) -> f64 {
+        self.base_cost
+    }
+
+    fn cost_unit(&self) -> f64 {
+        self.cost_unit
+    }
+
+    fn contradiction(&self) -> bool {
+        self.contradiction
+    }
+}
+
 /// Bounds of integer columns that replace the model's: `(column, number)`.
 type Fixings = [(usize, f64)];
 
-fn problem(model: &Model, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
-    let mut bounds: Vec<_> = model.columns.iter().map(|column| (column.lower, column.upper)).collect();
+fn problem(program: &impl Program, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
+    let mut bounds: Vec<_> = program.columns().iter().map(|column| (column.lower, column.upper)).collect();
     for &(column, number) in fixings {
         bounds[column] = (number, number);
     }
     let mut problem = RowProblem::new();
-    let columns: Vec<Col> = model
-        .columns
+    let columns: Vec<Col> = program
+        .columns()
         .iter()
         .zip(bounds)
         .map(|(column, (lower, upper))| {
             problem.add_column_with_integrality(column.cost, lower..=upper, integer && column.integer)
         })
         .collect();
-    for row in &model.rows {
+    for row in program.rows() {
         let bound = |limit: f64| if limit.is_finite() { Bound::Included(limit) } else { Bound::Unbounded };
         let terms = row.terms.iter().map(|&(column, factor)| (columns[column], factor));
         problem.add_row((bound(row.lower), bound(row.upper)), terms);
@@ -179,21 +213,21 @@ impl<'a> RelaxationSolver<'a> {
 
 /// Solves the integer program with `fixings`, from `start` if there is one.
 pub(in crate::planners) fn solve_integer(
-    model: &Model,
+    program: &impl Program,
     fixings: &Fixings,
     start: Option<&[f64]>,
     request: &Request,
     deadline: Deadline,
 ) -> Result<Integer, HighsStatus> {
-    if model.contradiction {
+    if program.contradiction() {
         return Ok(Integer { end: End::Infeasible, numbers: None, bound: None });
     }
-    let mut solver = instance(problem(model, fixings, true).0, request, deadline)?;
+    let mut solver = instance(problem(program, fixings, true).0, request, deadline)?;
     // The solver's objective leaves out the first computations, of which the gap is to be a share as well.
     let gap = request.gap.max(1e-9);
     let options = [
         solver.try_set_option("mip_rel_gap", gap),
-        solver.try_set_option("mip_abs_gap", (gap * model.base_cost).max(1e-6)),
+        solver.try_set_option("mip_abs_gap", (gap * program.base_cost()).max(1e-6)),
     ];
     if options.iter().any(Result::is_err) {
         log::warn!("HiGHS refused a gap of {gap}");
@@ -202,7 +236,7 @@ pub(in crate::planners) fn solve_integer(
         solver.try_set_solution(Some(start), None, None, None)?;
     }
     let solved = solver.try_solve()?;
-    let in_graph_unit = |cost: f64| (cost + model.base_cost) * model.cost_unit;
+    let in_graph_unit = |cost: f64| (cost + program.base_cost()) * program.cost_unit();
     let end = match solved.status() {
         HighsModelStatus::Optimal | HighsModelStatus::ModelEmpty => End::Solved,
         HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => End::Infeasible,
@@ -213,7 +247,9 @@ pub(in crate::planners) fn solve_integer(
     };
     let found = solved.primal_solution_status() == HighsSolutionStatus::Feasible;
     let numbers = (found && end != End::Infeasible).then(|| solved.get_solution().columns().to_vec());
-    Ok(Integer { end, numbers, bound: dual_bound(&solved).map(in_graph_unit) })
+    // A program without integer columns is solved as a linear one, which leaves no bound beside its optimum.
+    let bound = dual_bound(&solved).or_else(|| (end == End::Solved).then(|| solved.objective_value()));
+    Ok(Integer { end, numbers, bound: bound.map(in_graph_unit) })
 }
 
 /// The proven bound; none before the first relaxation is solved.

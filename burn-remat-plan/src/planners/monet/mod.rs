@@ -1,0 +1,204 @@
+//! `monet`: which values to keep, which ops to compute again, and which implementation of each op to run, at once.
+//!
+//! Problem: the forward pass runs once; before each later op, any ops of the forward pass may run again, in order, each
+//! at most once; every time an op runs, one of its implementations (the op itself or one of its `alternatives`, with
+//! their own cost, inputs and scratch) is chosen. Find the cheapest such schedule within the budget.
+//!
+//! Method: keeping everything where it fits is tried first, in the cheapest implementations that fit. Otherwise the
+//! better of a few greedy schedules (`heuristic`) starts HiGHS on the 0-1 program (`model`), which proves
+//! an optimum or, at the time limit, leaves its best plan with a bound. The plan is the solver's choice of
+//! computations; its evictions follow, each as early as can be, and its cost and peak are simulated. Should the
+//! solver's tolerance exceed the budget by some bytes, the program is solved again with that much less.
+//!
+//! Where the graph does not tell its phases, every op is a stage of its own and any op before it may run again:
+//! Checkmate's schedules with a choice of implementations.
+//!
+//! Invariants: the plan fits the budget; the bound holds for the schedules above, not for those that compute something
+//! again during the forward pass or twice between two later ops.
+//!
+//! Complexity: exponential at worst; the program has about stages × (values + uses) columns. One that would not fit in
+//! memory is refused.
+//!
+//! Source: Shah et al. 2020, *Memory Optimization for Deep Networks* (MONeT), sections 3 and 4, appendices B and C.
+//! Departures:
+//! - Memory is exact where the paper uses the upper bound of appendix B on the local tensors: a value that nobody asks
+//!   for any more is gone. So this never costs more than the paper's program.
+//! - Backward ops have their place in the graph, so their dependencies are inputs like any other; results of the
+//!   backward and update ops are held from their computation to their last use, as the paper's gradients are.
+//! - In-place ops (C.3): a plan has no step that overwrites a value, so *p* and *q* have no direct form. The mapping:
+//!   an op in place, such as a ReLU behind a convolution, is an alternative of that op which reads what the *producer of
+//!   its input* reads, at the cost of both, and writes only its own output. Then "the input cannot be stored or used in
+//!   this stage" holds by itself, as running the alternative makes no input, and so do (15) and (16). First computations
+//!   are out of its reach, since every op runs once in the program's order.
+
+mod heuristic;
+mod model;
+mod program;
+mod stages;
+
+use std::time::Instant;
+
+use self::heuristic::Start;
+use self::model::{Model, estimated_entries};
+use self::stages::{Candidate, Stages, implementation, implementations, plan_of};
+use super::checkmate::solver::{Deadline, End, solve_integer};
+use super::checkmate::{LARGEST_MODEL, failed, no_solution};
+use crate::error::PlanError;
+use crate::graph::{Graph, OpId};
+use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+
+/// Times the program is solved again with less, where the solver's tolerance exceeded the budget.
+const RETRIES: usize = 3;
+
+/// The planner `monet`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Monet;
+
+impl Monet {
+    /// Name by which the registry knows it.
+    pub const NAME: &'static str = "monet";
+}
+
+impl Planner for Monet {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+        let began = Instant::now();
+        let deadline = Deadline::new(began, request.time_limit);
+        let stages = Stages::new(graph);
+        let (need, blocking_op) = largest_need(graph);
+        let entries = estimated_entries(graph, &stages);
+        if entries > LARGEST_MODEL {
+            let reason = format!(
+                "its program for {} ops would have about {} million entries, more than {}; use `search`",
+                graph.ops().len(),
+                entries / 1_000_000,
+                LARGEST_MODEL / 1_000_000
+            );
+            return Err(PlanError::Unsupported { planner: Self::NAME, reason });
+        }
+        let start = heuristic::start(graph, &stages, request, began.checked_add(request.time_limit));
+        let run = Run { graph, request, deadline, stages, blocking_op, start, bound: least_cost(graph) };
+        if need > request.budget { Err(run.infeasible()) } else { run.solve() }
+    }
+}
+
+/// What no schedule can do without, and the op that needs it: the inputs of the graph at the start, and for each op the
+/// inputs, outputs and scratch of its lightest implementation.
+fn largest_need(graph: &Graph) -> (u64, Option<OpId>) {
+    let of_op = |op: OpId| {
+        let node = &graph.ops()[op];
+        let way = |k| {
+            let (inputs, _, scratch) = implementation(node, k);
+            graph.bytes_of(inputs) + scratch
+        };
+        let lightest = (0..implementations(node)).map(way).min().unwrap_or(0);
+        graph.constant_bytes() + lightest + graph.bytes_of(&node.outputs)
+    };
+    let start = graph.constant_bytes() + graph.inputs().map(|value| graph.bytes(value)).sum::<u64>();
+    let ops = (0..graph.ops().len()).map(|op| (of_op(op), Some(op)));
+    ops.fold((start, None), |most, next| if next.0 > most.0 { next } else { most })
+}
+
+/// Every op once, in its cheapest implementation.
+fn least_cost(graph: &Graph) -> f64 {
+    let cheapest = |op| (0..implementations(op)).map(|k| implementation(op, k).1).fold(f64::INFINITY, f64::min);
+    graph.ops().iter().map(cheapest).sum()
+}
+
+/// One solve and what it has found.
+struct Run<'a> {
+    graph: &'a Graph,
+    request: &'a Request,
+    deadline: Deadline,
+    stages: Stages,
+    blocking_op: Option<OpId>,
+    start: Start,
+    bound: f64,
+}
+
+impl Run<'_> {
+    fn solve(mut self) -> Result<Outcome, PlanError> {
+        self.report();
+        if self.is_closed() {
+            return Ok(self.outcome(Status::Optimal, StopReason::Proved));
+        }
+        let mut shortfall = 0;
+        for attempt in 0..=RETRIES {
+            if self.deadline.passed() {
+                return Ok(self.outcome(Status::Feasible, StopReason::TimeLimit));
+            }
+            let model = Model::new(self.graph, self.stages, self.request.budget.saturating_sub(shortfall));
+            let start = self.start.best.as_ref().map(|best| model.values_of(self.graph, &best.choices));
+            let result = solve_integer(&model.program, &[], start.as_deref(), self.request, self.deadline)
+                .map_err(|status| failed(Monet::NAME, status))?;
+            if attempt == 0 {
+                self.raise_bound(result.end, result.bound);
+            }
+            let mut excess = 0;
+            if let Some(numbers) = result.numbers {
+                let found = Candidate::new(self.graph, model.choices(&numbers));
+                excess = found.timeline.peak_bytes.saturating_sub(self.request.budget);
+                self.start.offer(found, self.request.budget);
+            }
+            self.report();
+            match result.end {
+                _ if self.is_closed() => return Ok(self.finished()),
+                End::Limit => return Ok(self.outcome(Status::Feasible, StopReason::TimeLimit)),
+                _ if excess > 0 => shortfall += excess,
+                End::Infeasible if attempt == 0 && self.start.best.is_none() => return Err(self.infeasible()),
+                _ => break,
+            }
+        }
+        // Within the solver's tolerance of the budget nothing more can be told.
+        Ok(self.outcome(Status::Feasible, StopReason::Heuristic))
+    }
+
+    fn cost(&self) -> Option<f64> {
+        self.start.best.as_ref().map(|best| best.timeline.makespan)
+    }
+
+    fn raise_bound(&mut self, end: End, bound: Option<f64>) {
+        // Without a solution below the best plan's cost, that cost is the optimum.
+        let proved = if end == End::Infeasible { self.cost() } else { bound };
+        let proved = proved.map(|bound| self.cost().map_or(bound, |cost| bound.min(cost)));
+        self.bound = proved.map_or(self.bound, |proved| proved.max(self.bound));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.cost().is_some_and(|cost| cost - self.bound <= self.request.gap.max(1e-7) * cost.abs())
+    }
+
+    fn report(&self) {
+        self.request.report(Progress { incumbent: self.cost(), lower_bound: Some(self.bound) });
+    }
+
+    /// The outcome when the gap is closed.
+    fn finished(&self) -> Outcome {
+        let proved = self.cost().is_some_and(|cost| cost - self.bound <= 1e-7 * cost.abs());
+        self.outcome(Status::Optimal, if proved { StopReason::Proved } else { StopReason::Gap })
+    }
+
+    /// The best plan, or none yet.
+    fn outcome(&self, status: Status, reason: StopReason) -> Outcome {
+        let Some(best) = &self.start.best else { return no_solution(Monet::NAME, Some(self.bound)) };
+        let plan = plan_of(self.graph, &best.choices);
+        let mut outcome = Outcome::of_plan(Monet::NAME, self.graph, plan, status, reason);
+        outcome.lower_bound = Some(self.bound.min(outcome.makespan));
+        outcome
+    }
+
+    fn infeasible(&self) -> PlanError {
+        let minimum = self.start.smallest.timeline.peak_bytes;
+        PlanError::Infeasible {
+            budget: self.request.budget,
+            minimum: (minimum > self.request.budget).then_some(minimum),
+            blocking_op: self.blocking_op,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
