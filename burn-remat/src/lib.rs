@@ -1,2 +1,17 @@
 //! Train any Burn model inside a memory budget stated in bytes.
 #![recursion_limit = "256"]
+
+mod backend;
+mod budget;
+mod config;
+mod device;
+mod engine;
+mod error;
+mod report;
+
+pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice};
+pub use budget::{Budget, BudgetError, DisplayBytes};
+pub use config::{RandomPolicy, RematConfig};
+pub use device::{RematExt, random_token, serve};
+pub use error::RematError;
+pub use report::RematReport;

@@ -1,0 +1,396 @@
+//! `Remat<B>`: a backend decorator below autodiff.
+//!
+//! Burn's router turns every tensor operation into data ([`OperationIr`]) and hands it to a client. Ours owns the
+//! engine. `Remat<B>` is that router over our client, so that it is a [`Backend`](burn_backend::Backend) wherever `B`
+//! is: `Autodiff<Remat<Flex>>` records saved activations as router handles and never notices that their buffers come
+//! and go.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn_backend::{
+    DType, DTypeUsageSet, DeviceId, DeviceOps, DeviceSettings, ExecutionError, ProfileDuration, ProfileOptions,
+    ProfileToken, Shape, TensorData,
+};
+use burn_ir::{
+    BackendIr, GraphBindings, GraphId, HandleKind, OperationIr, TensorHandle, TensorId, TensorIr, TensorStatus,
+};
+use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
+use burn_std::future::DynFut;
+
+use crate::config::RematConfig;
+use crate::engine::{Engine, fresh_id};
+use crate::error::RematError;
+use crate::report::RematReport;
+
+/// A backend whose tensors are evicted and recomputed to stay inside a memory budget.
+///
+/// Its device is a [`RematDevice`], which carries the budget.
+///
+/// ```
+/// use burn_autodiff::Autodiff;
+/// use burn_backend::{AutodiffBackend, FloatDType, Shape, ops::FloatTensorOps};
+/// use burn_flex::{Flex, FlexDevice};
+/// use burn_remat::{Remat, RematConfig, RematDevice};
+///
+/// type B = Autodiff<Remat<Flex>>;
+///
+/// let device = RematDevice::new(FlexDevice, RematConfig::new("16 MiB"))?;
+/// let x = B::float_set_require_grad(B::float_ones(Shape::new([4]), &device, FloatDType::F32), true);
+/// let gradients = B::backward(B::float_sum(B::float_exp(x)));
+/// # drop(gradients);
+/// println!("{}", device.report::<Flex>());
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+pub type Remat<B> = BackendRouter<RematChannel<B>>;
+
+/// Which buffer a tensor handle keeps alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferId {
+    /// A buffer that can be told apart from all others while it lives.
+    Known {
+        /// Its identity.
+        key: u64,
+        /// Its whole size, however little of it the tensor looks at.
+        bytes: u64,
+    },
+    /// The backend does not tell (fused backends): the engine counts the tensor's own bytes and takes views for views.
+    Unknown,
+}
+
+/// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
+pub trait RematBackend: BackendIr {
+    /// The buffer behind `handle`. Views of one tensor must give the same one.
+    fn buffer(handle: &Self::Handle) -> BufferId;
+}
+
+impl RematBackend for burn_flex::Flex {
+    fn buffer(handle: &Self::Handle) -> BufferId {
+        match handle {
+            HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => {
+                let bytes = tensor.bytes();
+                // Empty buffers share one dangling address.
+                if bytes.is_empty() {
+                    return BufferId::Unknown;
+                }
+                BufferId::Known { key: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
+            }
+            HandleKind::Quantized(_) => BufferId::Unknown,
+        }
+    }
+}
+
+#[cfg(feature = "cubecl")]
+mod cubecl {
+    use std::hash::{Hash, Hasher};
+
+    use burn_cubecl::CubeBackend;
+
+    use super::{BufferId, RematBackend};
+
+    impl RematBackend for CubeBackend {
+        fn buffer(handle: &Self::Handle) -> BufferId {
+            let mut hasher = rustc_hash::FxHasher::default();
+            handle.handle.memory.clone().binding().id().hash(&mut hasher);
+            BufferId::Known { key: hasher.finish(), bytes: handle.handle.size() }
+        }
+    }
+
+    #[cfg(feature = "fusion")]
+    impl<B: burn_fusion::FusionBackend> RematBackend for burn_fusion::Fusion<B> {
+        fn buffer(_: &Self::Handle) -> BufferId {
+            BufferId::Unknown
+        }
+    }
+}
+
+// ---- device
+
+/// Devices of one process that carry a configuration, by slot. Slot 0 is every device's plain, unlimited one.
+static SLOTS: Mutex<BTreeMap<u16, (DeviceId, RematConfig)>> = Mutex::new(BTreeMap::new());
+/// Set in the index of a device id that belongs to a slot.
+const SLOT_BIT: u16 = 1 << 15;
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere must not take the tensors of other threads with it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A device of backend `B` with a budget of its own.
+///
+/// Every [`new`](Self::new) makes another: several budgets on one piece of hardware do not know of each other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RematDevice<D> {
+    inner: D,
+    slot: u16,
+}
+
+impl<D: DeviceOps> RematDevice<D> {
+    /// A device like `inner` on which `config` applies.
+    ///
+    /// # Errors
+    ///
+    /// The configuration's own error, or [`RematError::TooManyDevices`] after 32,767 devices in one process.
+    pub fn new(inner: D, config: impl Into<RematConfig>) -> Result<Self, RematError> {
+        let config = config.into().validated()?;
+        let mut slots = lock(&SLOTS);
+        let slot = slots.last_key_value().map_or(1, |(last, _)| last + 1);
+        if slot >= SLOT_BIT {
+            return Err(RematError::TooManyDevices);
+        }
+        slots.insert(slot, (inner.id(), config));
+        Ok(Self { inner, slot })
+    }
+
+    /// The device without the budget.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// What the engine of this device has done so far.
+    pub fn report<B: RematBackend<Device = D>>(&self) -> RematReport {
+        get_client::<RematChannel<B>>(self).report()
+    }
+
+    /// Tells the engine that a training step begins here; see [`RematExt::remat_mark_step`](crate::RematExt).
+    pub fn mark_step<B: RematBackend<Device = D>>(&self) {
+        get_client::<RematChannel<B>>(self).mark_step();
+    }
+
+    /// Starts the counters of [`report`](Self::report) anew.
+    pub fn reset_report<B: RematBackend<Device = D>>(&self) {
+        get_client::<RematChannel<B>>(self).reset_report();
+    }
+}
+
+impl<D: DeviceOps> burn_std::device::Device for RematDevice<D> {
+    fn from_id(id: DeviceId) -> Self {
+        if id.index_id & SLOT_BIT == 0 {
+            return Self { inner: D::from_id(id), slot: 0 };
+        }
+        let slot = id.index_id & !SLOT_BIT;
+        let inner = lock(&SLOTS).get(&slot).map_or_else(D::default, |(inner, _)| D::from_id(*inner));
+        Self { inner, slot }
+    }
+
+    fn to_id(&self) -> DeviceId {
+        let id = self.inner.to_id();
+        if self.slot == 0 { id } else { DeviceId { type_id: id.type_id, index_id: SLOT_BIT | self.slot } }
+    }
+}
+
+impl<D: DeviceOps> DeviceOps for RematDevice<D> {
+    fn defaults(&self) -> DeviceSettings {
+        self.inner.defaults()
+    }
+}
+
+// ---- router glue
+
+/// Connects Burn's router to the engines; see [`Remat`].
+pub struct RematChannel<B>(PhantomData<fn() -> B>);
+
+impl<B> Clone for RematChannel<B> {
+    fn clone(&self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// Moves tensors between remat devices of one backend.
+pub struct RematBridge<B>(PhantomData<fn() -> B>);
+
+impl<B: RematBackend> MultiBackendBridge for RematBridge<B> {
+    type TensorHandle = B::Handle;
+    type Device = RematDevice<B::Device>;
+
+    fn change_backend_float(handle: B::Handle, shape: Shape, device: &Self::Device) -> B::Handle {
+        B::float_tensor_handle(B::float_to_device(B::float_tensor(TensorHandle { handle, shape }), &device.inner))
+    }
+
+    fn change_backend_int(handle: B::Handle, shape: Shape, device: &Self::Device) -> B::Handle {
+        B::int_tensor_handle(B::int_to_device(B::int_tensor(TensorHandle { handle, shape }), &device.inner))
+    }
+
+    fn change_backend_bool(handle: B::Handle, shape: Shape, device: &Self::Device) -> B::Handle {
+        B::bool_tensor_handle(B::bool_to_device(B::bool_tensor(TensorHandle { handle, shape }), &device.inner))
+    }
+}
+
+impl<B: RematBackend> RouterChannel for RematChannel<B> {
+    type Device = RematDevice<B::Device>;
+    type Bridge = RematBridge<B>;
+    type Client = RematClient<B>;
+
+    fn name(device: &Self::Device) -> String {
+        format!("remat<{}>", B::name(&device.inner))
+    }
+
+    fn init_client(device: &Self::Device) -> RematClient<B> {
+        let config = lock(&SLOTS).get(&device.slot).map(|(_, config)| config.clone()).unwrap_or_default();
+        RematClient(Arc::new(Shared {
+            engine: Mutex::new(Engine::new(device.inner.clone(), config)),
+            device: device.clone(),
+            graphs: Mutex::default(),
+        }))
+    }
+
+    fn get_tensor_handle(tensor: &TensorIr, client: &RematClient<B>) -> B::Handle {
+        match client.engine().handle(tensor) {
+            Ok(handle) => handle,
+            Err(failure) => {
+                // The router's signature has no room for an error: the failure stands in the log and in the next sync,
+                // and the tensor shows it as NaN rather than as plausible numbers.
+                log::error!("a tensor that leaves its remat device holds no data: {failure}");
+                placeholder::<B>(tensor, &client.0.device.inner)
+            }
+        }
+    }
+
+    fn register_tensor(
+        client: &RematClient<B>,
+        handle: B::Handle,
+        shape: Shape,
+        dtype: DType,
+    ) -> RouterTensor<RematClient<B>> {
+        let id = fresh_id();
+        let tensor = TensorHandle { handle, shape: shape.clone() };
+        let tensor = if dtype.is_float() {
+            HandleKind::Float(B::float_tensor(tensor))
+        } else if dtype.is_bool() {
+            HandleKind::Bool(B::bool_tensor(tensor))
+        } else {
+            HandleKind::Int(B::int_tensor(tensor))
+        };
+        let ir = TensorIr { id, shape: shape.clone(), dtype, status: TensorStatus::ReadOnly };
+        client.engine().import(ir, tensor);
+        RouterTensor::new(id, shape, dtype, client.clone())
+    }
+}
+
+fn placeholder<B: RematBackend>(tensor: &TensorIr, device: &B::Device) -> B::Handle {
+    let shape = tensor.shape.clone();
+    if tensor.dtype.is_float() {
+        B::float_tensor_handle(B::float_full(shape, f32::NAN.into(), device, tensor.dtype.into()))
+    } else if tensor.dtype.is_bool() {
+        B::bool_tensor_handle(B::bool_zeros(shape, device, tensor.dtype.into()))
+    } else {
+        B::int_tensor_handle(B::int_zeros(shape, device, tensor.dtype.into()))
+    }
+}
+
+struct Shared<B: RematBackend> {
+    engine: Mutex<Engine<B>>,
+    device: RematDevice<B::Device>,
+    /// Operation groups that a fusing caller replays by id.
+    graphs: Mutex<BTreeMap<u64, Graph>>,
+}
+
+/// Hands operations to the engine of one device.
+pub struct RematClient<B: RematBackend>(Arc<Shared<B>>);
+
+impl<B: RematBackend> Clone for RematClient<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B: RematBackend> RematClient<B> {
+    fn engine(&self) -> MutexGuard<'_, Engine<B>> {
+        lock(&self.0.engine)
+    }
+
+    pub(crate) fn report(&self) -> RematReport {
+        self.engine().report()
+    }
+
+    pub(crate) fn mark_step(&self) {
+        self.engine().mark();
+    }
+
+    pub(crate) fn reset_report(&self) {
+        self.engine().reset_report();
+    }
+
+    fn replay_graph(&self, graph: &Graph, bindings: GraphBindings) {
+        let mut engine = self.engine();
+        for op in graph.bind(bindings).operations {
+            engine.register(op);
+        }
+    }
+}
+
+impl<B: RematBackend> RouterClient for RematClient<B> {
+    type Device = RematDevice<B::Device>;
+
+    fn register_op(&self, op: OperationIr) {
+        self.engine().register(op);
+    }
+
+    fn read_tensor_async(&self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
+        self.engine().read(tensor)
+    }
+
+    fn sync(&self) -> Result<(), ExecutionError> {
+        self.engine().sync()
+    }
+
+    fn flush(&self) {
+        if let Err(error) = B::flush(&self.0.device.inner) {
+            log::error!("flushing the device failed: {error}");
+        }
+    }
+
+    fn create_empty_handle(&self) -> TensorId {
+        fresh_id()
+    }
+
+    fn register_tensor_data(&self, data: TensorData) -> RouterTensor<Self> {
+        let id = fresh_id();
+        let (shape, dtype) = (data.shape().clone(), data.dtype());
+        self.engine().upload(id, data);
+        RouterTensor::new(id, shape, dtype, self.clone())
+    }
+
+    fn device(&self) -> Self::Device {
+        self.0.device.clone()
+    }
+
+    fn seed(&self, seed: u64) {
+        self.engine().seed(seed);
+    }
+
+    fn dtype_usage(&self, dtype: DType) -> DTypeUsageSet {
+        B::dtype_usage(&self.0.device.inner, dtype)
+    }
+
+    fn profile_start(&self) -> Result<Option<ProfileToken>, ExecutionError> {
+        B::profile_start(&self.0.device.inner)
+    }
+
+    fn profile_end(&self, token: ProfileToken, options: ProfileOptions) -> Result<ProfileDuration, ExecutionError> {
+        B::profile_end(&self.0.device.inner, token, options)
+    }
+
+    fn profile_abandon(&self, token: ProfileToken) {
+        B::profile_abandon(&self.0.device.inner, token);
+    }
+
+    fn register_and_execute_graph(&self, id: GraphId, operations: Vec<OperationIr>, bindings: GraphBindings) {
+        let graph = Graph::new(operations);
+        self.replay_graph(&graph, bindings);
+        lock(&self.0.graphs).insert(id.0, graph);
+    }
+
+    fn execute_graph(&self, id: GraphId, bindings: GraphBindings) {
+        let graph = lock(&self.0.graphs).get(&id.0).cloned();
+        match graph {
+            Some(graph) => self.replay_graph(&graph, bindings),
+            None => log::error!("operation group {id:?} was never registered with this device"),
+        }
+    }
+
+    fn register_alias(&self, new_id: TensorId, src_id: TensorId) {
+        self.engine().alias(new_id, src_id);
+    }
+}

@@ -1,0 +1,125 @@
+//! How a remat device behaves.
+
+use crate::budget::{Budget, BudgetError};
+use crate::error::RematError;
+
+/// What happens to the results of random operations (dropout masks, noise).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RandomPolicy {
+    /// They are kept: the random stream is that of plain Burn, bit for bit.
+    #[default]
+    Keep,
+    /// Each random operation gets a seed of its own, so that its result can be evicted and drawn again. Saves the masks'
+    /// memory; deterministic for a seed, but another stream than plain Burn's.
+    Reseed,
+}
+
+/// Configuration of a remat device.
+///
+/// ```
+/// use burn_remat::{RandomPolicy, RematConfig};
+///
+/// let config = RematConfig::new("8 GiB").with_random(RandomPolicy::Reseed).strict();
+/// assert!(config.validated().is_ok());
+/// assert!(RematConfig::new("8 XB").validated().is_err());
+/// ```
+#[derive(Clone, Debug)]
+pub struct RematConfig {
+    pub(crate) budget: Budget,
+    pub(crate) random: RandomPolicy,
+    pub(crate) strict: bool,
+    pub(crate) recompute_limit: f64,
+    /// A budget that could not be read, told when the device is made.
+    error: Option<RematError>,
+}
+
+impl Default for RematConfig {
+    fn default() -> Self {
+        Self {
+            budget: Budget::Unlimited,
+            random: RandomPolicy::Keep,
+            strict: false,
+            recompute_limit: 20.0,
+            error: None,
+        }
+    }
+}
+
+impl RematConfig {
+    /// A configuration with this budget: a text such as `"8 GiB"` or `"60%"`, a number of bytes, or a [`Budget`].
+    ///
+    /// A text that is no budget is told by [`validated`](Self::validated), which every device calls.
+    pub fn new<T>(budget: T) -> Self
+    where
+        T: TryInto<Budget>,
+        RematError: From<T::Error>,
+    {
+        match budget.try_into() {
+            Ok(budget) => Self { budget, ..Self::default() },
+            Err(error) => Self { error: Some(error.into()), ..Self::default() },
+        }
+    }
+
+    /// What happens to random results. Default: [`RandomPolicy::Keep`].
+    pub fn with_random(mut self, random: RandomPolicy) -> Self {
+        self.random = random;
+        self
+    }
+
+    /// Ends a run whose budget is below the floor with an error, rather than going on over budget.
+    pub fn strict(mut self) -> Self {
+        self.strict = true;
+        self
+    }
+
+    /// How many times its own compute time a step may spend on recomputation before it stops evicting. Default: 20.
+    pub fn with_recompute_limit(mut self, times: f64) -> Self {
+        if times.is_finite() && times >= 0.0 {
+            self.recompute_limit = times;
+        } else {
+            self.error = Some(RematError::RecomputeLimit { times });
+        }
+        self
+    }
+
+    /// The configuration, if it can be.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that cannot be.
+    pub fn validated(self) -> Result<Self, RematError> {
+        match self.error {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
+}
+
+macro_rules! from_budget {
+    ($($type:ty),*) => {$(
+        impl From<$type> for RematConfig {
+            fn from(budget: $type) -> Self {
+                Self::new(budget)
+            }
+        }
+    )*};
+}
+from_budget!(&str, u64, Budget);
+
+impl From<String> for RematConfig {
+    fn from(budget: String) -> Self {
+        Self::new(budget.as_str())
+    }
+}
+
+impl From<BudgetError> for RematError {
+    fn from(error: BudgetError) -> Self {
+        Self::Budget(error)
+    }
+}
+
+impl From<std::convert::Infallible> for RematError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}

@@ -1,0 +1,256 @@
+//! Budgets for Burn's own `Device`: [`RematExt`].
+//!
+//! A program that uses `burn::Tensor` reaches only the backends that Burn's dispatch lists. Burn's official door for any
+//! other is its remote device, so the remat backend is served inside the process: on 127.0.0.1, on a port that the
+//! system chooses, to clients that know a random token which never leaves the process. The program gets a plain
+//! `Device` connected to it.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use burn::backend::{DispatchDevice, GradientCheckpointingStrategy};
+use burn::remote::{CustomOpClient, RemoteHost};
+use burn::server::{PeerAuthorizer, TokenAuthorizer, Transport, WebSocketTransport};
+use burn::tensor::Device;
+use burn_ir::CustomOpIr;
+use burn_remote::server::BackendServer;
+use burn_router::get_client;
+use tokio::runtime::Runtime;
+
+use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice};
+use crate::config::RematConfig;
+use crate::error::RematError;
+use crate::report::RematReport;
+
+/// The in-band operation that marks a step.
+const MARK: &str = "remat.mark";
+
+/// Memory budgets for [`Device`].
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_remat::RematExt;
+///
+/// let device = Device::flex().remat("64 MiB")?;
+/// let x = Tensor::<2>::ones([8, 8], &device.clone().autodiff()).require_grad();
+/// let gradients = x.clone().matmul(x.clone()).sum().backward();
+/// assert!(x.grad(&gradients).is_some());
+/// println!("{}", device.remat_report()?);
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+pub trait RematExt: Sized {
+    /// A device like this one on which tensors are evicted and recomputed to stay inside a budget.
+    ///
+    /// `config` is a budget (`"8 GiB"`, `"60%"`, a number of bytes) or a whole [`RematConfig`]. Every call makes another
+    /// device with a budget of its own. An autodiff device gives an autodiff device.
+    ///
+    /// # Errors
+    ///
+    /// A budget that cannot be, a device that cannot carry one, or a loopback server that cannot start.
+    fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError>;
+
+    /// What this remat device has done so far. Waits for its pending operations.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device.
+    fn remat_report(&self) -> Result<RematReport, RematError>;
+
+    /// Starts the counters of [`remat_report`](Self::remat_report) anew.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device.
+    fn remat_reset_report(&self) -> Result<(), RematError>;
+
+    /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
+    /// itself; with them it knows exactly. On any other device this does nothing.
+    fn remat_mark_step(&self);
+}
+
+impl RematExt for Device {
+    fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError> {
+        let config = config.into();
+        let device = with_backend(self, ServeInProcess { config })?;
+        Ok(match self.gradient_checkpointing_strategy() {
+            None => device,
+            Some(GradientCheckpointingStrategy::Disabled) => device.autodiff(),
+            Some(GradientCheckpointingStrategy::Balanced) => device.autodiff().gradient_checkpointing(),
+        })
+    }
+
+    fn remat_report(&self) -> Result<RematReport, RematError> {
+        let engine = engine_of(self)?;
+        // An error of earlier work stands in the report.
+        let _ = self.sync();
+        Ok(engine.report())
+    }
+
+    fn remat_reset_report(&self) -> Result<(), RematError> {
+        let engine = engine_of(self)?;
+        let _ = self.sync();
+        engine.reset_report();
+        Ok(())
+    }
+
+    fn remat_mark_step(&self) {
+        let plain = self.clone().without_autodiff();
+        if let (DispatchDevice::Remote(remote), Ok(_)) = (plain.as_dispatch(), engine_of(self)) {
+            // A fusing client may hold operations back: they belong before the mark.
+            let _ = self.flush();
+            let _ = CustomOpClient::new(remote).register(CustomOpIr::new(MARK, &[], &[]));
+        }
+    }
+}
+
+/// What the adapter asks of an engine, whatever its backend.
+trait EngineControl: Send + Sync {
+    fn report(&self) -> RematReport;
+    fn reset_report(&self);
+}
+
+impl<B: RematBackend> EngineControl for RematClient<B> {
+    fn report(&self) -> RematReport {
+        self.report()
+    }
+
+    fn reset_report(&self) {
+        self.reset_report();
+    }
+}
+
+/// The remat devices made by this process and their engines.
+static ENGINES: Mutex<Vec<(Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
+
+fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
+    let plain = device.clone().without_autodiff();
+    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    engines
+        .iter()
+        .find(|(known, _)| *known == plain)
+        .map(|(_, engine)| engine.clone())
+        .ok_or_else(|| RematError::NotRemat { device: format!("{device:?}") })
+}
+
+/// Work to be done with the backend behind a [`Device`].
+trait WithBackend {
+    type Output;
+
+    fn run<B: RematBackend>(self, device: B::Device) -> Result<Self::Output, RematError>;
+}
+
+fn with_backend<W: WithBackend>(device: &Device, work: W) -> Result<W::Output, RematError> {
+    let unsupported =
+        |reason: &str| RematError::UnsupportedDevice { device: format!("{device:?}"), reason: reason.to_owned() };
+    match device.clone().without_autodiff().as_dispatch() {
+        DispatchDevice::Flex(device) => work.run::<burn_flex::Flex>(*device),
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(device) => work.run::<burn_cubecl::Cube>(device.clone()),
+        DispatchDevice::Remote(_) => Err(unsupported(
+            "it is remote already. Give the budget to the device at its server: in this process with \
+             `Device::flex().remat(..)`, on another machine with the `serve` command",
+        )),
+        #[allow(unreachable_patterns)]
+        _ => Err(unsupported("use a Flex, wgpu, Vulkan or CUDA device, with the feature of that name")),
+    }
+}
+
+/// Burn's server for one remat device, without transport or authorizer.
+fn backend_server<B: RematBackend>(device: RematDevice<B::Device>) -> BackendServer<Remat<B>> {
+    BackendServer::<Remat<B>>::new([device])
+        .with_custom_op(MARK, |_, _, device| get_client::<RematChannel<B>>(device).mark_step())
+}
+
+/// Serves a remat device like `device` to other processes and machines until Ctrl+C or `SIGTERM`; then returns what it
+/// has done.
+///
+/// `authorizer` decides who may connect: a [`TokenAuthorizer`], or `burn::server::AllowAll` on a trusted network.
+///
+/// # Errors
+///
+/// As [`RematExt::remat`], and what keeps the transport from binding.
+pub fn serve(
+    device: &Device,
+    config: impl Into<RematConfig>,
+    authorizer: impl PeerAuthorizer,
+    transport: impl Into<Transport>,
+) -> Result<RematReport, RematError> {
+    with_backend(device, Serve { config: config.into(), authorizer, transport: transport.into() })
+}
+
+struct Serve<A> {
+    config: RematConfig,
+    authorizer: A,
+    transport: Transport,
+}
+
+impl<A: PeerAuthorizer> WithBackend for Serve<A> {
+    type Output = RematReport;
+
+    fn run<B: RematBackend>(self, device: B::Device) -> Result<RematReport, RematError> {
+        let device = RematDevice::new(device, self.config)?;
+        backend_server::<B>(device.clone())
+            .with_authorizer(self.authorizer)
+            .serve(self.transport)
+            .map_err(|error| RematError::Serve { reason: error.to_string() })?;
+        Ok(device.report::<B>())
+    }
+}
+
+struct ServeInProcess {
+    config: RematConfig,
+}
+
+impl WithBackend for ServeInProcess {
+    type Output = Device;
+
+    fn run<B: RematBackend>(self, device: B::Device) -> Result<Device, RematError> {
+        let failed = |reason: String| RematError::Serve { reason };
+        let device = RematDevice::new(device, self.config)?;
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| failed(error.to_string()))?;
+        let address = listener.local_addr().map_err(|error| failed(error.to_string()))?;
+        let token = random_token()?;
+        let authorizer = TokenAuthorizer::new(token.as_str()).map_err(|error| failed(error.to_string()))?;
+        let server = backend_server::<B>(device.clone())
+            .with_authorizer(authorizer)
+            .serve_async(WebSocketTransport::from_listener(listener));
+        runtime()?.spawn(async move {
+            if let Err(error) = server.await {
+                log::error!("the loopback server of a remat device ended: {error}");
+            }
+        });
+        let host = RemoteHost::websocket(&format!("ws://{address}")).with_credential(token);
+        let remote = Device::remote_options(&host).init().map_err(|error| failed(error.to_string()))?;
+        let engine = Arc::new(get_client::<RematChannel<B>>(&device));
+        ENGINES.lock().unwrap_or_else(PoisonError::into_inner).push((remote.clone(), engine));
+        Ok(remote)
+    }
+}
+
+/// A fresh token of 256 random bits, in hexadecimal.
+///
+/// # Errors
+///
+/// [`RematError::Serve`] where the system gives no random numbers.
+pub fn random_token() -> Result<String, RematError> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| RematError::Serve { reason: format!("no random numbers for the token: {error}") })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The runtime of all loopback servers of this process.
+fn runtime() -> Result<&'static Runtime, RematError> {
+    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+    RUNTIME
+        .get_or_init(|| {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .thread_name("remat-server")
+                .enable_all()
+                .build()
+                .map_err(|error| error.to_string())
+        })
+        .as_ref()
+        .map_err(|reason| RematError::Serve { reason: reason.clone() })
+}

@@ -1,0 +1,176 @@
+//! The online policy: which buffer to give up when the next operation does not fit.
+//!
+//! A storage may be evicted when all its owners can be computed again and none is pinned. Among those the policy takes
+//! the one with the largest
+//!
+//! ```text
+//!     bytes x age / cost^2
+//! ```
+//!
+//! where age counts operations since the last use and cost is the measured time of every recipe that would have to run
+//! to bring the storage back, evicted ancestors included. The family is that of dynamic tensor rematerialization
+//! (Kirisame et al.), which divides by the cost once. Bytes alone or bytes and age alone evict gradients and are
+//! ruinous; squaring the cost spares long chains.
+//!
+//! Scores are computed for all candidates in one pass and used for a few evictions before they are computed anew, so a
+//! call costs O(storages x chain) per [`BATCH`] evictions, with chains cut off at [`CHAIN_LIMIT`] recipes.
+
+use super::table::StorageKey;
+use super::{Engine, Failure, Floor};
+use crate::backend::RematBackend;
+
+/// Evictions per scoring pass.
+const BATCH: usize = 8;
+/// Recipes looked at when a chain's cost is summed.
+const CHAIN_LIMIT: usize = 96;
+
+impl<B: RematBackend> Engine<B> {
+    /// Evicts until `need` more bytes fit in the budget, as far as there is something to evict.
+    ///
+    /// A budget that has proved too small is not fought for: the engine then works inside the smallest amount that has
+    /// sufficed so far.
+    pub(super) fn make_room(&mut self, need: u64) {
+        let Some(budget) = self.budget else { return };
+        let target = budget.max(self.overrun);
+        if self.storages.live.saturating_add(need) <= target {
+            return;
+        }
+        if self.step.recompute_ns as f64 > self.config.recompute_limit * self.step.base_ns(self.stats.base_ns) {
+            if !std::mem::replace(&mut self.step.gave_up, true) {
+                log::warn!(
+                    "recomputation in this step exceeded {} times its own compute time: the rest of the step keeps \
+                     what it computes. Raise the budget, or the limit with `with_recompute_limit`.",
+                    self.config.recompute_limit
+                );
+            }
+            return;
+        }
+        while self.storages.live.saturating_add(need) > target && self.evict_some(need, target) {}
+    }
+
+    /// Called when an operation has run and all it needed is held: keeps the peak and the floor.
+    ///
+    /// `fixed` is the part that could not have been evicted: roots, the operation's own inputs and outputs.
+    ///
+    /// # Errors
+    ///
+    /// Over budget, where the configuration is strict.
+    pub(super) fn account(&mut self, fixed: u64, kind: u64) -> Result<(), Failure> {
+        let live = self.storages.live;
+        if live > self.stats.peak {
+            self.stats.peak = live;
+            self.stats.peak_op = kind;
+        }
+        let mut floor = fixed;
+        let over = self.budget.is_some_and(|budget| live > budget);
+        if over {
+            self.step.over_budget = true;
+            if !self.step.gave_up {
+                self.overrun = self.overrun.max(live);
+                floor = live;
+            }
+        }
+        if floor > self.stats.floor.bytes {
+            self.stats.floor = Floor { bytes: floor, kind };
+        }
+        match self.budget {
+            Some(budget) if floor > budget => self.below_floor(budget),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says that the budget cannot be met: once, or as an error if the configuration is strict.
+    pub(super) fn below_floor(&mut self, budget: u64) -> Result<(), Failure> {
+        let floor = self.stats.floor.bytes;
+        let op = self.names.get(&self.stats.floor.kind).map_or("an upload", String::as_str);
+        let message = format!(
+            "the budget of {budget} bytes is below the floor: `{op}` needs {floor} bytes at once that cannot be evicted. \
+             Set a budget of at least {floor} bytes, or make the batch smaller."
+        );
+        if self.config.strict {
+            return Err(message.into());
+        }
+        if !std::mem::replace(&mut self.floor_said, true) {
+            log::warn!("{message} The run goes on with as little as it can.");
+        }
+        Ok(())
+    }
+
+    /// Evicts up to [`BATCH`] storages in order of their score; `false` if there was none.
+    fn evict_some(&mut self, need: u64, budget: u64) -> bool {
+        let excess = self.storages.live + need - budget;
+        // Small buffers only when no large one is left: they free little and cost a recipe each.
+        let mut candidates = self.candidates(excess / 64);
+        if candidates.is_empty() {
+            candidates = self.candidates(0);
+        }
+        let found = !candidates.is_empty();
+        for (_, storage) in candidates.into_iter().take(BATCH) {
+            if self.storages.live + need <= budget {
+                break;
+            }
+            self.evict(storage);
+        }
+        found
+    }
+
+    /// Evictable storages of more than `least` bytes, best first.
+    fn candidates(&mut self, least: u64) -> Vec<(f64, StorageKey)> {
+        let keys: Vec<StorageKey> = self
+            .storages
+            .iter()
+            .filter(|(_, storage)| storage.roots == 0 && storage.bytes > least)
+            .filter(|(_, storage)| storage.owners.iter().all(|&owner| self.tensors[owner].pins == 0))
+            .map(|(key, _)| key)
+            .collect();
+        let mut scored: Vec<(f64, StorageKey)> = keys.into_iter().map(|key| (self.score(key), key)).collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        scored
+    }
+
+    fn score(&mut self, key: StorageKey) -> f64 {
+        let storage = self.storages.get(key);
+        let used = storage.owners.iter().map(|&owner| self.tensors[owner].used).max().unwrap_or(0);
+        let age = (1 + self.clock - used) as f64;
+        let cost = self.chain_cost(key).max(1) as f64;
+        let bytes = self.storages.get(key).bytes as f64;
+        bytes * age / (cost * cost)
+    }
+
+    /// Time to bring a storage back if it were evicted now.
+    fn chain_cost(&mut self, key: StorageKey) -> u64 {
+        self.walk += 1;
+        let mut cost = 0;
+        let mut count = 0;
+        let mut stack = std::mem::take(&mut self.stack);
+        stack.clear();
+        stack.extend(self.storages.get(key).owners.iter().filter_map(|&owner| self.tensors[owner].recipe));
+        while let Some(at) = stack.pop() {
+            let recipe = &mut self.recipes[at];
+            if std::mem::replace(&mut recipe.seen, self.walk) == self.walk {
+                continue;
+            }
+            cost += recipe.cost_ns;
+            count += 1;
+            if count >= CHAIN_LIMIT {
+                break;
+            }
+            for &input in &recipe.inputs {
+                let tensor = &self.tensors[input];
+                if tensor.storage.is_none_or(|storage| storage == key) {
+                    stack.extend(tensor.recipe);
+                }
+            }
+        }
+        self.stack = stack;
+        cost
+    }
+
+    fn evict(&mut self, storage: StorageKey) {
+        let owners = self.storages.get(storage).owners.clone();
+        for owner in owners {
+            self.release(owner);
+        }
+        self.stats.evictions += 1;
+    }
+}

@@ -1,0 +1,185 @@
+//! When a tensor, a buffer or a recipe may go.
+//!
+//! - A dead tensor that can be computed again gives up its buffer at once; its recipe stays while others depend on it.
+//! - A dead root keeps its buffer while a recipe depends on it, unless history can be *cut*: when everything alive
+//!   that descends from it is resident, those descendants become roots and the dead root goes. Without the cut,
+//!   `w -= lr * g` would keep every `w` of the past.
+//! - A small dead root below large descendants (token ids below embeddings) is kept instead: it costs little and keeps
+//!   them evictable.
+//! - At a step boundary all older history is forgotten.
+//!
+//! All walks use explicit stacks; the cost of a removal is linear in what it removes.
+
+use burn_ir::{OperationIr, TensorStatus};
+
+use super::table::{RecipeKey, TensorKey};
+use super::{Engine, KEEP_ROOT_RATIO};
+use crate::backend::RematBackend;
+
+impl<B: RematBackend> Engine<B> {
+    /// The program lets go of a tensor.
+    pub(super) fn kill(&mut self, key: TensorKey) {
+        let tensor = &mut self.tensors[key];
+        if !std::mem::replace(&mut tensor.alive, false) {
+            return;
+        }
+        if tensor.recipe.is_some() {
+            self.recorded_bytes -= tensor.bytes;
+        }
+        if tensor.pins == 0 {
+            self.bury(key);
+        }
+    }
+
+    /// Gives back one pin.
+    pub(super) fn unpin(&mut self, key: TensorKey) {
+        let tensor = &mut self.tensors[key];
+        tensor.pins -= 1;
+        if tensor.pins == 0 && !tensor.alive {
+            self.bury(key);
+        }
+    }
+
+    /// Releases what a dead, unpinned tensor no longer needs.
+    fn bury(&mut self, key: TensorKey) {
+        let tensor = &self.tensors[key];
+        if tensor.dependents.is_empty() {
+            self.garbage.push(key);
+            self.collect();
+        } else if tensor.recipe.is_some() {
+            self.release(key);
+        } else if !self.is_worth_keeping(key) {
+            self.cut(key);
+        }
+    }
+
+    /// Whether a dead root is small beside what it keeps evictable.
+    fn is_worth_keeping(&self, root: TensorKey) -> bool {
+        let bytes = self.tensors[root].bytes;
+        let mut kept = 0;
+        for &recipe in &self.tensors[root].dependents {
+            for output in self.recipes[recipe].outputs.iter().flatten() {
+                kept += self.tensors[*output].bytes;
+            }
+        }
+        bytes.saturating_mul(KEEP_ROOT_RATIO) <= kept
+    }
+
+    /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,
+    /// if one of them is not resident.
+    pub(super) fn cut(&mut self, root: TensorKey) -> bool {
+        self.walk += 1;
+        let mut stack: Vec<RecipeKey> = self.tensors[root].dependents.to_vec();
+        let mut frontier = Vec::new();
+        while let Some(at) = stack.pop() {
+            let recipe = &mut self.recipes[at];
+            if std::mem::replace(&mut recipe.seen, self.walk) == self.walk {
+                continue;
+            }
+            for &output in recipe.outputs.iter().flatten() {
+                let tensor = &self.tensors[output];
+                if tensor.alive {
+                    if tensor.storage.is_none() {
+                        return false;
+                    }
+                    frontier.push(output);
+                } else if tensor.pins > 0 {
+                    return false;
+                } else {
+                    stack.extend_from_slice(&tensor.dependents);
+                }
+            }
+        }
+        for tensor in frontier {
+            self.make_root(tensor);
+        }
+        self.collect();
+        true
+    }
+
+    /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.
+    pub(super) fn make_root(&mut self, key: TensorKey) {
+        let tensor = &mut self.tensors[key];
+        let Some(recipe) = tensor.recipe.take() else { return };
+        if tensor.alive {
+            self.recorded_bytes -= tensor.bytes;
+        }
+        if let Some(storage) = tensor.storage {
+            self.storages.add_root(storage);
+        }
+        self.detach_output(recipe, key);
+    }
+
+    fn detach_output(&mut self, key: RecipeKey, output: TensorKey) {
+        let recipe = &mut self.recipes[key];
+        for slot in &mut recipe.outputs {
+            if *slot == Some(output) {
+                *slot = None;
+            }
+        }
+        if recipe.outputs.iter().any(Option::is_some) {
+            return;
+        }
+        let recipe = self.recipes.remove(key);
+        for input in recipe.inputs {
+            let tensor = &mut self.tensors[input];
+            if let Some(at) = tensor.dependents.iter().rposition(|&other| other == key) {
+                tensor.dependents.swap_remove(at);
+            }
+            if tensor.dependents.is_empty() && !tensor.alive && tensor.pins == 0 {
+                self.garbage.push(input);
+            }
+        }
+    }
+
+    /// Removes the tensors that nothing needs, and what only they needed.
+    pub(super) fn collect(&mut self) {
+        while let Some(key) = self.garbage.pop() {
+            let Some(tensor) = self.tensors.get(key) else { continue };
+            if tensor.alive || tensor.pins > 0 || !tensor.dependents.is_empty() {
+                continue;
+            }
+            self.release(key);
+            let tensor = self.tensors.remove(key);
+            self.index.remove(&tensor.ir.id);
+            if let Some(recipe) = tensor.recipe {
+                self.detach_output(recipe, key);
+            }
+        }
+    }
+
+    /// Frees the buffer of a tensor, if it has one.
+    pub(super) fn release(&mut self, key: TensorKey) {
+        let tensor = &mut self.tensors[key];
+        let Some(storage) = tensor.storage.take() else { return };
+        let root = tensor.recipe.is_none();
+        let mut ir = tensor.ir.clone();
+        ir.status = TensorStatus::ReadWrite;
+        self.storages.detach(storage, key, root);
+        self.storages.sweep(storage);
+        self.interpreter.register_op(OperationIr::Drop(ir));
+    }
+
+    /// Forgets all history recorded before `clock`: what is alive becomes a root, after it has been computed again
+    /// where it was evicted.
+    pub(super) fn forget_before(&mut self, clock: u64) {
+        let old: Vec<TensorKey> = self
+            .tensors
+            .iter()
+            .filter(|(_, tensor)| tensor.alive)
+            .filter(|(_, tensor)| tensor.recipe.is_some_and(|recipe| self.recipes[recipe].born < clock))
+            .map(|(key, _)| key)
+            .collect();
+        for &key in &old {
+            self.tensors[key].pins += 1;
+            if let Err(failure) = self.ensure(key) {
+                self.fail(key, failure);
+            }
+        }
+        for key in old {
+            self.make_root(key);
+            self.unpin(key);
+        }
+        self.collect();
+    }
+}

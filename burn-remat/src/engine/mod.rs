@@ -1,0 +1,687 @@
+//! The engine: executes every operation of a backend, keeps their history, and stays inside a byte budget by evicting
+//! what it can compute again.
+//!
+//! An operation goes through these steps ([`Engine::execute`]):
+//!
+//! 1. its inputs are pinned and made resident (`rematerialize.rs`);
+//! 2. room is made for what it will newly allocate (`reuse.rs`, `evict.rs`);
+//! 3. it runs on the backend, timed, with panics caught;
+//! 4. its outputs' buffers are told apart from its inputs' by identity, and bytes are counted per buffer (`table.rs`);
+//! 5. it becomes the recipe of its outputs, unless it cannot run again; consumed inputs die (`liveness.rs`).
+//!
+//! Invariants:
+//!
+//! - A resident tensor has a handle in the interpreter and a storage; any other has neither.
+//! - A tensor without a recipe (a *root*) is never evicted. Roots are uploads, random results (unless reseeded),
+//!   uninitialised memory, results of custom and distributed operations, aliases, and results of operations that
+//!   consumed a root.
+//! - A recipe's inputs stay known (resident, or with a recipe of their own) for as long as the recipe exists.
+//! - Nothing here panics on what a program can do: a failure is kept on the tensors that it leaves without data and
+//!   reaches the program, with its cause, when one of them is read.
+
+mod evict;
+mod liveness;
+mod operation;
+mod rematerialize;
+mod reuse;
+mod steps;
+mod table;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use burn_backend::{ExecutionError, TensorData};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_router::TensorInterpreter;
+use burn_std::future::DynFut;
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::backend::{BufferId, RematBackend};
+use crate::budget::Budget;
+use crate::config::{RandomPolicy, RematConfig};
+use crate::report::RematReport;
+use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
+use reuse::{Reuse, tensor_bytes};
+use steps::{Step, StepDetector};
+use table::{Recipe, RecipeKey, Storages, Tensor, TensorKey};
+
+/// A dead root stays while it is at most one part in this many of what depends on it.
+const KEEP_ROOT_RATIO: u64 = 8;
+
+/// Why a tensor has no data.
+type Failure = Arc<str>;
+type Keys = SmallVec<[TensorKey; 4]>;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A tensor id that no other tensor of this process has.
+pub(crate) fn fresh_id() -> TensorId {
+    TensorId::new(NEXT_ID.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The most bytes that one operation held at once without any of them being evictable.
+#[derive(Clone, Copy, Default)]
+struct Floor {
+    bytes: u64,
+    kind: u64,
+}
+
+#[derive(Default)]
+struct Stats {
+    operations: u64,
+    recomputed: u64,
+    evictions: u64,
+    compute_ns: u64,
+    recompute_ns: u64,
+    /// Compute time of the last whole step.
+    base_ns: u64,
+    peak: u64,
+    peak_op: u64,
+    steps: u64,
+    steps_over_budget: u64,
+    floor: Floor,
+    /// The first failure, for the report.
+    failure: Option<Failure>,
+}
+
+/// See the [module](self).
+pub(crate) struct Engine<B: RematBackend> {
+    interpreter: TensorInterpreter<B>,
+    device: B::Device,
+    config: RematConfig,
+    /// The budget in force: `None` while unlimited, or while a share of the first step's peak is not known yet.
+    budget: Option<u64>,
+    /// Most bytes held when nothing was left to evict.
+    overrun: u64,
+    tensors: Slab<Tensor>,
+    index: FxHashMap<TensorId, TensorKey>,
+    recipes: Slab<Recipe>,
+    storages: Storages,
+    reuse: Reuse,
+    detector: StepDetector,
+    step: Step,
+    stats: Stats,
+    names: FxHashMap<u64, String>,
+    /// Operations so far: the unit of age.
+    clock: u64,
+    /// Mark for graph walks.
+    walk: u64,
+    /// Bytes of live tensors that have a recipe.
+    recorded_bytes: u64,
+    /// State of the generator that seeds reseeded random operations.
+    seeds: u64,
+    floor_said: bool,
+    last_failure: Option<Failure>,
+    /// The first failure since the last sync.
+    unsynced_failure: Option<Failure>,
+    /// Work lists, kept to save their allocation.
+    garbage: Vec<TensorKey>,
+    stack: Vec<RecipeKey>,
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// An engine on `device` that holds nothing.
+    pub fn new(device: B::Device, config: RematConfig) -> Self {
+        let budget = match config.budget {
+            Budget::Bytes(bytes) => Some(bytes),
+            Budget::Unlimited | Budget::Share(_) => None,
+        };
+        Self {
+            interpreter: TensorInterpreter::new(device.clone()),
+            device,
+            config,
+            budget,
+            overrun: 0,
+            tensors: Slab::new(),
+            index: FxHashMap::default(),
+            recipes: Slab::new(),
+            storages: Storages::default(),
+            reuse: Reuse::default(),
+            detector: StepDetector::default(),
+            step: Step::default(),
+            stats: Stats::default(),
+            names: FxHashMap::default(),
+            clock: 0,
+            walk: 0,
+            recorded_bytes: 0,
+            seeds: 0x9E37_79B9_7F4A_7C15,
+            floor_said: false,
+            last_failure: None,
+            unsynced_failure: None,
+            garbage: Vec::new(),
+            stack: Vec::new(),
+        }
+    }
+
+    /// Takes one operation of the program.
+    pub fn register(&mut self, op: OperationIr) {
+        match &op {
+            OperationIr::Init(_) => {}
+            OperationIr::Drop(tensor) => {
+                if let Some(&key) = self.index.get(&tensor.id) {
+                    self.kill(key);
+                }
+            }
+            _ => self.execute(op),
+        }
+    }
+
+    fn execute(&mut self, mut op: OperationIr) {
+        self.clock += 1;
+        self.stats.operations += 1;
+        let kind = operation_kind(&op);
+        let mut outs: SmallVec<[TensorIr; 2]> = SmallVec::new();
+        let mut produced = 0;
+        for out in op.outputs() {
+            produced += tensor_bytes(out.shape.num_elements(), out.dtype);
+            outs.push(TensorIr { status: TensorStatus::ReadOnly, ..out.clone() });
+        }
+        let (inputs, mut consumed) = match self.bind(&op) {
+            Ok(bound) => bound,
+            Err(failure) => return self.register_failed(outs, failure),
+        };
+        for &input in &inputs {
+            self.tensors[input].pins += 1;
+        }
+        let dying = consumed.clone();
+        let done = self.prepare(&op, produced, &inputs, &consumed).and_then(|()| {
+            let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
+            // Boxed: an operation is large, and is moved often.
+            let kept = recordable.then(|| Box::new(op.clone()));
+            if !self.names.contains_key(&kind) {
+                self.names.insert(kind, operation_name(&op));
+            }
+            let views = is_view(&op);
+            let cost_ns = self.run(op, seed, kind)?;
+            Ok((kept, seed, cost_ns, views))
+        });
+        match done {
+            Ok((kept, seed, cost_ns, views)) => {
+                self.stats.compute_ns += cost_ns;
+                self.step.compute_ns += cost_ns;
+                let outputs: SmallVec<[TensorKey; 2]> =
+                    outs.into_iter().map(|ir| self.insert(ir, kind, None)).collect();
+                if let Some(op) = kept {
+                    self.record(op, &inputs, &outputs, seed, cost_ns);
+                }
+                if let Err(failure) = self.settle(&outputs, &inputs, &consumed, views, kind) {
+                    self.remember(&failure);
+                    for output in outputs {
+                        self.fail(output, failure.clone());
+                    }
+                }
+            }
+            Err(failure) => {
+                for &input in &consumed {
+                    // The backend may or may not have taken it; either way it is dead.
+                    self.release(input);
+                }
+                self.register_failed(outs, failure);
+            }
+        }
+        for &input in &dying {
+            self.kill(input);
+        }
+        for &input in &inputs {
+            self.unpin(input);
+        }
+        if let Some(boundary) = self.detector.observe(self.recorded_bytes, self.clock) {
+            self.end_step(boundary);
+        }
+    }
+
+    /// The operation's inputs, each once, and those that it consumes.
+    fn bind(&self, op: &OperationIr) -> Result<(Keys, Keys), Failure> {
+        let mut inputs = Keys::new();
+        let mut consumed = Keys::new();
+        for input in op.inputs() {
+            let Some(&key) = self.index.get(&input.id) else {
+                return Err(format!(
+                    "`{}` reads tensor {}, which this device does not have",
+                    operation_name(op),
+                    input.id
+                )
+                .into());
+            };
+            if !inputs.contains(&key) {
+                inputs.push(key);
+            }
+            if input.status == TensorStatus::ReadWrite {
+                consumed.push(key);
+            }
+        }
+        Ok((inputs, consumed))
+    }
+
+    /// Makes the inputs resident and room for the outputs.
+    fn prepare(
+        &mut self,
+        op: &OperationIr,
+        produced: u64,
+        inputs: &[TensorKey],
+        consumed: &[TensorKey],
+    ) -> Result<(), Failure> {
+        for &input in inputs {
+            self.ensure(input)?;
+            self.tensors[input].used = self.clock;
+        }
+        let need = self.new_bytes(op, produced, inputs, consumed);
+        self.make_room(need);
+        Ok(())
+    }
+
+    /// Bytes of the evictable buffers among `inputs`, each once.
+    fn evictable_bytes(&self, inputs: &[TensorKey]) -> u64 {
+        let mut bytes = 0;
+        for (at, &input) in inputs.iter().enumerate() {
+            let Some(key) = self.tensors[input].storage else { continue };
+            let storage = self.storages.get(key);
+            if storage.roots == 0 && !inputs[..at].iter().any(|&other| self.tensors[other].storage == Some(key)) {
+                bytes += storage.bytes;
+            }
+        }
+        bytes
+    }
+
+    /// Decides which consumed roots the operation may really take, and whether it can be recorded.
+    ///
+    /// A consumed root on which recipes depend is taken only if history can be cut there. Either way the outputs become
+    /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
+    /// their sake.
+    fn settle_roots(&mut self, op: &mut OperationIr, consumed: &mut Keys, produced: u64) -> (bool, Option<u64>) {
+        for &key in consumed.iter() {
+            let tensor = &self.tensors[key];
+            if tensor.recipe.is_none() && !tensor.dependents.is_empty() {
+                self.cut(key);
+            }
+        }
+        let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
+        let mut takes_root = false;
+        consumed.retain(|key| {
+            let tensor = &self.tensors[*key];
+            if tensor.recipe.is_some() {
+                return true;
+            }
+            let small = tensor.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
+            takes_root |= !small;
+            let keep = small || !tensor.dependents.is_empty();
+            if keep {
+                kept.push(tensor.ir.id);
+            }
+            !keep
+        });
+        if !kept.is_empty() {
+            op.mark_read_only(&kept);
+        }
+        let random = is_random(op);
+        let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
+        let recordable = !takes_root && !is_opaque(op) && (!random || seed.is_some());
+        (recordable, seed)
+    }
+
+    /// Runs an operation on the backend and returns the time it took, in ns.
+    #[inline]
+    fn run(&mut self, op: OperationIr, seed: Option<u64>, kind: u64) -> Result<u64, Failure> {
+        let interpreter = &mut self.interpreter;
+        let mut op = Some(op);
+        let start = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(seed) = seed {
+                interpreter.seed(seed);
+            }
+            if let Some(op) = op.take() {
+                interpreter.register_op(op);
+            }
+        }));
+        let elapsed = start.elapsed().as_nanos() as u64;
+        result.map(|()| elapsed.max(1)).map_err(|payload| {
+            let cause = panic_message(&*payload);
+            let name = self.names.get(&kind).map_or("an operation", String::as_str);
+            let failure: Failure = explain(name, cause, self.storages.live).into();
+            self.remember(&failure);
+            failure
+        })
+    }
+
+    /// Counts the buffers of freshly written outputs, and frees those of consumed inputs that were not reused.
+    ///
+    /// # Errors
+    ///
+    /// Over budget, where the configuration is strict.
+    fn settle(
+        &mut self,
+        outputs: &[TensorKey],
+        inputs: &[TensorKey],
+        consumed: &[TensorKey],
+        views: bool,
+        kind: u64,
+    ) -> Result<(), Failure> {
+        let fixed = self.storages.rooted + self.evictable_bytes(inputs);
+        let mut left: SmallVec<[usize; 4]> = SmallVec::new();
+        for &input in consumed {
+            let tensor = &mut self.tensors[input];
+            let root = tensor.recipe.is_none();
+            if let Some(storage) = tensor.storage.take() {
+                self.storages.detach(storage, input, root);
+                left.push(storage);
+            }
+        }
+        let before = self.storages.live;
+        let base = inputs.first().and_then(|&input| self.tensors[input].storage).or(left.first().copied());
+        for &output in outputs {
+            let tensor = &self.tensors[output];
+            let handle = self.interpreter.get_tensor_handle(&tensor.ir);
+            let (key, bytes) = match B::buffer(&handle) {
+                BufferId::Known { key, bytes } => (key, bytes),
+                BufferId::Unknown if views && base.is_some() => {
+                    let base = self.storages.get(base.unwrap_or_default());
+                    (base.key, base.bytes)
+                }
+                BufferId::Unknown => (1 << 63 | tensor.ir.id.value(), tensor.bytes),
+            };
+            let root = tensor.recipe.is_none();
+            let storage = self.storages.attach(key, bytes, output, root);
+            let tensor = &mut self.tensors[output];
+            tensor.storage = Some(storage);
+            tensor.used = self.clock;
+        }
+        let new = self.storages.live.saturating_sub(before);
+        self.reuse.learn(new);
+        let result = self.account(fixed + new, kind);
+        for storage in left {
+            self.storages.sweep(storage);
+        }
+        result
+    }
+
+    fn insert(&mut self, ir: TensorIr, made_by: u64, failure: Option<Failure>) -> TensorKey {
+        let id = ir.id;
+        let key = self.tensors.insert(Tensor {
+            bytes: tensor_bytes(ir.shape.num_elements(), ir.dtype),
+            ir,
+            storage: None,
+            alive: true,
+            recipe: None,
+            dependents: SmallVec::new(),
+            pins: 0,
+            used: self.clock,
+            made_by,
+            failure,
+        });
+        self.index.insert(id, key);
+        key
+    }
+
+    fn record(
+        &mut self,
+        op: Box<OperationIr>,
+        inputs: &[TensorKey],
+        outputs: &[TensorKey],
+        seed: Option<u64>,
+        cost_ns: u64,
+    ) {
+        let recipe = self.recipes.insert(Recipe {
+            op,
+            inputs: inputs.into(),
+            outputs: outputs.iter().map(|&output| Some(output)).collect(),
+            seed,
+            cost_ns,
+            born: self.clock,
+            seen: 0,
+        });
+        for &input in inputs {
+            self.tensors[input].dependents.push(recipe);
+        }
+        for &output in outputs {
+            let tensor = &mut self.tensors[output];
+            tensor.recipe = Some(recipe);
+            self.recorded_bytes += tensor.bytes;
+        }
+    }
+
+    fn next_seed(&mut self) -> u64 {
+        // SplitMix64 (Steele, Lea and Flood): every seed differs and none depends on the backend's own generator.
+        self.seeds = self.seeds.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut seed = self.seeds;
+        seed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        seed = (seed ^ (seed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        seed ^ (seed >> 31)
+    }
+
+    // ---- failures
+
+    /// Says a failure once, however many tensors it leaves without data.
+    fn remember(&mut self, failure: &Failure) {
+        if self.last_failure.as_ref().is_some_and(|last| Arc::ptr_eq(last, failure)) {
+            return;
+        }
+        log::error!("{failure}");
+        self.last_failure = Some(failure.clone());
+        self.unsynced_failure.get_or_insert_with(|| failure.clone());
+        self.stats.failure.get_or_insert_with(|| failure.clone());
+    }
+
+    /// Outputs of an operation that did not run.
+    fn register_failed(&mut self, outs: SmallVec<[TensorIr; 2]>, failure: Failure) {
+        self.remember(&failure);
+        for ir in outs {
+            self.insert(ir, 0, Some(failure.clone()));
+        }
+    }
+
+    /// A tensor that cannot be brought back.
+    fn fail(&mut self, key: TensorKey, failure: Failure) {
+        self.release(key);
+        self.tensors[key].failure.get_or_insert(failure);
+        self.make_root(key);
+        self.collect();
+    }
+
+    // ---- steps
+
+    /// The program says that a step begins here.
+    pub fn mark(&mut self) {
+        let first = !std::mem::replace(&mut self.detector.marked, true);
+        if !(first && self.stats.operations == 0) {
+            self.end_step(self.clock + 1);
+        }
+    }
+
+    fn end_step(&mut self, boundary: u64) {
+        self.forget_before(boundary);
+        self.stats.steps += 1;
+        self.stats.steps_over_budget += u64::from(self.step.over_budget);
+        self.stats.base_ns = self.step.compute_ns;
+        self.step = Step::default();
+        if let (Budget::Share(share), None) = (self.config.budget, self.budget) {
+            let budget = (self.stats.peak as f64 * share) as u64;
+            log::info!("the first step held {} bytes: the budget is {budget} bytes from now on", self.stats.peak);
+            self.budget = Some(budget);
+            self.stats.peak = self.storages.live;
+            if self.stats.floor.bytes > budget {
+                // Said now, before a step is lost to it. A strict engine fails at the operation itself.
+                let _ = self.below_floor(budget);
+            }
+        }
+    }
+
+    // ---- data in and out
+
+    /// Takes data of the host as tensor `id`.
+    pub fn upload(&mut self, id: TensorId, data: TensorData) {
+        self.clock += 1;
+        let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
+        let need = tensor_bytes(ir.shape.num_elements(), ir.dtype);
+        let done = refuse_quantized(&ir).and_then(|()| {
+            self.make_room(need);
+            let interpreter = &mut self.interpreter;
+            catch_unwind(AssertUnwindSafe(|| interpreter.register_tensor_data_id(id, data)))
+                .map_err(|payload| explain("upload", panic_message(&*payload), self.storages.live).into())
+        });
+        match done {
+            Ok(()) => self.adopt(ir),
+            Err(failure) => self.register_failed(smallvec::smallvec![ir], failure),
+        }
+    }
+
+    /// Counts a tensor whose handle the interpreter has already.
+    fn adopt(&mut self, ir: TensorIr) {
+        let key = self.insert(ir, 0, None);
+        if let Err(failure) = self.settle(&[key], &[], &[], false, 0) {
+            self.remember(&failure);
+            self.fail(key, failure);
+        }
+    }
+
+    /// Takes a tensor of the same backend, moved to this engine's device, as `ir`.
+    pub fn import(&mut self, ir: TensorIr, tensor: burn_ir::HandleKind<B>) {
+        self.interpreter.register_tensor_to_device(ir.id, tensor);
+        self.adopt(ir);
+    }
+
+    /// Makes `new` a second name for the buffer of `source`.
+    pub fn alias(&mut self, new: TensorId, source: TensorId) {
+        let ir = |engine: &Self, key: TensorKey| TensorIr { id: new, ..engine.tensors[key].ir.clone() };
+        let Some(&key) = self.index.get(&source) else { return };
+        self.tensors[key].pins += 1;
+        match self.ensure(key) {
+            Ok(()) => {
+                self.interpreter.register_alias(new, source);
+                self.adopt(ir(self, key));
+            }
+            Err(failure) => {
+                let ir = ir(self, key);
+                self.register_failed(smallvec::smallvec![ir], failure);
+            }
+        }
+        self.unpin(key);
+    }
+
+    /// Reads a tensor. The future does not hold the engine.
+    pub fn read(&mut self, ir: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
+        let result = self.with_resident(&ir, |engine, ir| {
+            let interpreter = &mut engine.interpreter;
+            catch_unwind(AssertUnwindSafe(|| interpreter.read_tensor_async(ir)))
+                .map_err(|payload| explain("read", panic_message(&*payload), engine.storages.live).into())
+        });
+        result.unwrap_or_else(|failure| {
+            let error = ExecutionError::with_context(failure.to_string());
+            Box::pin(std::future::ready(Err(error)))
+        })
+    }
+
+    /// The backend's handle of a tensor.
+    pub fn handle(&mut self, ir: &TensorIr) -> Result<B::Handle, Failure> {
+        self.with_resident(ir, |engine, ir| Ok(engine.interpreter.get_tensor_handle(&ir)))
+    }
+
+    fn with_resident<T>(
+        &mut self,
+        ir: &TensorIr,
+        action: impl FnOnce(&mut Self, TensorIr) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.clock += 1;
+        refuse_quantized(ir)?;
+        let Some(&key) = self.index.get(&ir.id) else {
+            return Err(format!("tensor {} is not on this device", ir.id).into());
+        };
+        self.tensors[key].pins += 1;
+        let result = self.ensure(key).and_then(|()| {
+            self.tensors[key].used = self.clock;
+            action(self, TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() })
+        });
+        if ir.status == TensorStatus::ReadWrite {
+            self.kill(key);
+        }
+        self.unpin(key);
+        result
+    }
+
+    /// Waits for all work; reports the first failure since the last call.
+    pub fn sync(&mut self) -> Result<(), ExecutionError> {
+        self.interpreter.sync()?;
+        match self.unsynced_failure.take() {
+            Some(failure) => Err(ExecutionError::with_context(failure.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Seeds the backend's generator and the engine's own.
+    pub fn seed(&mut self, seed: u64) {
+        self.seeds = seed;
+        self.interpreter.seed(seed);
+    }
+
+    // ---- report
+
+    /// What has happened so far.
+    pub fn report(&self) -> RematReport {
+        let stats = &self.stats;
+        RematReport {
+            device: B::name(&self.device),
+            budget: self.config.budget,
+            budget_bytes: self.budget,
+            peak_bytes: stats.peak,
+            peak_op: self.names.get(&stats.peak_op).cloned(),
+            live_bytes: self.storages.live,
+            device_bytes: B::memory_pool_usage(&self.device).map(|usage| usage.bytes_in_use + usage.bytes_padding),
+            device_reserved_bytes: B::memory_pool_usage(&self.device).map(|usage| usage.bytes_reserved),
+            operations: stats.operations,
+            recomputed_operations: stats.recomputed,
+            compute_ns: stats.compute_ns,
+            recompute_ns: stats.recompute_ns,
+            evictions: stats.evictions,
+            steps: stats.steps,
+            steps_over_budget: stats.steps_over_budget + u64::from(self.step.over_budget),
+            floor_bytes: stats.floor.bytes,
+            floor_op: self.names.get(&stats.floor.kind).cloned(),
+            tensors: self.tensors.len() as u64,
+            recipes: self.recipes.len() as u64,
+            failure: stats.failure.as_deref().map(str::to_owned),
+        }
+    }
+
+    /// Starts the counters anew; peak starts from what is held.
+    pub fn reset_report(&mut self) {
+        self.stats = Stats { peak: self.storages.live, base_ns: self.stats.base_ns, ..Stats::default() };
+        self.step = Step::default();
+        self.floor_said = false;
+    }
+}
+
+fn refuse_quantized(ir: &TensorIr) -> Result<(), Failure> {
+    if matches!(ir.dtype, burn_backend::DType::QFloat(_)) {
+        return Err(
+            "quantized tensors are not supported on a remat device: Burn's router does not carry them. Quantize \
+                    on the plain device, or keep this model in floating point."
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+fn panic_message(payload: &(dyn std::any::Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("the backend panicked without a message")
+}
+
+/// A failure in words: out of memory by its name, with what was held.
+fn explain(op: &str, cause: &str, live: u64) -> String {
+    let lower = cause.to_lowercase();
+    let memory = ["out of memory", "outofmemory", "oom", "buffer too big", "buffertoobig", "alloc"];
+    if memory.iter().any(|word| lower.contains(word)) {
+        format!(
+            "out of memory on the device while running `{op}`, with {live} bytes held: {cause}. Set a smaller budget, so \
+             that padding and kernel workspaces fit beside it, or make the batch smaller."
+        )
+    } else {
+        format!("`{op}` failed: {cause}")
+    }
+}

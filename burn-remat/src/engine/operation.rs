@@ -1,0 +1,101 @@
+//! What the engine asks of an operation: its name, its kind, whether it can run again.
+
+use std::fmt::{self, Write};
+use std::hash::{Hash, Hasher};
+use std::mem::discriminant;
+
+use burn_ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr};
+use rustc_hash::FxHasher;
+
+/// A short name for people: `Module.Conv2d`, `NumericFloat.Add`.
+///
+/// Cut from the `Debug` form, which is abandoned as soon as the name is complete.
+pub(crate) fn operation_name(op: &OperationIr) -> String {
+    struct Head {
+        text: String,
+    }
+    impl Write for Head {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            match part.find('{') {
+                Some(end) => {
+                    self.text.push_str(&part[..end]);
+                    Err(fmt::Error)
+                }
+                None => {
+                    self.text.push_str(part);
+                    if self.text.len() > 120 { Err(fmt::Error) } else { Ok(()) }
+                }
+            }
+        }
+    }
+    if let OperationIr::Custom(op) = op {
+        return format!("Custom.{}", op.id);
+    }
+    let mut head = Head { text: String::new() };
+    // An error only says that the name is complete.
+    let _ = write!(head, "{op:?}");
+    // `NumericFloat(F32, Add(BinaryOpIr ` -> `NumericFloat.Add`
+    let mut parts = head.text.split(['(', ',', ' ']).filter(|part| !part.is_empty() && !part.ends_with("Ir"));
+    let family = parts.next().unwrap_or("operation");
+    match parts.last() {
+        Some(name) => format!("{family}.{name}"),
+        None => family.to_owned(),
+    }
+}
+
+/// A number for the kind of an operation, whatever its tensors and options.
+pub(super) fn operation_kind(op: &OperationIr) -> u64 {
+    let mut hasher = FxHasher::default();
+    discriminant(op).hash(&mut hasher);
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            discriminant(op).hash(&mut hasher);
+        }
+        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Bool(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Int(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Float(_, op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Module(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Activation(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Distributed(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Custom(op) => op.id.hash(&mut hasher),
+        OperationIr::Init(_) | OperationIr::Drop(_) => {}
+    }
+    hasher.finish()
+}
+
+/// Whether an operation draws random numbers.
+pub(super) fn is_random(op: &OperationIr) -> bool {
+    matches!(
+        op,
+        OperationIr::Float(_, FloatOperationIr::Random(_))
+            | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
+    )
+}
+
+/// Whether an operation cannot be trusted to give the same result twice: uninitialised memory, user code, and
+/// collectives with other devices.
+pub(super) fn is_opaque(op: &OperationIr) -> bool {
+    let empty = |op: &BaseOperationIr| matches!(op, BaseOperationIr::Empty(_));
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => empty(op),
+        OperationIr::Custom(_) | OperationIr::Distributed(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether an operation only looks at its first input's buffer in another way. Asked only of backends that do not tell
+/// which buffer a tensor has.
+pub(super) fn is_view(op: &OperationIr) -> bool {
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => matches!(
+            op,
+            BaseOperationIr::Reshape(_)
+                | BaseOperationIr::SwapDims(_)
+                | BaseOperationIr::Permute(_)
+                | BaseOperationIr::Expand(_)
+                | BaseOperationIr::Slice(_)
+        ),
+        _ => false,
+    }
+}

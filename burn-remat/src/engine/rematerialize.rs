@@ -1,0 +1,167 @@
+//! Bringing an evicted tensor back.
+//!
+//! The evicted closure is planned first, in post-order and without recursion; every input of the planned recipes is
+//! pinned once per recipe that reads it; then each recipe runs once and gives its pins back. So a call runs a recipe at
+//! most once and evicts nothing that it still needs, and inputs that only the plan wanted are consumed in place.
+
+use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::operation::{is_view, operation_kind};
+use super::reuse::tensor_bytes;
+use super::table::{RecipeKey, TensorKey};
+use super::{Engine, Failure, fresh_id};
+use crate::backend::RematBackend;
+
+impl<B: RematBackend> Engine<B> {
+    /// Makes a pinned tensor resident.
+    pub(super) fn ensure(&mut self, key: TensorKey) -> Result<(), Failure> {
+        let tensor = &self.tensors[key];
+        if tensor.storage.is_some() {
+            return Ok(());
+        }
+        if let Some(failure) = &tensor.failure {
+            return Err(failure.clone());
+        }
+        let plan = self.plan_closure(key)?;
+        for &recipe in &plan {
+            for &input in &self.recipes[recipe].inputs {
+                self.tensors[input].pins += 1;
+            }
+        }
+        let mut result = Ok(());
+        for recipe in plan {
+            let inputs = self.recipes[recipe].inputs.clone();
+            if result.is_ok() {
+                result = self.replay(recipe);
+            }
+            for input in inputs {
+                self.unpin(input);
+            }
+        }
+        result
+    }
+
+    /// The recipes that must run to bring `key` back, in an order in which they can.
+    fn plan_closure(&mut self, key: TensorKey) -> Result<Vec<RecipeKey>, Failure> {
+        let lost = |id: TensorId| -> Failure {
+            format!("internal error: tensor {id} is gone and cannot be recomputed").into()
+        };
+        self.walk += 1;
+        let mut plan = Vec::new();
+        let mut stack = vec![(self.tensors[key].recipe.ok_or_else(|| lost(self.tensors[key].ir.id))?, false)];
+        while let Some((at, expanded)) = stack.pop() {
+            if expanded {
+                plan.push(at);
+                continue;
+            }
+            let recipe = &mut self.recipes[at];
+            if std::mem::replace(&mut recipe.seen, self.walk) == self.walk {
+                continue;
+            }
+            stack.push((at, true));
+            for &input in &recipe.inputs {
+                let tensor = &self.tensors[input];
+                if let Some(failure) = &tensor.failure {
+                    return Err(failure.clone());
+                }
+                if tensor.storage.is_none() {
+                    stack.push((tensor.recipe.ok_or_else(|| lost(tensor.ir.id))?, false));
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Runs one recipe again. All its inputs are resident and pinned.
+    fn replay(&mut self, key: RecipeKey) -> Result<(), Failure> {
+        let recipe = &self.recipes[key];
+        let seed = recipe.seed;
+        let inputs = recipe.inputs.clone();
+        let outputs = recipe.outputs.clone();
+        // Inputs that nothing but this run needs may be taken in place.
+        let consumed: SmallVec<[TensorKey; 4]> = inputs
+            .iter()
+            .copied()
+            .filter(|&input| {
+                let tensor = &self.tensors[input];
+                !tensor.alive && tensor.recipe.is_some() && tensor.pins == 1
+            })
+            .collect();
+        let mut op = (*recipe.op).clone();
+        let kind = operation_kind(&op);
+        let mut uses = FxHashMap::default();
+        for input in op.inputs() {
+            *uses.entry(input.id).or_insert(0) += 1;
+        }
+        uses.retain(|id, _| consumed.iter().any(|&input| self.tensors[input].ir.id == *id));
+        // Outputs that this recipe no longer answers for (a root by now, or gone) go under another id and are dropped.
+        let extra: SmallVec<[TensorIr; 2]> =
+            op.outputs().zip(&outputs).filter(|(_, output)| output.is_none()).map(|(ir, _)| ir.clone()).collect();
+        let renamed: SmallVec<[(TensorId, TensorId); 2]> = extra.iter().map(|ir| (ir.id, fresh_id())).collect();
+        op.visit_mut(&mut Rewrite { remaining: uses, renamed: &renamed });
+
+        let produced = op.outputs().map(|out| tensor_bytes(out.shape.num_elements(), out.dtype)).sum();
+        let need = self.new_bytes(&op, produced, &inputs, &consumed);
+        self.make_room(need);
+        for &output in outputs.iter().flatten() {
+            // A second copy would cost its bytes twice; the run writes the same values again.
+            self.release(output);
+        }
+        let views = is_view(&op);
+        let ran = self.run(op, seed, kind);
+        let cost_ns = match ran {
+            Ok(cost_ns) => cost_ns,
+            Err(failure) => {
+                for output in outputs.into_iter().flatten() {
+                    self.fail(output, failure.clone());
+                }
+                return Err(failure);
+            }
+        };
+        self.recipes[key].cost_ns = cost_ns;
+        self.stats.recomputed += 1;
+        self.stats.recompute_ns += cost_ns;
+        self.step.recompute_ns += cost_ns;
+        let outputs: SmallVec<[TensorKey; 2]> = outputs.into_iter().flatten().collect();
+        let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
+        for (ir, (_, id)) in extra.into_iter().zip(renamed) {
+            self.interpreter.register_op(OperationIr::Drop(TensorIr { id, status: TensorStatus::ReadWrite, ..ir }));
+        }
+        for output in outputs {
+            let tensor = &mut self.tensors[output];
+            tensor.used = self.clock;
+            if !tensor.alive && tensor.pins == 0 {
+                self.release(output);
+            }
+        }
+        settled
+    }
+}
+
+/// Adapts an operation for a replay: inputs are read-only, but for the last use of a consumed tensor, and outputs that
+/// nobody waits for get another id.
+struct Rewrite<'a> {
+    /// Uses left per consumed tensor.
+    remaining: FxHashMap<TensorId, u32>,
+    renamed: &'a [(TensorId, TensorId)],
+}
+
+impl IrVisitorMut for Rewrite<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        if tensor.status == TensorStatus::NotInit {
+            if let Some((_, id)) = self.renamed.iter().find(|(from, _)| *from == tensor.id) {
+                tensor.id = *id;
+            }
+            return;
+        }
+        tensor.status = TensorStatus::ReadOnly;
+        if let Some(left) = self.remaining.get_mut(&tensor.id) {
+            *left -= 1;
+            if *left == 0 {
+                tensor.status = TensorStatus::ReadWrite;
+            }
+        }
+    }
+}

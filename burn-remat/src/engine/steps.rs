@@ -1,0 +1,109 @@
+//! Where one training step ends and the next begins.
+//!
+//! The program may say so ([`mark`](super::Engine::mark)). Otherwise the engine watches the bytes of live tensors that
+//! were computed (not uploaded, not parameters): they rise through forward and backward and fall to almost nothing when
+//! the optimizer has used the gradients. A boundary is the lowest point after such a fall, recognised once they rise
+//! again. Gradient accumulation without marks makes one step of each cycle that falls this low.
+
+/// Fraction of the peak below which a valley counts as the end of a step, and by which it must rise again.
+const FRACTION: f64 = 0.1;
+
+/// Finds valleys in the bytes of computed live tensors.
+#[derive(Default)]
+pub(super) struct StepDetector {
+    peak: u64,
+    valley: Option<Valley>,
+    /// Set once the program marks its steps itself.
+    pub marked: bool,
+}
+
+struct Valley {
+    bytes: u64,
+    clock: u64,
+}
+
+impl StepDetector {
+    /// Takes one observation; returns the clock of a boundary recognised by it.
+    pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
+        if self.marked {
+            return None;
+        }
+        self.peak = self.peak.max(bytes);
+        let threshold = (self.peak as f64 * FRACTION) as u64;
+        match &mut self.valley {
+            Some(valley) if bytes > valley.bytes.saturating_add(threshold) => {
+                let boundary = valley.clock;
+                self.valley = None;
+                self.peak = bytes;
+                Some(boundary)
+            }
+            Some(valley) => {
+                if bytes <= valley.bytes {
+                    *valley = Valley { bytes, clock: clock + 1 };
+                }
+                None
+            }
+            None => {
+                if bytes < threshold {
+                    self.valley = Some(Valley { bytes, clock: clock + 1 });
+                }
+                None
+            }
+        }
+    }
+}
+
+/// What the engine counts within one step.
+#[derive(Default)]
+pub(super) struct Step {
+    /// Time of first runs.
+    pub compute_ns: u64,
+    /// Time of recomputations.
+    pub recompute_ns: u64,
+    /// Whether more than the budget was held.
+    pub over_budget: bool,
+    /// Whether the recomputation limit was reached.
+    pub gave_up: bool,
+}
+
+impl Step {
+    /// A step's own compute time: that of the last whole step, or of this one so far.
+    pub fn base_ns(&self, last: u64) -> f64 {
+        self.compute_ns.max(last) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes over one step: up to `peak` in forward, down in backward, a small remainder.
+    fn step(peak: u64) -> impl Iterator<Item = u64> {
+        (0..=10).map(move |k| peak * k / 10).chain((0..10).rev().map(move |k| peak * k / 10))
+    }
+
+    #[test]
+    fn a_sawtooth_has_one_boundary_per_tooth() {
+        let mut detector = StepDetector::default();
+        let found: Vec<u64> = (0..5)
+            .flat_map(|_| step(1000))
+            .enumerate()
+            .filter_map(|(clock, bytes)| detector.observe(bytes, clock as u64))
+            .collect();
+        assert_eq!(found.len(), 4);
+        assert!(found.windows(2).all(|pair| pair[1] - pair[0] == 21));
+    }
+
+    #[test]
+    fn a_dip_that_stays_high_is_no_boundary() {
+        let mut detector = StepDetector::default();
+        let bytes = [100, 500, 1000, 400, 900, 300, 1000];
+        assert!(bytes.iter().enumerate().all(|(clock, &bytes)| detector.observe(bytes, clock as u64).is_none()));
+    }
+
+    #[test]
+    fn marks_switch_the_detector_off() {
+        let mut detector = StepDetector { marked: true, ..StepDetector::default() };
+        assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
+    }
+}

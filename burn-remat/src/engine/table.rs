@@ -1,0 +1,141 @@
+//! The engine's records: tensors, recipes, storages.
+//!
+//! Three arenas with indices for references. A [`Tensor`] is what the program knows by id; a [`Recipe`] is a recorded
+//! operation that can run again; a [`Storage`] is a buffer on the device that one tensor or several views own. Bytes
+//! are counted per storage.
+
+use std::sync::Arc;
+
+use burn_ir::{OperationIr, TensorIr};
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use smallvec::SmallVec;
+
+/// Index of a [`Tensor`].
+pub(super) type TensorKey = usize;
+/// Index of a [`Recipe`].
+pub(super) type RecipeKey = usize;
+/// Index of a [`Storage`].
+pub(super) type StorageKey = usize;
+
+/// A tensor that the program holds, or that a recipe still needs.
+pub(super) struct Tensor {
+    pub ir: TensorIr,
+    /// Shape times element size.
+    pub bytes: u64,
+    /// The buffer; `None` while evicted, released or failed.
+    pub storage: Option<StorageKey>,
+    /// Whether the program still holds it.
+    pub alive: bool,
+    /// How to compute it again; `None` for a root.
+    pub recipe: Option<RecipeKey>,
+    /// Recipes that read it.
+    pub dependents: SmallVec<[RecipeKey; 4]>,
+    /// Pending uses that forbid eviction.
+    pub pins: u32,
+    /// Clock of the last use.
+    pub used: u64,
+    /// Which kind of operation made it: part of what decides whether a later operation can reuse its buffer.
+    pub made_by: u64,
+    /// Why it holds no data, if the work that was to write it failed.
+    pub failure: Option<Arc<str>>,
+}
+
+/// A recorded operation.
+pub(super) struct Recipe {
+    pub op: Box<OperationIr>,
+    /// Inputs, each once.
+    pub inputs: SmallVec<[TensorKey; 4]>,
+    /// Outputs in the operation's order; `None` once nothing needs it from this recipe.
+    pub outputs: SmallVec<[Option<TensorKey>; 2]>,
+    /// Seed to set before running, for a random operation that is reseeded.
+    pub seed: Option<u64>,
+    /// Measured time of the last run.
+    pub cost_ns: u64,
+    /// Clock when it was recorded.
+    pub born: u64,
+    /// Mark of the last graph walk that saw it.
+    pub seen: u64,
+}
+
+/// A buffer.
+pub(super) struct Storage {
+    pub key: u64,
+    pub bytes: u64,
+    pub owners: SmallVec<[TensorKey; 2]>,
+    /// How many owners are roots. The storage can be evicted only when there is none.
+    pub roots: u32,
+}
+
+/// All buffers, by identity, with the sums that the engine needs at every operation.
+#[derive(Default)]
+pub(super) struct Storages {
+    slab: Slab<Storage>,
+    by_key: FxHashMap<u64, StorageKey>,
+    /// Bytes of all storages.
+    pub live: u64,
+    /// Bytes of storages with a root among their owners.
+    pub rooted: u64,
+}
+
+impl Storages {
+    pub fn iter(&self) -> impl Iterator<Item = (StorageKey, &Storage)> {
+        self.slab.iter()
+    }
+
+    pub fn get(&self, storage: StorageKey) -> &Storage {
+        &self.slab[storage]
+    }
+
+    /// Adds `owner` to the buffer `key`, which is new, shared, or left over from a consumed input.
+    pub fn attach(&mut self, key: u64, bytes: u64, owner: TensorKey, root: bool) -> StorageKey {
+        let slab = &mut self.slab;
+        let storage = *self
+            .by_key
+            .entry(key)
+            .or_insert_with(|| slab.insert(Storage { key, bytes: 0, owners: SmallVec::new(), roots: 0 }));
+        let entry = &mut self.slab[storage];
+        if entry.owners.is_empty() {
+            // New, or an address that the operation freed and took again: its size is the new one.
+            self.live = self.live - entry.bytes + bytes;
+            entry.bytes = bytes;
+        }
+        entry.owners.push(owner);
+        if root {
+            self.add_root(storage);
+        }
+        storage
+    }
+
+    /// Takes `owner` off. A storage without owners stays counted until [`sweep`](Self::sweep).
+    pub fn detach(&mut self, storage: StorageKey, owner: TensorKey, root: bool) {
+        let entry = &mut self.slab[storage];
+        if let Some(at) = entry.owners.iter().rposition(|&other| other == owner) {
+            entry.owners.swap_remove(at);
+        }
+        if root {
+            entry.roots -= 1;
+            if entry.roots == 0 {
+                self.rooted -= entry.bytes;
+            }
+        }
+    }
+
+    /// One of the owners became a root.
+    pub fn add_root(&mut self, storage: StorageKey) {
+        let entry = &mut self.slab[storage];
+        entry.roots += 1;
+        if entry.roots == 1 {
+            self.rooted += entry.bytes;
+        }
+    }
+
+    /// Frees the record of a storage that has no owner left.
+    pub fn sweep(&mut self, storage: StorageKey) {
+        if self.slab.get(storage).is_some_and(|entry| entry.owners.is_empty()) {
+            let entry = self.slab.remove(storage);
+            self.live -= entry.bytes;
+            self.by_key.remove(&entry.key);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What can go wrong when a remat device is made.
+
+use crate::budget::BudgetError;
+
+/// Why there is no remat device.
+///
+/// What goes wrong later, while a program trains, reaches it through Burn: the read or the sync that needs the missing
+/// data returns Burn's `ExecutionError` with the cause in words.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RematError {
+    /// The budget cannot be read.
+    #[error(transparent)]
+    Budget(BudgetError),
+    /// The recomputation limit is no number.
+    #[error(
+        "a recomputation limit of {times} cannot be: give how many times its own compute time a step may recompute"
+    )]
+    RecomputeLimit {
+        /// The limit asked for.
+        times: f64,
+    },
+    /// The device cannot carry a budget.
+    #[error("{device} cannot be a remat device: {reason}")]
+    UnsupportedDevice {
+        /// The device.
+        device: String,
+        /// Why, and what to use.
+        reason: String,
+    },
+    /// Too many devices in one process.
+    #[error("this process has made 32,767 remat devices: make one and clone it")]
+    TooManyDevices,
+    /// The device has no engine in this process.
+    #[error("{device} is no remat device of this process: make one with `device.remat(\"8 GiB\")`")]
+    NotRemat {
+        /// The device.
+        device: String,
+    },
+    /// The server or its client failed.
+    #[error("the remat device could not be served: {reason}")]
+    Serve {
+        /// What happened.
+        reason: String,
+    },
+}

@@ -1,0 +1,91 @@
+//! What a remat device has done, for people and for programs.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::budget::{Budget, DisplayBytes};
+
+/// What a remat device has done since it was made, or since its counters were reset.
+///
+/// `Display` gives a table; serde gives JSON.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[non_exhaustive]
+pub struct RematReport {
+    /// Name of the backend below.
+    pub device: String,
+    /// The budget as it was asked for.
+    pub budget: Budget,
+    /// The budget in force; `None` while unlimited, or while the first step is measured.
+    pub budget_bytes: Option<u64>,
+    /// Most bytes of tensors held at once, views and in-place results counted once.
+    pub peak_bytes: u64,
+    /// The operation during which that was.
+    pub peak_op: Option<String>,
+    /// Bytes of tensors held now.
+    pub live_bytes: u64,
+    /// Bytes of the device's memory pool in use, padding included, where the backend tells.
+    pub device_bytes: Option<u64>,
+    /// Bytes that the pool has reserved, where the backend tells.
+    pub device_reserved_bytes: Option<u64>,
+    /// Operations that the program asked for.
+    pub operations: u64,
+    /// Operations that ran again to bring back an evicted tensor.
+    pub recomputed_operations: u64,
+    /// Time of the program's operations, in ns. On an asynchronous device: the time to enqueue them.
+    pub compute_ns: u64,
+    /// Time of the operations that ran again, in ns.
+    pub recompute_ns: u64,
+    /// Buffers evicted.
+    pub evictions: u64,
+    /// Training steps seen, the one under way not counted.
+    pub steps: u64,
+    /// Steps that held more than the budget at some point.
+    pub steps_over_budget: u64,
+    /// Most bytes that one operation needed at once without any of them being evictable: no smaller budget can hold.
+    pub floor_bytes: u64,
+    /// The operation that sets the floor.
+    pub floor_op: Option<String>,
+    /// Tensors that the engine knows now.
+    pub tensors: u64,
+    /// Recorded operations that the engine keeps now.
+    pub recipes: u64,
+    /// The first thing that went wrong, in words.
+    pub failure: Option<String>,
+}
+
+impl fmt::Display for RematReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut row = |name: &str, value: String| writeln!(f, "{name:<22}{value}");
+        let named = |bytes: u64, op: &Option<String>| match op {
+            Some(op) => format!("{} in {op}", DisplayBytes(bytes)),
+            None => DisplayBytes(bytes).to_string(),
+        };
+        let time = |ns: u64| format!("{:.1?}", Duration::from_nanos(ns));
+        row("device", self.device.clone())?;
+        row(
+            "budget",
+            match (self.budget, self.budget_bytes) {
+                (Budget::Share(_), Some(bytes)) => {
+                    format!("{} ({} of the first step)", DisplayBytes(bytes), self.budget)
+                }
+                (Budget::Share(_), None) => format!("{} of the first step, not known yet", self.budget),
+                (budget, _) => budget.to_string(),
+            },
+        )?;
+        row("peak", named(self.peak_bytes, &self.peak_op))?;
+        row("floor", named(self.floor_bytes, &self.floor_op))?;
+        row("held now", format!("{} in {} tensors", DisplayBytes(self.live_bytes), self.tensors))?;
+        if let (Some(used), Some(reserved)) = (self.device_bytes, self.device_reserved_bytes) {
+            row("device memory", format!("{} in use, {} reserved", DisplayBytes(used), DisplayBytes(reserved)))?;
+        }
+        let share = 100.0 * self.recomputed_operations as f64 / self.operations.max(1) as f64;
+        row("operations", format!("{}, {} run again ({share:.1}%)", self.operations, self.recomputed_operations))?;
+        row("time", format!("{}, {} recomputing", time(self.compute_ns), time(self.recompute_ns)))?;
+        row("evictions", self.evictions.to_string())?;
+        row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;
+        if let Some(failure) = &self.failure {
+            row("failure", failure.clone())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! Trains a model three times on the same data and compares: plain Burn, a remat device without a limit (store-all), and
+//! a remat device under the budget.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use burn::tensor::Device;
+use burn_remat::{Budget, DisplayBytes, RandomPolicy, RematConfig, RematExt, RematReport};
+use burn_remat_examples::data::{Images, Text};
+use burn_remat_examples::device;
+use burn_remat_examples::training::{Job, ModelKind, Run, Source};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use peak_alloc::PeakAlloc;
+
+/// Counts the heap, so that the budget can be compared with what the process really held.
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+/// Train a model inside a memory budget and compare with plain Burn.
+#[derive(Parser)]
+struct Arguments {
+    /// The model.
+    #[arg(long, value_enum, default_value = "cnn")]
+    model: ModelKind,
+    /// Images or sequences per step.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// Optimizer steps.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Memory budget: `512 MiB`, `8GB`, bytes, a share of the store-all peak such as `60%`, or `unlimited`.
+    #[arg(long, default_value = "60%", allow_hyphen_values = true)]
+    budget: String,
+    /// flex, wgpu, vulkan or cuda.
+    #[arg(long, default_value = "flex")]
+    device: String,
+    /// Seed of initial parameters and dropout.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// A folder of your own images, one folder per class. Default: the digits of the repository.
+    #[arg(long, conflicts_with = "text")]
+    images: Option<PathBuf>,
+    /// A text file for the transformer. Default: the repository's own documents.
+    #[arg(long)]
+    text: Option<PathBuf>,
+    /// Draw dropout masks again rather than keep them: less memory, another random stream than plain Burn.
+    #[arg(long)]
+    reseed: bool,
+    /// End with an error where the budget is below the floor.
+    #[arg(long)]
+    strict: bool,
+    /// Write the result as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// A finished run and what its device held.
+struct Measured {
+    run: Run,
+    report: Option<RematReport>,
+    /// Heap of the process at the run's peak, less the heap before it.
+    heap_peak_bytes: u64,
+}
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    match train(&Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn train(arguments: &Arguments) -> Result<ExitCode, String> {
+    let budget: Budget = arguments.budget.parse().map_err(|error| format!("--budget: {error}"))?;
+    let device = device::by_name(&arguments.device)?;
+    let source = match arguments.model {
+        ModelKind::Transformer => Source::Text(Text::open(arguments.text.as_deref())?),
+        _ => Source::Images(match &arguments.images {
+            Some(folder) => Images::folder(folder)?,
+            None => Images::digits()?,
+        }),
+    };
+    let job = Job {
+        model: arguments.model,
+        batch_size: arguments.batch_size as usize,
+        steps: arguments.steps as usize,
+        seed: arguments.seed,
+        source,
+    };
+
+    let plain = measure(&job, &device, "plain Burn")?;
+    let config = |budget: Budget| {
+        let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
+        RematConfig::new(budget).with_random(random)
+    };
+    let store_all = measure(&job, &remat(&device, config(Budget::Unlimited))?, "store-all")?;
+    let store_all_peak = store_all.report.as_ref().map_or(0, |report| report.peak_bytes);
+    let budget = match budget {
+        Budget::Share(share) => Budget::Bytes(((store_all_peak as f64 * share) as u64).max(1)),
+        other => other,
+    };
+    let under = if arguments.strict { config(budget).strict() } else { config(budget) };
+    let budgeted = measure(&job, &remat(&device, under)?, "under the budget")?;
+
+    print_table(&job, &plain, &store_all, &budgeted);
+    // Reseeded masks are another random stream than plain Burn's: then store-all is what must be met.
+    let reference = if arguments.reseed { &store_all } else { &plain };
+    let identical = reference.run.is_identical(&budgeted.run) && store_all.run.is_identical(&budgeted.run);
+    if let Some(report) = &budgeted.report {
+        print_verdict(report, identical, budgeted.run.median_ms() / store_all.run.median_ms());
+    }
+    if let Some(file) = &arguments.json {
+        let json = to_json(arguments, budget, &plain, &store_all, &budgeted, identical);
+        std::fs::write(file, json).map_err(|error| format!("--json {}: {error}", file.display()))?;
+    }
+    Ok(if identical { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {
+    device.remat(config).map_err(|error| error.to_string())
+}
+
+fn measure(job: &Job, device: &Device, name: &'static str) -> Result<Measured, String> {
+    let style = ProgressStyle::with_template("{msg:18} {bar:30} step {pos}/{len}  {elapsed}")
+        .map_err(|error| error.to_string())?;
+    let bar = ProgressBar::new(job.steps as u64).with_style(style).with_message(name);
+    HEAP.reset_peak_usage();
+    let before = HEAP.current_usage();
+    let run = job.run(device, |step, _| bar.set_position(step as u64 + 1));
+    let heap_peak_bytes = HEAP.peak_usage().saturating_sub(before) as u64;
+    bar.finish_and_clear();
+    let report = device.remat_report().ok();
+    let run = run.map_err(|error| match &report {
+        Some(report) => format!("{name}: {error}\n\n{report}"),
+        None => format!("{name}: {error}"),
+    })?;
+    Ok(Measured { run, report, heap_peak_bytes })
+}
+
+fn print_table(job: &Job, plain: &Measured, store_all: &Measured, budgeted: &Measured) {
+    println!(
+        "{} at batch size {}, {} steps\n\n{:18}{:>12}{:>12}{:>14}{:>14}{:>14}{:>12}{:>12}",
+        job.model.name(),
+        job.batch_size,
+        job.steps,
+        "",
+        "first loss",
+        "last loss",
+        "peak",
+        "budget",
+        "heap peak",
+        "ms/step",
+        "run again"
+    );
+    for (name, measured) in [("plain Burn", plain), ("store-all", store_all), ("under the budget", budgeted)] {
+        let report = measured.report.as_ref();
+        let dash = || "-".to_owned();
+        println!(
+            "{name:18}{:>12.6}{:>12.6}{:>14}{:>14}{:>14}{:>12.2}{:>12}",
+            measured.run.losses.first().copied().unwrap_or(f32::NAN),
+            measured.run.losses.last().copied().unwrap_or(f32::NAN),
+            report.map_or_else(dash, |report| DisplayBytes(report.peak_bytes).to_string()),
+            report.and_then(|report| report.budget_bytes).map_or_else(dash, |bytes| DisplayBytes(bytes).to_string()),
+            DisplayBytes(measured.heap_peak_bytes).to_string(),
+            measured.run.median_ms(),
+            report.map_or_else(dash, |report| report.recomputed_operations.to_string()),
+        );
+    }
+}
+
+fn print_verdict(report: &RematReport, identical: bool, slowdown: f64) {
+    println!();
+    if identical {
+        println!("losses, gradients and parameters: identical to the last bit");
+    } else {
+        println!("losses, gradients and parameters: NOT IDENTICAL. Please report this.");
+    }
+    match report.budget_bytes {
+        Some(budget) if report.peak_bytes <= budget => {
+            println!("memory: within the budget ({} of {budget} bytes)", report.peak_bytes);
+        }
+        Some(budget) => println!(
+            "memory: over the budget ({} of {budget} bytes). The floor is {} bytes{}: set that, or a smaller batch.",
+            report.peak_bytes,
+            report.floor_bytes,
+            report.floor_op.as_ref().map_or_else(String::new, |op| format!(", set by {op}"))
+        ),
+        None => println!("memory: no limit ({} bytes)", report.peak_bytes),
+    }
+    println!("time: {slowdown:.2}x store-all");
+}
+
+fn to_json(
+    arguments: &Arguments,
+    budget: Budget,
+    plain: &Measured,
+    store_all: &Measured,
+    budgeted: &Measured,
+    identical: bool,
+) -> String {
+    let report = budgeted.report.as_ref();
+    let value = serde_json::json!({
+        "model": arguments.model.name(),
+        "device": arguments.device,
+        "batch_size": arguments.batch_size,
+        "steps": arguments.steps,
+        "budget_bytes": match budget { Budget::Bytes(bytes) => Some(bytes), _ => None },
+        "floor_bytes": report.map(|report| report.floor_bytes),
+        "floor_op": report.and_then(|report| report.floor_op.clone()),
+        "peak_bytes": report.map(|report| report.peak_bytes),
+        "store_all_peak_bytes": store_all.report.as_ref().map(|report| report.peak_bytes),
+        "heap_peak_bytes": budgeted.heap_peak_bytes,
+        "store_all_heap_peak_bytes": store_all.heap_peak_bytes,
+        "plain_burn_heap_peak_bytes": plain.heap_peak_bytes,
+        "step_ms": budgeted.run.median_ms(),
+        "store_all_step_ms": store_all.run.median_ms(),
+        "plain_burn_step_ms": plain.run.median_ms(),
+        "ops": report.map(|report| report.operations),
+        "recomputed_ops": report.map(|report| report.recomputed_operations),
+        "steps_over_budget": report.map(|report| report.steps_over_budget),
+        "losses": budgeted.run.losses,
+        "losses_identical": identical,
+    });
+    format!("{value:#}\n")
+}

@@ -1,0 +1,35 @@
+//! Six models, each with its loss on one batch.
+
+mod cnn;
+mod lstm;
+mod mlp;
+mod resnet;
+mod transformer;
+mod unet;
+
+pub use cnn::Cnn;
+pub use lstm::SequenceNet;
+pub use mlp::Mlp;
+pub use resnet::ResNet;
+pub use transformer::{CharTransformer, SEQUENCE_LENGTH};
+pub use unet::UNet;
+
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::tensor::{Device, Int, Tensor};
+
+/// Mean cross entropy of `logits` `[batch, classes]` against `labels` `[batch]`.
+fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+    let device = logits.device();
+    CrossEntropyLossConfig::new().init(&device).forward(logits, labels)
+}
+
+/// A 3 x 3 convolution that keeps the image size (divided by `stride`).
+fn conv3x3(channels: [usize; 2], stride: usize, device: &Device) -> Conv2d {
+    Conv2dConfig::new(channels, [3, 3])
+        .with_stride([stride, stride])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .with_bias(false)
+        .init(device)
+}

@@ -1,0 +1,200 @@
+//! The training loop of the `train` program: plain Burn, with nothing of burn-remat in it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Instant;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{AdamConfig, GradientsParams};
+use burn::tensor::{Device, Tensor};
+use clap::ValueEnum;
+
+use crate::data::{Images, Text};
+use crate::models::{CharTransformer, Cnn, Mlp, ResNet, SequenceNet, UNet};
+
+/// The models of `train`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelKind {
+    /// Multilayer perceptron.
+    Mlp,
+    /// Convolutional network with dropout.
+    Cnn,
+    /// Residual network with BatchNorm.
+    Resnet,
+    /// U-Net with long skip connections.
+    Unet,
+    /// Recurrent network over image rows.
+    Lstm,
+    /// Causal transformer at character level.
+    Transformer,
+}
+
+impl ModelKind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Mlp, Self::Cnn, Self::Resnet, Self::Unet, Self::Lstm, Self::Transformer];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mlp => "mlp",
+            Self::Cnn => "cnn",
+            Self::Resnet => "resnet",
+            Self::Unet => "unet",
+            Self::Lstm => "lstm",
+            Self::Transformer => "transformer",
+        }
+    }
+}
+
+/// What to train on.
+pub enum Source {
+    /// Labelled images, for all models but the transformer.
+    Images(Images),
+    /// A text, for the transformer.
+    Text(Text),
+}
+
+/// One training job, to be run on several devices.
+pub struct Job {
+    /// The model.
+    pub model: ModelKind,
+    /// Images or sequences per step.
+    pub batch_size: usize,
+    /// Optimizer steps.
+    pub steps: usize,
+    /// Seed of initial parameters and dropout.
+    pub seed: u64,
+    /// The data.
+    pub source: Source,
+}
+
+/// What a run of a job gave.
+pub struct Run {
+    /// Loss of every step.
+    pub losses: Vec<f32>,
+    /// Time of every step, in ms.
+    pub step_ms: Vec<f64>,
+    /// Digest of the last step's gradients and of the final parameters, bit for bit.
+    pub digest: u64,
+}
+
+impl Run {
+    /// Median step time in ms, the first step left out where there are others.
+    pub fn median_ms(&self) -> f64 {
+        let mut steady = self.step_ms[usize::from(self.step_ms.len() > 1)..].to_vec();
+        steady.sort_by(f64::total_cmp);
+        steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Whether two runs computed the same, bit for bit.
+    pub fn is_identical(&self, other: &Self) -> bool {
+        let bits = |run: &Self| run.losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
+        bits(self) == bits(other) && self.digest == other.digest
+    }
+}
+
+impl Job {
+    /// Trains on `device` and calls `seen` with every step's number and loss.
+    ///
+    /// # Errors
+    ///
+    /// What the device reports when a loss is read.
+    pub fn run(&self, device: &Device, mut seen: impl FnMut(usize, f32)) -> Result<Run, String> {
+        let device = &device.clone().autodiff();
+        device.seed(self.seed);
+        match (&self.source, self.model) {
+            (Source::Text(text), _) => {
+                let length = crate::models::SEQUENCE_LENGTH;
+                self.train(CharTransformer::new(device), &mut seen, |model, step| {
+                    let (text, next) = text.batch(step, self.batch_size, length, device);
+                    model.loss(text, next)
+                })
+            }
+            (Source::Images(images), ModelKind::Unet) => self.train(UNet::new(device), &mut seen, |model, step| {
+                model.loss(images.batch(step, self.batch_size, device).0)
+            }),
+            (Source::Images(images), ModelKind::Mlp) => {
+                self.train_on(images, Mlp::new(images.classes(), device), Mlp::loss, &mut seen, device)
+            }
+            (Source::Images(images), ModelKind::Cnn) => {
+                self.train_on(images, Cnn::new(images.classes(), device), Cnn::loss, &mut seen, device)
+            }
+            (Source::Images(images), ModelKind::Resnet) => {
+                self.train_on(images, ResNet::new(images.classes(), device), ResNet::loss, &mut seen, device)
+            }
+            (Source::Images(images), ModelKind::Lstm) => {
+                let model = SequenceNet::new(images.classes(), device);
+                self.train_on(images, model, SequenceNet::loss, &mut seen, device)
+            }
+            (Source::Images(_), ModelKind::Transformer) => Err("the transformer trains on a text".to_owned()),
+        }
+    }
+
+    fn train_on<M: Module>(
+        &self,
+        images: &Images,
+        model: M,
+        loss: fn(&M, Tensor<4>, Tensor<1, burn::tensor::Int>) -> Tensor<1>,
+        seen: &mut dyn FnMut(usize, f32),
+        device: &Device,
+    ) -> Result<Run, String> {
+        self.train(model, seen, |model, step| {
+            let (images, labels) = images.batch(step, self.batch_size, device);
+            loss(model, images, labels)
+        })
+    }
+
+    fn train<M: Module>(
+        &self,
+        mut model: M,
+        seen: &mut dyn FnMut(usize, f32),
+        loss: impl Fn(&M, usize) -> Tensor<1>,
+    ) -> Result<Run, String> {
+        let mut optimizer = AdamConfig::new().init();
+        let mut run = Run { losses: Vec::new(), step_ms: Vec::new(), digest: 0 };
+        let mut hasher = DefaultHasher::new();
+        for step in 0..self.steps {
+            let start = Instant::now();
+            let loss = loss(&model, step);
+            let gradients = GradientsParams::from_grads(loss.backward(), &model);
+            if step + 1 == self.steps {
+                digest(&model, Some(&gradients), &mut hasher)?;
+            }
+            model = optimizer.step(1e-3, model, gradients);
+            let data = loss.try_into_data().map_err(|error| error.to_string())?;
+            let value = data.iter::<f32>().next().unwrap_or(f32::NAN);
+            run.step_ms.push(start.elapsed().as_secs_f64() * 1e3);
+            run.losses.push(value);
+            seen(step, value);
+        }
+        digest(&model, None, &mut hasher)?;
+        run.digest = hasher.finish();
+        Ok(run)
+    }
+}
+
+/// Hashes the bits of a model's float parameters, or of their gradients.
+fn digest<M: Module>(model: &M, gradients: Option<&GradientsParams>, hasher: &mut DefaultHasher) -> Result<(), String> {
+    let mut visitor = Digest { gradients, hasher, result: Ok(()) };
+    model.visit(&mut visitor);
+    visitor.result
+}
+
+struct Digest<'a> {
+    gradients: Option<&'a GradientsParams>,
+    hasher: &'a mut DefaultHasher,
+    result: Result<(), String>,
+}
+
+impl ModuleVisitor for Digest<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = match self.gradients {
+            None => Some(param.val().inner()),
+            Some(gradients) => gradients.get::<D>(param.id),
+        };
+        let Some(tensor) = tensor else { return };
+        match tensor.try_into_data() {
+            Ok(data) => data.as_bytes().hash(self.hasher),
+            Err(error) => self.result = Err(error.to_string()),
+        }
+    }
+}

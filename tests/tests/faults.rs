@@ -1,0 +1,158 @@
+//! What goes wrong is told by its name and never takes the server down.
+
+use std::net::TcpStream;
+
+use burn::backend::DispatchDevice;
+use burn::remote::{CustomOpClient, RemoteHost};
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_ir::CustomOpIr;
+use burn_remat::{Budget, RematConfig, RematError, RematExt};
+
+fn wide(device: &Device) -> Tensor<2> {
+    Tensor::ones([64, 64], device)
+}
+
+#[test]
+fn budgets_that_cannot_be_are_refused_before_anything_runs() {
+    for text in ["0", "-1", "8 XB", "150%", ""] {
+        let error = Device::flex().remat(text).unwrap_err();
+        assert!(matches!(error, RematError::Budget(_)), "{text}");
+        assert!(error.to_string().contains("8 GiB"), "{error}");
+    }
+    assert!(Device::flex().remat(0).is_err());
+}
+
+#[test]
+fn a_device_that_cannot_carry_a_budget_is_refused() {
+    let device = Device::flex().remat("1 MiB").unwrap();
+    let error = device.remat("1 MiB").unwrap_err();
+    assert!(matches!(error, RematError::UnsupportedDevice { .. }), "{error}");
+    let error = Device::flex().remat_report().unwrap_err();
+    assert!(matches!(error, RematError::NotRemat { .. }), "{error}");
+}
+
+#[test]
+fn a_budget_below_the_floor_is_reported_and_the_run_goes_on() {
+    let device = Device::flex().remat("20 KiB").unwrap();
+    let product = wide(&device).matmul(wide(&device)) + 1.0;
+    assert_eq!(product.sum().into_scalar::<f32>(), 65.0 * 64.0 * 64.0);
+    let report = device.remat_report().unwrap();
+    // Two operands and the product, 16 KiB each.
+    assert_eq!(report.floor_bytes, 48 << 10);
+    assert!(report.floor_op.unwrap().contains("Matmul"));
+}
+
+#[test]
+fn a_strict_device_ends_the_run_with_the_floor_and_the_operation() {
+    let device = Device::flex().remat(RematConfig::new("20 KiB").strict()).unwrap();
+    let product = wide(&device).matmul(wide(&device)) + 1.0;
+    let error = product.try_into_data().unwrap_err().to_string();
+    assert!(error.contains("below the floor") && error.contains("Matmul") && error.contains("20480"), "{error}");
+    // The device lives on.
+    assert_eq!(Tensor::<1>::ones([4], &device).sum().into_scalar::<f32>(), 4.0);
+}
+
+#[test]
+fn a_kernel_that_panics_reaches_the_reader_with_its_cause() {
+    let device = Device::flex().remat("1 MiB").unwrap();
+    // An index out of bounds is noticed only by the kernel.
+    let indices = Tensor::<1, burn::tensor::Int>::from_data(TensorData::from([0, 99]), &device);
+    let bad = wide(&device).select(0, indices);
+    let error = (bad * 2.0).try_into_data().unwrap_err().to_string();
+    assert!(error.contains("Select") && error.contains("99"), "{error}");
+    assert!(device.sync().is_err(), "a sync reports it too");
+    assert_eq!(wide(&device).sum().into_scalar::<f32>(), 4096.0);
+    let report = device.remat_report().unwrap();
+    assert!(report.failure.unwrap().contains("Select"));
+    assert_eq!(report.tensors, 0);
+}
+
+#[test]
+fn quantized_tensors_are_refused() {
+    let device = Device::flex().remat("1 MiB").unwrap();
+    let scheme = device.settings().quantization.scheme;
+    // Burn's remote client refuses them itself; either way the device lives on.
+    let quantized = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        wide(&device).quantize_dynamic(&scheme).dequantize().into_data()
+    }));
+    assert!(quantized.is_err());
+    assert_eq!(wide(&device).sum().into_scalar::<f32>(), 4096.0);
+}
+
+#[test]
+fn a_client_without_the_token_is_refused() {
+    let device = Device::flex().remat("1 MiB").unwrap();
+    let shown = format!("{device:?}");
+    let start = shown.find("127.0.0.1:").expect("a loopback address");
+    let address: String = shown[start..].chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
+    for credential in ["", "guess"] {
+        let host = RemoteHost::websocket(&format!("ws://{address}")).with_credential(credential);
+        assert!(Device::remote_options(&host).init().is_err());
+    }
+    assert!(TcpStream::connect(&address).is_ok());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_listens_on_another_interface() {
+    let _device = Device::flex().remat("1 MiB").unwrap();
+    // Sockets of this process, then the addresses on which the kernel has them listen (state 0A).
+    let mine: Vec<String> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()?.to_str().map(str::to_owned))
+        .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let mut loopback = 0;
+    for (table, allowed) in [("/proc/self/net/tcp", "0100007F"), ("/proc/self/net/tcp6", "none")] {
+        let Ok(text) = std::fs::read_to_string(table) else { continue };
+        for line in text.lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            if fields[3] == "0A" && mine.iter().any(|inode| inode == fields[9]) {
+                assert!(fields[1].starts_with(allowed), "listens on {}", fields[1]);
+                loopback += 1;
+            }
+        }
+    }
+    assert!(loopback > 0);
+}
+
+#[test]
+fn several_budgets_live_side_by_side() {
+    let small = Device::flex().remat("128 KiB").unwrap();
+    let large = Device::flex().remat(Budget::Bytes(1 << 20)).unwrap();
+    assert_ne!(small, large);
+    let kept: Vec<Tensor<2>> = (0..12).map(|at| wide(&large) * at as f32).collect();
+    let moved: Vec<Tensor<2>> = kept.iter().map(|tensor| tensor.clone().exp().to_device(&small) + 1.0).collect();
+    drop(moved);
+    let (small, large) = (small.remat_report().unwrap(), large.remat_report().unwrap());
+    assert_eq!(small.budget_bytes, Some(128 << 10));
+    assert!(large.live_bytes > small.budget_bytes.unwrap());
+    assert_eq!(large.evictions, 0);
+}
+
+#[test]
+fn a_share_of_the_first_step_becomes_the_budget() {
+    let device = Device::flex().autodiff().remat("60%").unwrap();
+    let weight = Tensor::<2>::full([32, 32], 0.01, &device).require_grad();
+    for _ in 0..3 {
+        device.remat_mark_step();
+        let x = (0..8).fold(Tensor::<2>::ones([64, 32], &device), |x, _| x.matmul(weight.clone()).tanh().exp());
+        let gradients = x.sum().backward();
+        assert!(weight.grad(&gradients).is_some());
+    }
+    let report = device.remat_report().unwrap();
+    let budget = report.budget_bytes.expect("known after the first step");
+    assert!(report.peak_bytes <= budget.max(report.floor_bytes), "{report}");
+    assert!(report.evictions > 0, "{report}");
+    assert!(report.steps >= 2);
+}
+
+#[test]
+fn a_mark_on_another_device_does_nothing() {
+    let plain = Device::flex();
+    plain.remat_mark_step();
+    let device = Device::flex().remat("1 MiB").unwrap();
+    let DispatchDevice::Remote(remote) = device.as_dispatch() else { panic!("a remote device") };
+    let _ = CustomOpClient::new(remote).register(CustomOpIr::new("remat.mark", &[], &[]));
+    assert_eq!(wide(&device).sum().into_scalar::<f32>(), 4096.0);
+}

@@ -1,0 +1,58 @@
+//! Every model trains the same under a budget as on plain Burn, to the last bit, and within the budget.
+
+use burn::tensor::Device;
+use burn_remat::{RematExt, RematReport};
+use burn_remat_examples::data::{Images, Text};
+use burn_remat_examples::training::{Job, ModelKind, Run, Source};
+
+fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
+    let source = match model {
+        ModelKind::Transformer => Source::Text(Text::open(None).unwrap()),
+        _ => Source::Images(Images::digits().unwrap()),
+    };
+    Job { model, batch_size, steps, seed: 7, source }
+}
+
+fn run(job: &Job, budget: &str) -> (Run, RematReport) {
+    let device = Device::flex().remat(budget).unwrap();
+    let run = job.run(&device, |_, _| {}).unwrap();
+    (run, device.remat_report().unwrap())
+}
+
+/// Runs `model` at each share of its store-all peak, or at the floor where that is higher.
+fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
+    let job = job(model, batch_size, steps);
+    // The backends' generator is one for the process: runs of one model must not overlap.
+    let plain = job.run(&Device::flex(), |_, _| {}).unwrap();
+    let (store_all, stored) = run(&job, "unlimited");
+    assert!(store_all.is_identical(&plain), "{model:?} without a budget");
+    assert_eq!((stored.recomputed_operations, stored.evictions), (0, 0));
+    for share in shares {
+        let mut budget = stored.peak_bytes * share / 100;
+        let (mut budgeted, mut report) = run(&job, &budget.to_string());
+        if report.floor_bytes > budget {
+            budget = report.floor_bytes;
+            (budgeted, report) = run(&job, &budget.to_string());
+        }
+        assert!(budgeted.is_identical(&plain), "{model:?} at {share}%");
+        assert!(report.peak_bytes <= budget, "{model:?} at {share}%: {report}");
+        assert_eq!(report.steps_over_budget, 0, "{model:?} at {share}%: {report}");
+        assert!(report.steps >= steps as u64 - 1, "{model:?} at {share}%: {report}");
+    }
+}
+
+#[test]
+fn models_train_identically_within_the_budget() {
+    // One test, because all runs share the backend's generator of random numbers.
+    for model in ModelKind::ALL {
+        check(model, 8, 4, &[70, 45]);
+    }
+}
+
+#[test]
+#[ignore = "the full acceptance run: 20 steps at six budgets for six models, many minutes"]
+fn models_train_identically_at_every_budget() {
+    for model in ModelKind::ALL {
+        check(model, 32, 20, &[90, 80, 70, 60, 50, 40]);
+    }
+}
