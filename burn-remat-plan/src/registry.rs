@@ -130,6 +130,10 @@ const ENTRIES: &[Entry] = &[
         make: || Box::new(planners::Monet),
         #[cfg(not(feature = "highs"))]
         make: || Box::new(planners::MissingFeature { planner: "monet", feature: "highs" }),
+        name: planners::Auto::NAME,
+        purpose: "any input: runs what suits it and the time, returns the best plan and says which won",
+        source: "this project",
+        make: || Box::new(planners::Auto::default()),
     },
 ];
 

@@ -1,6 +1,7 @@
 //! The planners for graphs: one file per algorithm, each with its paper. [`crate::registry`] lists them by name.
 
 pub mod articulation;
+pub mod auto;
 pub mod chain_dp;
 mod chain_on_graph;
 mod chain_table;
@@ -23,6 +24,7 @@ mod segments;
 pub mod store_all;
 
 pub use articulation::{ApGreedy, ApSqrt};
+pub use auto::Auto;
 pub use chain_dp::ChainDp;
 #[cfg(feature = "highs")]
 pub use checkmate::Checkmate;

@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::planners::Auto;
+use burn_remat_plan::planners::auto::Choice;
 use burn_remat_plan::registry::{planner, planners};
 use burn_remat_plan::{PlanError, Planner, Status};
 
@@ -19,7 +22,7 @@ pub struct Args {
     /// A graph (`remat-graph/1`) or a chain (`remat-chain/1`); `-` for standard input
     file: PathBuf,
     /// Name of the planner; `remat-plan list` shows all
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", default_value = Auto::NAME)]
     planner: String,
     /// Most bytes at once, or a share of the store-all peak; `store-all` and `feng-huang` do without
     #[arg(long, value_name = "BYTES|60%", allow_hyphen_values = true)]
@@ -36,6 +39,10 @@ pub struct Args {
 
 /// The planner called `name`.
 pub fn by_name(name: &str) -> Result<Box<dyn Planner>, Exit> {
+    if name == Auto::NAME {
+        // A sweep goes upwards: what fits in a small budget fits in a larger one.
+        return Ok(Box::new(Auto::remembering()));
+    }
     planner(name).ok_or_else(|| {
         let known: Vec<&str> = planners().iter().map(|entry| entry.name).collect();
         Exit::usage(format!("there is no planner `{name}`; known: {}", known.join(", ")))
@@ -44,7 +51,17 @@ pub fn by_name(name: &str) -> Result<Box<dyn Planner>, Exit> {
 
 /// Solves and writes the plan.
 pub fn run(args: &Args) -> Result<(), Exit> {
-    let planner = by_name(&args.planner)?;
+    let choice = Arc::new(Mutex::new(None::<Choice>));
+    let planner: Box<dyn Planner> = if args.planner == Auto::NAME {
+        let slot = Arc::clone(&choice);
+        Box::new(Auto::default().explained(move |choice| {
+            if let Ok(mut slot) = slot.lock() {
+                *slot = Some(choice.clone());
+            }
+        }))
+    } else {
+        by_name(&args.planner)?
+    };
     let input = Input::read(&args.file)?;
     let peak = input.store_all_peak();
     let budget = match args.budget {
@@ -60,7 +77,14 @@ pub fn run(args: &Args) -> Result<(), Exit> {
             if file.status == Some(Status::NoSolution) {
                 return Err(Exit::infeasible("no plan was found within the limits; there may be one: give more time"));
             }
-            if !args.json && args.out.is_none() { print(&summary(&input, &file, args.budget, budget)) } else { Ok(()) }
+            if args.json || args.out.is_some() {
+                return Ok(());
+            }
+            let mut text = summary(&input, &file, args.budget, budget);
+            if let Some(choice) = choice.lock().ok().and_then(|mut slot| slot.take()) {
+                text += &tried(&choice);
+            }
+            print(&text)
         }
         Err(error) => {
             if let Some(file) = PlanFile::of_infeasible(planner.name(), &error) {
@@ -122,5 +146,18 @@ fn summary(input: &Input, file: &PlanFile, asked: Option<Budget>, budget: u64) -
     let evictions = file.steps.iter().filter(|step| step.starts_with(['-', 'D'])).count();
     let _ = writeln!(text, "steps        {} computations, {evictions} evictions", file.steps.len() - evictions);
     let _ = writeln!(text, "solved in    {:.3} s", file.solve_seconds.unwrap_or(0.0));
+    text
+}
+
+/// What `auto` tried, cheapest plan first.
+fn tried(choice: &Choice) -> String {
+    let mut all: Vec<_> = choice.tried.iter().collect();
+    let cost = |result: &Result<f64, String>| result.as_ref().map_or(f64::INFINITY, |&makespan| makespan);
+    all.sort_by(|a, b| cost(&a.result).total_cmp(&cost(&b.result)));
+    let mut text = format!("chosen       {}, the cheapest of\n", choice.winner);
+    for tried in all {
+        let what = tried.result.as_ref().map_or_else(Clone::clone, f64::to_string);
+        let _ = writeln!(text, "  {:14} {what}", tried.planner);
+    }
     text
 }

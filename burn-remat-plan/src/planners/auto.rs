@@ -1,0 +1,362 @@
+//! Runs what suits the input and the time, and returns the best checked plan.
+//!
+//! Method:
+//!
+//! 1. Where the store-all plan fits, it is the answer: nothing is cheaper (unless an op has alternatives).
+//! 2. The quick methods run first, so that there is a plan after milliseconds: `online`, the greedy segment heuristics
+//!    (on a path `chen-greedy`, else `ap-greedy` and `linear-greedy`).
+//! 3. `chain-dp` runs in a part of the time where the graph can be seen as a chain of stages; `checkmate` where the
+//!    build has it and the graph is small; `monet` where ops have alternatives.
+//! 4. `search` gets all the time that is left, unless a plan meets a proven bound before.
+//! 5. Every plan passes through the [checker](mod@crate::check); the cheapest wins, then the one with the lowest peak,
+//!    then the one found first.
+//!
+//! For a chain the planners that know chains run in the same way.
+//!
+//! *Monotone in the budget.* A plan for a small budget is one for a larger budget too, so a planner that remembers
+//! what it found ([`Auto::remembering`]) never returns a dearer plan for a larger budget than it returned for a smaller
+//! one. Without memory, as the registry makes it, the same request gives the same plan as far as the clock allows.
+//!
+//! The lower bound is the best that holds for every schedule: that of `search`, or the sum of the cheapest costs.
+//!
+//! Complexity: that of the planners that run; the time limit bounds the long ones.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::chain::{Chain, ChainOutcome};
+use crate::error::PlanError;
+use crate::graph::{Graph, OpId};
+use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+use crate::planners::{Search, StoreAll};
+use crate::registry::planner;
+use crate::solve::{solve, solve_chain};
+
+/// Up to so many ops the exact MILP is worth its time.
+const SMALL: usize = 60;
+/// Up to so many ops `chain-dp` takes milliseconds.
+const MOST_CHAIN_OPS: usize = 300;
+
+/// What one planner gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tried {
+    /// Name of the planner.
+    pub planner: &'static str,
+    /// The makespan, or why there is none.
+    pub result: Result<f64, String>,
+}
+
+/// Which plan won, and against what.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Name of the winner.
+    pub winner: String,
+    /// In the order in which they ran.
+    pub tried: Vec<Tried>,
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} wins", self.winner)?;
+        for (i, tried) in self.tried.iter().enumerate() {
+            let (lead, name) = (if i == 0 { ": " } else { ", " }, tried.planner);
+            match &tried.result {
+                Ok(makespan) => write!(f, "{lead}{name} {makespan}")?,
+                Err(why) => write!(f, "{lead}{name} {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+type Explain = Arc<dyn Fn(&Choice) + Send + Sync>;
+
+/// The planner `auto`.
+#[derive(Clone, Default)]
+pub struct Auto {
+    explain: Option<Explain>,
+    /// The graph of the last request and the plans found for it.
+    memory: Option<Arc<Mutex<Memory>>>,
+}
+
+#[derive(Default)]
+struct Memory {
+    graph: Option<Graph>,
+    found: Vec<Outcome>,
+}
+
+impl Auto {
+    /// Name by which the registry knows it.
+    pub const NAME: &'static str = "auto";
+
+    /// An `auto` that takes the plans that it found earlier for the same graph into account.
+    pub fn remembering() -> Self {
+        Self { memory: Some(Arc::default()), ..Self::default() }
+    }
+
+    /// Has `explain` called with each choice. The same is logged.
+    #[must_use]
+    pub fn explained(mut self, explain: impl Fn(&Choice) + Send + Sync + 'static) -> Self {
+        self.explain = Some(Arc::new(explain));
+        self
+    }
+
+    fn tell(&self, choice: &Choice) {
+        log::info!("auto: {choice}");
+        if let Some(explain) = &self.explain {
+            explain(choice);
+        }
+    }
+
+    fn remembered(&self, graph: &Graph, budget: u64) -> Vec<Outcome> {
+        let Some(memory) = &self.memory else { return Vec::new() };
+        let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if memory.graph.as_ref() != Some(graph) {
+            *memory = Memory { graph: Some(graph.clone()), found: Vec::new() };
+        }
+        memory.found.iter().filter(|outcome| outcome.peak_bytes <= budget).cloned().collect()
+    }
+
+    fn remember(&self, outcome: &Outcome) {
+        if let Some(memory) = &self.memory {
+            let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+            let bound_free = Outcome { lower_bound: None, status: Status::Feasible, ..outcome.clone() };
+            memory.found.push(bound_free);
+        }
+    }
+}
+
+/// The answers of several planners to one request.
+struct Contest<'a> {
+    graph: &'a Graph,
+    request: &'a Request,
+    start: Instant,
+    tried: Vec<Tried>,
+    found: Vec<Outcome>,
+    /// The smallest feasible budget heard of, with its op.
+    minimum: Option<(u64, Option<OpId>)>,
+    /// Holds for every schedule.
+    bound: f64,
+}
+
+impl Contest<'_> {
+    fn left(&self) -> Duration {
+        self.request.time_limit.saturating_sub(self.start.elapsed())
+    }
+
+    fn best(&self) -> Option<&Outcome> {
+        let order =
+            |a: &&Outcome, b: &&Outcome| a.makespan.total_cmp(&b.makespan).then(a.peak_bytes.cmp(&b.peak_bytes));
+        self.found.iter().min_by(order)
+    }
+
+    /// Whether the best plan meets the bound, to the gap asked for.
+    fn is_settled(&self) -> bool {
+        self.best().is_some_and(|best| best.makespan <= self.bound * (1.0 + self.request.gap) + 1e-12)
+    }
+
+    /// Runs the planner called `name` for at most `limit`, unless the best plan cannot be beaten.
+    fn run(&mut self, name: &'static str, limit: Duration) {
+        let Some(planner) = planner(name).filter(|_| !self.is_settled()) else { return };
+        let request = Request { time_limit: limit, ..self.request.clone() };
+        let result = match solve(&*planner, self.graph, &request) {
+            Ok(solved) if solved.checked.is_some() => {
+                let makespan = solved.outcome.makespan;
+                if name == Search::NAME {
+                    self.bound = self.bound.max(solved.outcome.lower_bound.unwrap_or(0.0));
+                }
+                self.found.push(solved.outcome);
+                let incumbent = self.best().map(|best| best.makespan);
+                self.request.report(Progress { incumbent, lower_bound: Some(self.bound) });
+                Ok(makespan)
+            }
+            Ok(_) => Err("found none in its time".to_owned()),
+            Err(error) => Err(self.note(error)),
+        };
+        self.tried.push(Tried { planner: planner.name(), result });
+    }
+
+    /// Keeps what an error tells of the minimum; says it in few words.
+    fn note(&mut self, error: PlanError) -> String {
+        match error {
+            PlanError::Infeasible { budget, minimum, blocking_op } => {
+                let least = self.minimum.map_or(u64::MAX, |(least, _)| least);
+                if let Some(bytes) = minimum.filter(|&bytes| bytes > budget && bytes < least) {
+                    self.minimum = Some((bytes, blocking_op));
+                }
+                "needs more memory".to_owned()
+            }
+            PlanError::Internal { .. } => {
+                log::error!("{error}");
+                error.to_string()
+            }
+            PlanError::FeatureMissing { .. } => "is not in this build".to_owned(),
+            PlanError::Unsupported { .. } => "does not apply".to_owned(),
+        }
+    }
+}
+
+/// The sum of the cheapest costs: no schedule computes an op less than once.
+fn cheapest(graph: &Graph) -> f64 {
+    let least = |op: &crate::graph::Op| op.alternatives.iter().map(|other| other.cost).fold(op.cost, f64::min);
+    graph.ops().iter().map(least).sum()
+}
+
+impl Contest<'_> {
+    fn run_all(&mut self) {
+        let whole = self.request.time_limit;
+        let ops = self.graph.ops().len();
+        for name in [StoreAll::NAME, "online", "chen-greedy", "ap-greedy", "linear-greedy"] {
+            if self.left() > whole / 2 {
+                self.run(name, whole / 10);
+            }
+        }
+        if ops <= MOST_CHAIN_OPS {
+            self.run("chain-dp", whole / 10);
+        }
+        if ops <= SMALL {
+            self.run("checkmate", whole / 5);
+        }
+        if self.graph.ops().iter().any(|op| !op.alternatives.is_empty()) {
+            self.run("monet", whole / 5);
+        }
+        self.run(Search::NAME, self.left().max(whole / 10));
+    }
+
+    fn outcome(&mut self) -> Result<Outcome, PlanError> {
+        let Some(best) = self.best() else {
+            let (minimum, blocking_op) = self.minimum.unzip();
+            return Err(PlanError::Infeasible {
+                budget: self.request.budget,
+                minimum,
+                blocking_op: blocking_op.flatten(),
+            });
+        };
+        let (status, stop_reason) = if !self.is_settled() {
+            let in_time = self.left() > Duration::ZERO;
+            (Status::Feasible, if in_time { StopReason::Heuristic } else { StopReason::TimeLimit })
+        } else if best.makespan <= self.bound {
+            (Status::Optimal, StopReason::Proved)
+        } else {
+            (Status::Optimal, StopReason::Gap)
+        };
+        Ok(Outcome { status, stop_reason, lower_bound: Some(self.bound), ..best.clone() })
+    }
+}
+
+impl Planner for Auto {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+        let found = self.remembered(graph, request.budget);
+        let mut contest = Contest {
+            graph,
+            request,
+            start: Instant::now(),
+            tried: Vec::new(),
+            found,
+            minimum: None,
+            bound: cheapest(graph),
+        };
+        contest.run_all();
+        let outcome = contest.outcome()?;
+        self.remember(&outcome);
+        self.tell(&Choice { winner: outcome.planner.clone(), tried: contest.tried });
+        Ok(outcome)
+    }
+
+    fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+        let mut tried = Vec::new();
+        let mut found: Vec<ChainOutcome> = Vec::new();
+        let mut infeasible: Option<PlanError> = None;
+        for name in [StoreAll::NAME, "chain-dp", Search::NAME] {
+            let Some(planner) = planner(name) else { continue };
+            let result = match solve_chain(&*planner, chain, request) {
+                Ok(outcome) if outcome.plan.is_some() => {
+                    found.push(outcome);
+                    Ok(found[found.len() - 1].makespan)
+                }
+                Ok(_) => Err("found none in its time".to_owned()),
+                Err(PlanError::Unsupported { .. }) => Err("does not apply".to_owned()),
+                Err(error) => {
+                    let least = |error: &PlanError| match error {
+                        PlanError::Infeasible { minimum, .. } => minimum.unwrap_or(u64::MAX),
+                        _ => u64::MAX,
+                    };
+                    if infeasible.as_ref().is_none_or(|known| least(&error) < least(known)) {
+                        infeasible = Some(error);
+                    }
+                    Err("needs more memory".to_owned())
+                }
+            };
+            tried.push(Tried { planner: planner.name(), result });
+            if found.last().is_some_and(|outcome| outcome.makespan <= chain.store_all_makespan()) {
+                break;
+            }
+        }
+        let by_cost = |a: &ChainOutcome, b: &ChainOutcome| a.makespan.total_cmp(&b.makespan);
+        let Some(best) = found.into_iter().min_by(by_cost) else {
+            let nothing = PlanError::Infeasible { budget: request.budget, minimum: None, blocking_op: None };
+            return Err(infeasible.unwrap_or(nothing));
+        };
+        self.tell(&Choice { winner: best.planner.clone(), tried });
+        Ok(best)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Knobs, Options, by_name, random_training_graph};
+
+    fn quick(budget: u64) -> Request {
+        Request { time_limit: Duration::from_millis(200), threads: 1, ..Request::new(budget) }
+    }
+
+    #[test]
+    fn a_budget_of_the_store_all_peak_is_proved_optimal_at_once() {
+        let graph = by_name("vgg16", &Options::default()).unwrap();
+        let outcome = solve(&Auto::default(), &graph, &quick(StoreAll::peak(&graph))).unwrap().outcome;
+        assert_eq!((outcome.planner.as_str(), outcome.status), ("store-all", Status::Optimal));
+        assert_eq!(outcome.makespan, StoreAll::makespan(&graph));
+    }
+
+    #[test]
+    fn it_is_no_dearer_than_what_it_tried_and_says_what_it_tried() {
+        let graph = by_name("unet", &Options { depth: 3, ..Options::default() }).unwrap();
+        let said = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&said);
+        let auto = Auto::default().explained(move |choice| *slot.lock().unwrap() = Some(choice.clone()));
+        let outcome = solve(&auto, &graph, &quick(StoreAll::peak(&graph) / 10 * 9)).unwrap().outcome;
+        let choice = said.lock().unwrap().clone().unwrap();
+        assert_eq!(choice.winner, outcome.planner);
+        let makespans: Vec<f64> = choice.tried.iter().filter_map(|tried| tried.result.clone().ok()).collect();
+        assert!(makespans.len() > 1 && makespans.iter().all(|&makespan| outcome.makespan <= makespan), "{choice}");
+        assert!(choice.to_string().contains("online"), "{choice}");
+    }
+
+    #[test]
+    fn with_memory_a_larger_budget_is_never_dearer() {
+        for seed in 0..4 {
+            let graph = random_training_graph(seed, &Knobs::plain(6, 20));
+            let auto = Auto::remembering();
+            let peak = StoreAll::peak(&graph);
+            let makespans: Vec<f64> = (5..=10)
+                .filter_map(|tenths| solve(&auto, &graph, &quick(peak * tenths / 10)).ok())
+                .map(|solved| solved.outcome.makespan)
+                .collect();
+            assert!(makespans.is_sorted_by(|a, b| a >= b), "case {seed}: {makespans:?}");
+        }
+    }
+
+    #[test]
+    fn an_infeasible_budget_names_the_smallest_minimum_heard_of() {
+        let graph = by_name("linear", &Options::default()).unwrap();
+        let Err(PlanError::Infeasible { minimum: Some(minimum), .. }) = Auto::default().solve(&graph, &quick(1)) else {
+            panic!("one byte is too little")
+        };
+        assert!(solve(&Auto::default(), &graph, &quick(minimum)).is_ok());
+    }
+}
