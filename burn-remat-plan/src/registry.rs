@@ -130,6 +130,8 @@ const ENTRIES: &[Entry] = &[
         make: || Box::new(planners::Monet),
         #[cfg(not(feature = "highs"))]
         make: || Box::new(planners::MissingFeature { planner: "monet", feature: "highs" }),
+    },
+    Entry {
         name: planners::Auto::NAME,
         purpose: "any input: runs what suits it and the time, returns the best plan and says which won",
         source: "this project",
