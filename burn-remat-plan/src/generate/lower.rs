@@ -141,6 +141,14 @@ impl<'a> Lowering<'a> {
         let saved = if reads_network_input { layer.input_gradient_cost } else { 0.0 };
         let mut op = Op::new(format!("{}.grad", layer.name), layer.backward_cost - saved, inputs, outputs);
         op.scratch_bytes = layer.scratch_bytes;
+        if layer.output_instead {
+            op.alternatives.push(Alternative {
+                name: format!("{}.by_output", op.name),
+                cost: op.cost,
+                inputs: gradient.into_iter().chain([self.outputs[node]]).collect(),
+                scratch_bytes: op.scratch_bytes,
+            });
+        }
         self.push(op, layer, Phase::Backward);
         for (input, part) in parts {
             self.arrive(input, part);

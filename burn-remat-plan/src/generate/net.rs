@@ -75,6 +75,8 @@ pub struct Layer {
     pub recomputable: bool,
     /// Other implementations of the forward op.
     pub variants: Vec<Variant>,
+    /// Whether the backward op has an alternative that reads the layer's output in place of its inputs.
+    pub output_instead: bool,
 }
 
 /// Whether a layer applies a ReLU to its output within the same op.
@@ -159,6 +161,7 @@ impl Net {
             backward,
             recomputable: true,
             variants: Vec::new(),
+            output_instead: false,
         });
         self.shapes.push(shape);
         self.layers.len() - 1
@@ -250,6 +253,15 @@ impl Net {
         let shape = self.shape(x);
         let backward = Backward::Op { reads_inputs: false, reads_output: true };
         self.push(name, &[x], shape, shape.elements() as f64, backward)
+    }
+
+    /// ReLU as an op of its own whose backward op reads the input, as in the graphs published with MONeT; that it reads
+    /// the output is an alternative of the op (MONeT's output-activated implementation).
+    pub fn relu_of_input(&mut self, name: &str, x: Node) -> Node {
+        let shape = self.shape(x);
+        let node = self.push(name, &[x], shape, shape.elements() as f64, reads_inputs());
+        self.layers[node].output_instead = true;
+        node
     }
 
     /// Maximum pooling: its backward op reads input and output to find the maxima again.

@@ -17,24 +17,27 @@ fn vgg(name: &str, batch: u64, blocks: VggBlocks) -> Net {
         let block = block + 1;
         net.stage(format!("block{block}"));
         for k in 1..=convolutions {
-            x = net.conv(&format!("conv{block}_{k}"), x, channels, window(3, 1), Activation::Relu);
+            x = net.conv(&format!("conv{block}_{k}"), x, channels, window(3, 1), Activation::None);
+            x = net.relu_of_input(&format!("relu{block}_{k}"), x);
         }
         x = net.max_pool(&format!("pool{block}"), x, window(2, 2));
     }
     net.stage("classifier");
-    x = net.fully_connected("fc6", x, 4096, Activation::Relu);
-    x = net.fully_connected("fc7", x, 4096, Activation::Relu);
+    x = net.fully_connected("fc6", x, 4096, Activation::None);
+    x = net.relu_of_input("relu6", x);
+    x = net.fully_connected("fc7", x, 4096, Activation::None);
+    x = net.relu_of_input("relu7", x);
     x = net.fully_connected("fc8", x, 1000, Activation::None);
     net.loss(x);
     net
 }
 
-/// VGG16 on 224x224 images (Simonyan & Zisserman 2014, configuration D). A convolution and its ReLU are one op.
+/// VGG16 on 224x224 images (Simonyan & Zisserman 2014, configuration D). Convolution and ReLU are ops of their own.
 pub fn vgg16(batch: u64) -> Net {
     vgg("vgg16", batch, [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)])
 }
 
-/// VGG19 on 224x224 images (Simonyan & Zisserman 2014, configuration E). A convolution and its ReLU are one op.
+/// VGG19 on 224x224 images (Simonyan & Zisserman 2014, configuration E). Convolution and ReLU are ops of their own.
 pub fn vgg19(batch: u64) -> Net {
     vgg("vgg19", batch, [(2, 64), (2, 128), (4, 256), (4, 512), (4, 512)])
 }
