@@ -15,6 +15,7 @@ pub mod format;
 pub mod frontier;
 pub mod generate;
 pub mod graph;
+pub mod lower_bound;
 pub mod minimum;
 pub mod plan;
 pub mod planner;

@@ -5,6 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 use burn_remat_plan::generate::{Knobs, Options, by_name, random_graph};
+use burn_remat_plan::lower_bound::{Effort, lower_bound};
 use burn_remat_plan::planners::Search;
 use burn_remat_plan::sequence::plan_of;
 use burn_remat_plan::{Graph, PlanError, Request, Status, check, minimum, simulate, solve};
@@ -80,6 +81,10 @@ fn compare_with_brute_force(first: u64, count: u64, most_ops: usize) -> u64 {
         }
         if budget >= least.achieved {
             assert!(brute.is_some(), "seed {seed}: the minimum's plan is wrong");
+        }
+        if let Some(brute) = brute {
+            let effort = Effort { iterations: 1000, ..Effort::time(Duration::from_secs(10)) };
+            assert!(lower_bound(&graph, budget, effort) <= brute as f64, "seed {seed}: a false bound");
         }
         let start = Instant::now();
         let found = solve(&Search::default(), &graph, &request(budget, 100));

@@ -1,0 +1,159 @@
+//! A lower bound on the makespan of every schedule within a budget.
+//!
+//! *Relaxation.* Choose some *moments*: first computations of ops t1 < t2 < .. . Of a schedule remember only which
+//! values are resident while each of these ops runs (`keep`), and which ops run again at least once between two of
+//! these moments (`again`). Whatever the schedule does, these 0/1 facts obey:
+//!
+//! 1. what is resident at a moment, with the outputs and scratch of its op, fits in the budget; the inputs of its op
+//!    are resident;
+//! 2. a value that is resident at a moment was resident at the moment before, or was computed in between;
+//! 3. an op whose first computation lies between two moments has each input kept from the earlier moment or computed
+//!    in between; so has an op that runs again; so has, behind the last moment, a result.
+//!
+//! The cost is at least that of all first computations plus that of all `again`. Order within an interval, memory
+//! between the moments and the number of repeats are given up; so is integrality, which leaves a linear program.
+//!
+//! *Bound.* The program is solved roughly by a first-order method (`pdhg.rs`). Any non-negative multipliers `y` of
+//! its rows give a valid bound, because the variables lie in a box: `b y - sum max(0, A'y - c)`. So the bound never
+//! rests on convergence. Rounding is covered by a margin of 1e-9 of the sum of all magnitudes.
+//!
+//! *Levels.* One moment makes a small program that converges at once and is often tight already: a knapsack of values
+//! with the closure of what each missing one costs. More moments make a tighter program that converges slowly. The
+//! bound tries single moments, most crowded first, then 2, 3, 5, .. spread over the crowded part, until time is up.
+//!
+//! An op with alternatives counts with its least cost, and with the inputs and scratch that all its forms share.
+//!
+//! Complexity: rows, columns and non-zeros are about moments x (ops + uses); one iteration is linear in them.
+
+mod pdhg;
+mod relax;
+
+use std::time::{Duration, Instant};
+
+use crate::graph::{Graph, OpId};
+use pdhg::Solver;
+use relax::Relaxation;
+
+/// How long [`lower_bound`] may work.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Wall-clock limit.
+    pub time_limit: Duration,
+    /// Most iterations per level; with a generous time limit it makes the bound reproducible.
+    pub iterations: u64,
+    /// Stop when the bound reaches this makespan.
+    pub enough: f64,
+}
+
+impl Effort {
+    /// No limit but time.
+    pub fn time(limit: Duration) -> Self {
+        Self { time_limit: limit, iterations: u64::MAX, enough: f64::INFINITY }
+    }
+}
+
+/// A makespan that no schedule of `graph` within `budget` bytes falls below.
+///
+/// Where no schedule fits at all, any number may come out, but never less than the cost of running every op once.
+///
+/// ```
+/// use std::time::Duration;
+/// use burn_remat_plan::{GraphBuilder, Op, lower_bound::{Effort, lower_bound}};
+///
+/// let mut builder = GraphBuilder::new("skip");
+/// let v: Vec<_> = [10, 1, 10, 1, 1].iter().map(|&bytes| builder.value(bytes, "")).collect();
+/// for (i, inputs) in [vec![], vec![v[0]], vec![v[1]], vec![v[2]], vec![v[0], v[3]]].into_iter().enumerate() {
+///     builder.op(Op::new("", 1.0, inputs, vec![v[i]]));
+/// }
+/// let bound = lower_bound(&builder.build()?, 12, Effort::time(Duration::from_millis(200)));
+/// assert!(bound > 5.5 && bound <= 6.0); // value 0 must be computed twice
+/// # Ok::<(), burn_remat_plan::GraphError>(())
+/// ```
+pub fn lower_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
+    climb(graph, budget, effort, &levels(graph, budget), &mut Vec::new())
+}
+
+/// What a relaxation with a single moment would keep there: a good start for a search.
+#[derive(Clone, Debug)]
+pub(crate) struct Hint {
+    pub moment: OpId,
+    /// To which part (0 to 1) each value is kept.
+    pub kept: Vec<f64>,
+    pub bound: f64,
+}
+
+/// The single-moment levels alone: their bound, and the hints, the tightest first.
+pub(crate) fn hints(graph: &Graph, budget: u64, effort: Effort) -> (f64, Vec<Hint>) {
+    let mut levels = levels(graph, budget);
+    levels.retain(|level| level.len() == 1);
+    let mut hints = Vec::new();
+    let bound = climb(graph, budget, effort, &levels, &mut hints);
+    hints.sort_by(|a, b| b.bound.total_cmp(&a.bound).then(a.moment.cmp(&b.moment)));
+    (bound, hints)
+}
+
+/// The levels of several moments alone.
+pub(crate) fn joint_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
+    let mut levels = levels(graph, budget);
+    levels.retain(|level| level.len() > 1);
+    climb(graph, budget, effort, &levels, &mut Vec::new())
+}
+
+fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints: &mut Vec<Hint>) -> f64 {
+    let start = Instant::now();
+    let base = relax::first_computations(graph);
+    let whole = graph
+        .ops()
+        .iter()
+        .all(|op| op.cost.fract() == 0.0 && op.cost < 1e12 && op.alternatives.iter().all(|a| a.cost.fract() == 0.0));
+    let mut best = base;
+    for moments in levels {
+        let left = effort.time_limit.saturating_sub(start.elapsed());
+        if left.is_zero() || best >= effort.enough {
+            break;
+        }
+        let relaxation = Relaxation::new(graph, budget, moments);
+        if moments.len() > 1 && relaxation.entries() > MOST_ENTRIES {
+            break;
+        }
+        // No level may use more than a part of what is left.
+        let deadline = Instant::now() + left.mul_f64(0.35).min(Duration::from_secs(86_400));
+        let (gain, solution) =
+            Solver::new(&relaxation.program).solve(effort.iterations, deadline, effort.enough - base);
+        if let [moment] = moments[..] {
+            hints.push(Hint { moment, kept: relaxation.kept(&solution), bound: base + gain });
+        }
+        let mut bound = base + gain;
+        if whole && bound.is_finite() {
+            // Whole costs make whole makespans.
+            bound = (bound - 1e-6 * (1.0 + gain.abs())).ceil();
+        }
+        log::debug!("lower bound: {} moments, {} entries: {bound}", moments.len(), relaxation.entries());
+        best = best.max(bound);
+    }
+    best
+}
+
+/// The sets of moments to try: single ones, the most crowded first, then more at a time.
+fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
+    let crowded = relax::crowded_moments(graph, budget);
+    if crowded.is_empty() {
+        return Vec::new();
+    }
+    let mut singles = relax::spread(&crowded, SINGLES);
+    let excess = |op: OpId| crowded.iter().find(|&&(at, _)| at == op).map_or(0, |&(_, excess)| excess);
+    singles.sort_by_key(|&op| (std::cmp::Reverse(excess(op)), op));
+    let mut levels: Vec<Vec<OpId>> = relax::spread(&crowded, 1).into_iter().map(|op| vec![op]).collect();
+    levels.extend(singles.into_iter().map(|op| vec![op]));
+    for count in [2, 3, 5, 9, 27, 81] {
+        levels.push(relax::spread(&crowded, count));
+    }
+    levels.dedup();
+    levels
+}
+
+/// How many moments are tried alone.
+const SINGLES: usize = 6;
+
+/// Beyond this size an iteration takes too long to be worth it.
+const MOST_ENTRIES: usize = 3_000_000;

@@ -1,0 +1,234 @@
+//! A first-order method for `min c x, A x >= b, 0 <= x <= 1`, made for good multipliers rather than for a solution.
+//!
+//! Primal-dual hybrid gradient with diagonal step sizes (Pock & Chambolle 2011), restarts at the average and a primal
+//! weight that balances the two step lengths (as in PDLP, Applegate et al. 2021). Departure: only the dual bound at
+//! the visited and averaged multipliers is reported.
+//!
+//! Complexity: two passes over the non-zeros per iteration.
+
+use std::time::Instant;
+
+/// One row under construction.
+#[derive(Default)]
+pub(super) struct Row {
+    entries: Vec<(u32, f64)>,
+}
+
+impl Row {
+    pub fn push(&mut self, column: u32, factor: f64) {
+        self.entries.push((column, factor));
+    }
+}
+
+/// The linear program.
+#[derive(Default)]
+pub(super) struct Program {
+    cost: Vec<f64>,
+    right: Vec<f64>,
+    starts: Vec<usize>,
+    columns: Vec<u32>,
+    factors: Vec<f64>,
+}
+
+impl Program {
+    pub fn column(&mut self, cost: f64) -> u32 {
+        self.cost.push(cost);
+        self.cost.len() as u32 - 1
+    }
+
+    /// Adds `row >= right`, scaled so that its largest factor is 1.
+    pub fn row(&mut self, row: Row, right: f64) {
+        let scale = row.entries.iter().map(|&(_, factor)| factor.abs()).fold(0.0, f64::max);
+        if scale == 0.0 {
+            return;
+        }
+        if self.starts.is_empty() {
+            self.starts.push(0);
+        }
+        for (column, factor) in row.entries {
+            self.columns.push(column);
+            self.factors.push(factor / scale);
+        }
+        self.starts.push(self.columns.len());
+        self.right.push(right / scale);
+    }
+
+    pub fn entries(&self) -> usize {
+        self.columns.len()
+    }
+}
+
+/// A matrix by rows.
+struct Sparse {
+    starts: Vec<usize>,
+    columns: Vec<u32>,
+    factors: Vec<f64>,
+}
+
+impl Sparse {
+    fn product(&self, row: usize, x: &[f64]) -> f64 {
+        let range = self.starts[row]..self.starts[row + 1];
+        self.columns[range.clone()].iter().zip(&self.factors[range]).map(|(&c, f)| f * x[c as usize]).sum()
+    }
+
+    fn magnitude(&self, row: usize) -> f64 {
+        self.factors[self.starts[row]..self.starts[row + 1]].iter().map(|f| f.abs()).sum()
+    }
+
+    fn transposed(&self, columns: usize) -> Self {
+        let mut starts = vec![0; columns + 1];
+        for &column in &self.columns {
+            starts[column as usize + 1] += 1;
+        }
+        for column in 0..columns {
+            starts[column + 1] += starts[column];
+        }
+        let mut next = starts.clone();
+        let (mut rows, mut factors) = (vec![0; self.columns.len()], vec![0.0; self.columns.len()]);
+        for row in 0..self.starts.len() - 1 {
+            for entry in self.starts[row]..self.starts[row + 1] {
+                let to = &mut next[self.columns[entry] as usize];
+                (rows[*to], factors[*to]) = (row as u32, self.factors[entry]);
+                *to += 1;
+            }
+        }
+        Self { starts, columns: rows, factors }
+    }
+}
+
+pub(super) struct Solver {
+    by_row: Sparse,
+    by_column: Sparse,
+    cost: Vec<f64>,
+    right: Vec<f64>,
+    /// What one unit of `cost` stands for.
+    unit: f64,
+    primal_step: Vec<f64>,
+    dual_step: Vec<f64>,
+}
+
+struct Point {
+    x: Vec<f64>,
+    y: Vec<f64>,
+}
+
+impl Point {
+    fn distance(&self, other: &Self, dual: bool) -> f64 {
+        let (a, b) = if dual { (&self.y, &other.y) } else { (&self.x, &other.x) };
+        a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
+    }
+}
+
+impl Solver {
+    pub fn new(program: &Program) -> Self {
+        let starts = if program.starts.is_empty() { vec![0] } else { program.starts.clone() };
+        let by_row = Sparse { starts, columns: program.columns.clone(), factors: program.factors.clone() };
+        let by_column = by_row.transposed(program.cost.len());
+        let priced: Vec<f64> = program.cost.iter().copied().filter(|&c| c > 0.0).collect();
+        let unit = if priced.is_empty() { 1.0 } else { priced.iter().sum::<f64>() / priced.len() as f64 };
+        let step = |magnitude: f64| if magnitude > 0.0 { 1.0 / magnitude } else { 1.0 };
+        Self {
+            primal_step: (0..program.cost.len()).map(|column| step(by_column.magnitude(column))).collect(),
+            dual_step: (0..program.right.len()).map(|row| step(by_row.magnitude(row))).collect(),
+            cost: program.cost.iter().map(|c| c / unit).collect(),
+            right: program.right.clone(),
+            unit,
+            by_row,
+            by_column,
+        }
+    }
+
+    /// The bound that multipliers `y` prove, in the program's unit of cost.
+    fn bound(&self, y: &[f64]) -> f64 {
+        let (mut sum, mut magnitude) = (0.0, 0.0);
+        for (y, right) in y.iter().zip(&self.right) {
+            sum += y * right;
+            magnitude += (y * right).abs();
+        }
+        for (column, cost) in self.cost.iter().enumerate() {
+            let price = self.by_column.product(column, y);
+            sum -= (price - cost).max(0.0);
+            magnitude += price.abs() + cost;
+        }
+        (sum - 1e-9 * magnitude) * self.unit
+    }
+
+    /// How far a point is from optimal: violation and gap, weighted.
+    fn error(&self, point: &Point, bound: f64, weight: f64) -> f64 {
+        let violation: f64 = (0..self.right.len())
+            .map(|row| (self.right[row] - self.by_row.product(row, &point.x)).max(0.0).powi(2))
+            .sum();
+        let value: f64 = self.cost.iter().zip(&point.x).map(|(c, x)| c * x).sum();
+        let gap = value - bound / self.unit;
+        (weight * weight * violation + gap * gap).sqrt()
+    }
+
+    fn iterate(&self, point: &mut Point, ahead: &mut [f64], weight: f64) {
+        for (column, x) in point.x.iter_mut().enumerate() {
+            let slope = self.cost[column] - self.by_column.product(column, &point.y);
+            let new = (*x - self.primal_step[column] / weight * slope).clamp(0.0, 1.0);
+            ahead[column] = 2.0 * new - *x;
+            *x = new;
+        }
+        for (row, y) in point.y.iter_mut().enumerate() {
+            let slope = self.right[row] - self.by_row.product(row, ahead);
+            *y = (*y + self.dual_step[row] * weight * slope).max(0.0);
+        }
+    }
+
+    /// The best bound found in so many iterations, or until `deadline`, or once it reaches `enough`; and a solution
+    /// that goes with it, roughly.
+    pub fn solve(&self, iterations: u64, deadline: Instant, enough: f64) -> (f64, Vec<f64>) {
+        let mut point = Point { x: vec![0.0; self.cost.len()], y: vec![0.0; self.right.len()] };
+        let mut origin = Point { x: point.x.clone(), y: point.y.clone() };
+        let mut sum = Point { x: point.x.clone(), y: point.y.clone() };
+        let mut ahead = point.x.clone();
+        let (mut best, mut weight, mut count) = (0.0f64, 1.0f64, 0u64);
+        let (mut error_at_restart, mut last_error) = (f64::INFINITY, f64::INFINITY);
+        let mut done = 0;
+        let mut stale = 0;
+        let mut solution = point.x.clone();
+        while done < iterations && best < enough && stale < 60 {
+            for _ in 0..40 {
+                self.iterate(&mut point, &mut ahead, weight);
+                point.x.iter().zip(&mut sum.x).for_each(|(x, sum)| *sum += x);
+                point.y.iter().zip(&mut sum.y).for_each(|(y, sum)| *sum += y);
+            }
+            count += 40;
+            done += 40;
+            let mean = |sum: &[f64]| -> Vec<f64> { sum.iter().map(|s| s / count as f64).collect() };
+            let average = Point { x: mean(&sum.x), y: mean(&sum.y) };
+            let (here, there) = (self.bound(&point.y), self.bound(&average.y));
+            let new = best.max(here).max(there);
+            stale = if new > best + 1e-5 * self.unit.max(best) { 0 } else { stale + 1 };
+            best = new;
+            let (error_here, error_there) = (self.error(&point, here, weight), self.error(&average, there, weight));
+            let to_average = error_there < error_here;
+            let error = error_here.min(error_there);
+            solution.clone_from(if to_average { &average.x } else { &point.x });
+            if Instant::now() >= deadline {
+                break;
+            }
+            let restart = error < 0.2 * error_at_restart
+                || error < 0.8 * error_at_restart && error > last_error
+                || count * 3 > done;
+            last_error = error;
+            if restart && count >= 80 {
+                if to_average {
+                    point = average;
+                }
+                let (dx, dy) = (point.distance(&origin, false), point.distance(&origin, true));
+                if dx > 1e-12 && dy > 1e-12 {
+                    weight = (0.5 * (dy / dx).ln() + 0.5 * weight.ln()).exp().clamp(1e-5, 1e5);
+                }
+                origin = Point { x: point.x.clone(), y: point.y.clone() };
+                sum.x.fill(0.0);
+                sum.y.fill(0.0);
+                count = 0;
+                error_at_restart = error;
+                last_error = f64::INFINITY;
+            }
+        }
+        (best, solution)
+    }
+}

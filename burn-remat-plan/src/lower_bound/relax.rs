@@ -1,0 +1,217 @@
+//! Builds the linear program of [`lower_bound`](super::lower_bound()).
+
+use super::pdhg::{Program, Row};
+use crate::graph::{Graph, OpId, ValueId};
+use crate::sequence::plan_of;
+use crate::simulate::simulate;
+
+/// The least cost of running every op once.
+pub(super) fn first_computations(graph: &Graph) -> f64 {
+    graph.ops().iter().map(least_cost).sum()
+}
+
+fn least_cost(op: &crate::graph::Op) -> f64 {
+    op.alternatives.iter().map(|a| a.cost).fold(op.cost, f64::min)
+}
+
+fn least_scratch(op: &crate::graph::Op) -> u64 {
+    op.alternatives.iter().map(|a| a.scratch_bytes).fold(op.scratch_bytes, u64::min)
+}
+
+/// The ops during which the store-all schedule exceeds the budget, with the excess, in execution order.
+pub(super) fn crowded_moments(graph: &Graph, budget: u64) -> Vec<(OpId, u64)> {
+    let plan = plan_of(graph, &(0..graph.ops().len()).collect::<Vec<_>>());
+    let timeline = simulate(graph, &plan);
+    let steps = plan.steps.iter().zip(&timeline.bytes);
+    steps
+        .filter_map(|(step, &bytes)| Some((step.op()?, bytes.checked_sub(budget).filter(|&excess| excess > 0)?)))
+        .collect()
+}
+
+/// About `count` of the crowded moments: the most crowded of each of `count` equal parts.
+pub(super) fn spread(crowded: &[(OpId, u64)], count: usize) -> Vec<OpId> {
+    let size = crowded.len().div_ceil(count).max(1);
+    crowded
+        .chunks(size)
+        .filter_map(|part| part.iter().max_by_key(|&&(op, excess)| (excess, std::cmp::Reverse(op))).map(|&(op, _)| op))
+        .collect()
+}
+
+const NONE: u32 = u32::MAX;
+
+pub(super) struct Relaxation {
+    pub program: Program,
+    keep: Vec<Vec<u32>>,
+}
+
+struct Builder<'g> {
+    graph: &'g Graph,
+    inputs: Vec<Vec<ValueId>>,
+    program: Program,
+    moments: Vec<OpId>,
+    /// Per moment and value: the variable `keep`, `FIXED` where it is certain, `NONE` where the value cannot matter.
+    keep: Vec<Vec<u32>>,
+    /// Per interval behind a moment and op: the variable `again`.
+    again: Vec<Vec<u32>>,
+}
+
+const FIXED: u32 = u32::MAX - 1;
+
+impl Relaxation {
+    pub fn new(graph: &Graph, budget: u64, moments: &[OpId]) -> Self {
+        let inputs = graph
+            .ops()
+            .iter()
+            .map(|op| {
+                let shared = |v: &&ValueId| op.alternatives.iter().all(|a| a.inputs.binary_search(v).is_ok());
+                op.inputs.iter().filter(shared).copied().collect()
+            })
+            .collect();
+        let mut builder = Builder {
+            graph,
+            inputs,
+            program: Program::default(),
+            moments: moments.to_vec(),
+            keep: Vec::new(),
+            again: Vec::new(),
+        };
+        for at in 0..moments.len() {
+            builder.columns(at);
+        }
+        for at in 0..moments.len() {
+            builder.memory(at, budget);
+            builder.interval(at);
+        }
+        Self { program: builder.program, keep: builder.keep }
+    }
+
+    /// To which part each value is kept at the first moment of a solution.
+    pub fn kept(&self, solution: &[f64]) -> Vec<f64> {
+        let part = |&column: &u32| match column {
+            NONE => 0.0,
+            FIXED => 1.0,
+            column => solution[column as usize],
+        };
+        self.keep[0].iter().map(part).collect()
+    }
+
+    pub fn entries(&self) -> usize {
+        self.program.entries()
+    }
+}
+
+impl Builder<'_> {
+    fn produced_before(&self, value: ValueId, moment: OpId) -> bool {
+        self.graph.producer(value).is_none_or(|op| op < moment)
+    }
+
+    /// Creates the variables of a moment and of the interval behind it.
+    fn columns(&mut self, at: usize) {
+        let moment = self.moments[at];
+        let ops = self.graph.ops();
+        // Values that the first computations from the moment on may profit from.
+        let mut useful = vec![false; self.graph.values().len()];
+        for &value in self.graph.results() {
+            useful[value] = true;
+        }
+        let mut direct = useful.clone();
+        for inputs in &self.inputs[moment..] {
+            for &value in inputs {
+                useful[value] = true;
+                direct[value] = true;
+            }
+        }
+        let mut again = vec![NONE; ops.len()];
+        for id in (0..moment).rev() {
+            if ops[id].recomputable && ops[id].outputs.iter().any(|&v| useful[v]) {
+                for &value in &self.inputs[id] {
+                    useful[value] = true;
+                }
+                // The alternatives may need other inputs, which then count as free.
+                again[id] = self.program.column(least_cost(&ops[id]));
+            }
+        }
+        let mut keep = vec![NONE; useful.len()];
+        for value in 0..useful.len() {
+            if !useful[value] || !self.produced_before(value, moment) {
+                continue;
+            }
+            let root = self.graph.producer(value).is_none_or(|op| !ops[op].recomputable);
+            let certain = self.graph.bytes(value) == 0
+                || root && direct[value]
+                || self.inputs[moment].binary_search(&value).is_ok();
+            keep[value] = if certain { FIXED } else { self.program.column(0.0) };
+        }
+        self.keep.push(keep);
+        self.again.push(again);
+    }
+
+    fn memory(&mut self, at: usize, budget: u64) {
+        let op = &self.graph.ops()[self.moments[at]];
+        let mut held =
+            self.graph.constant_bytes() as f64 + self.graph.bytes_of(&op.outputs) as f64 + least_scratch(op) as f64;
+        let mut row = Row::default();
+        for (value, &keep) in self.keep[at].iter().enumerate() {
+            match keep {
+                NONE => {}
+                FIXED => held += self.graph.bytes(value) as f64,
+                column => row.push(column, -(self.graph.bytes(value) as f64)),
+            }
+        }
+        self.program.row(row, held - budget as f64);
+    }
+
+    /// Adds: kept at the moment, or computed again in the interval behind it, is at least `user` (a variable) plus
+    /// `constant`.
+    fn available(&mut self, at: usize, value: ValueId, user: Option<u32>, constant: f64) {
+        let keep = self.keep[at][value];
+        if keep == FIXED || !self.produced_before(value, self.moments[at]) {
+            return;
+        }
+        let mut row = Row::default();
+        if keep != NONE {
+            row.push(keep, 1.0);
+        }
+        if let Some(op) = self.graph.producer(value)
+            && self.again[at][op] != NONE
+        {
+            row.push(self.again[at][op], 1.0);
+        }
+        if let Some(user) = user {
+            row.push(user, -1.0);
+        }
+        self.program.row(row, constant);
+    }
+
+    fn interval(&mut self, at: usize) {
+        let next = self.moments.get(at + 1).copied();
+        let end = next.unwrap_or(self.graph.ops().len());
+        let mut direct: Vec<ValueId> = self.inputs[self.moments[at] + 1..end].iter().flatten().copied().collect();
+        if next.is_none() {
+            direct.extend_from_slice(self.graph.results());
+        }
+        direct.sort_unstable();
+        direct.dedup();
+        for value in direct {
+            self.available(at, value, None, 1.0);
+        }
+        for id in 0..self.again[at].len() {
+            let again = self.again[at][id];
+            if again != NONE {
+                for value in self.inputs[id].clone() {
+                    self.available(at, value, Some(again), 0.0);
+                }
+            }
+        }
+        if next.is_some() {
+            for value in 0..self.graph.values().len() {
+                match self.keep[at + 1][value] {
+                    NONE => {}
+                    FIXED if self.graph.bytes(value) == 0 => {}
+                    FIXED => self.available(at, value, None, 1.0),
+                    column => self.available(at, value, Some(column), 0.0),
+                }
+            }
+        }
+    }
+}
