@@ -1,11 +1,11 @@
 //! Rematerialization planning: which results of a training step to keep and which to compute again.
 //!
 //! The crate is a pure function of data. A [`Graph`] (operations in execution order, values with sizes) or a
-//! [`Chain`](chain::Chain) of stages, a budget in bytes and a [`Planner`] give a [`Plan`]: a flat list of steps,
+//! [`Chain`] of stages, a budget in bytes and a [`Planner`] give a [`Plan`]: a flat list of steps,
 //! *compute this op* and *evict this value*, that never holds more than the budget. It knows nothing of tensors, of
 //! devices or of Burn.
 //!
-//! Data flows one way: a file or a trace becomes a [`Graph`]; a planner turns it into an [`Outcome`]; [`simulate`]
+//! Data flows one way: a file or a trace becomes a [`Graph`]; a planner turns it into an [`Outcome`]; [`simulate()`]
 //! tells what a plan costs; [`check`](check::check) decides, sharing no code with any of them, whether a plan is valid.
 
 pub mod chain;

@@ -6,7 +6,7 @@
 //!   one shape each, with a depth.
 //! - **Published networks** ([`vgg16`], [`vgg19`], [`mobilenet`], [`resnet50`], [`unet416x608`], [`densenet161`]): layer
 //!   tables from the papers, on 224x224 images (416x608 for U-Net, as in Checkmate).
-//! - **Nasty cases** ([`random_graph`]): every feature that a graph may have, zero sizes and costs included, for tests.
+//! - **Nasty cases** ([`random_graph`], [`random_training_graph`], [`random_chain`]): every feature that a graph may have, zero sizes and costs included, for tests.
 //!
 //! The first two are described layer by layer ([`net`]) and lowered to a graph ([`lower`]) for the
 //! forward pass alone or for a whole training step. Costs are floating-point operations (a multiply-add counts two),
@@ -21,6 +21,7 @@
 //! # Ok::<(), burn_remat_plan::generate::GenerateError>(())
 //! ```
 
+mod chains;
 mod families;
 pub mod lower;
 pub mod net;
@@ -28,6 +29,7 @@ mod nets;
 mod nets_large;
 mod random;
 
+pub use chains::random_chain;
 pub use families::{dense, inception, linear, random, residual, unet};
 pub use nets::{mobilenet, unet416x608, vgg16, vgg19};
 pub use nets_large::{densenet161, resnet50};
