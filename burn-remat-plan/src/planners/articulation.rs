@@ -6,7 +6,7 @@
 //! Method: an op is a candidate when no forward op behind it uses a value made before it; one pass with the furthest
 //! use finds them all. `ap-sqrt` takes every √k-th of the k candidates, `ap-greedy` those at which the outputs since
 //! the last checkpoint exceed a segment budget b, with a search over b. The cheapest recomputation for the
-//! checkpoints follows from the graph ([`segments`](super::segments)).
+//! checkpoints follows from the graph (`segments`).
 //!
 //! Departures: the paper looks for cut vertices of the undirected graph. The test here asks for what it wants them
 //! for, in the order of execution: it leaves out a vertex that merely cuts off a dead end or a second source, and

@@ -5,7 +5,7 @@
 //!
 //! Method: `chen-sqrt` makes every √n-th op a checkpoint. `chen-greedy` walks along the path and places a checkpoint
 //! whenever the outputs since the last one exceed a segment budget b; the search over b gives it its range of memory
-//! needs, and the cheapest plan that fits is taken. [`segments`](super::segments) turns checkpoints into plans.
+//! needs, and the cheapest plan that fits is taken. `segments` turns checkpoints into plans.
 //!
 //! Departures: the last segment is not computed twice, a checkpoint is evicted after its last use, √n is tried rounded
 //! down and up, and a budget in which everything can be kept gives the store-all plan. A graph whose forward pass is
