@@ -4,13 +4,14 @@
 //! the one with the largest
 //!
 //! ```text
-//!     bytes x age / cost^2
+//!     bytes^2 x age / cost
 //! ```
 //!
 //! where age counts operations since the last use and cost is the measured time of every recipe that would have to run
 //! to bring the storage back, evicted ancestors included. The family is that of dynamic tensor rematerialization
-//! (Kirisame et al.), which divides by the cost once. Bytes alone or bytes and age alone evict gradients and are
-//! ruinous; squaring the cost spares long chains.
+//! (Kirisame et al.), which has bytes to the first power. The square was measured: it favours few large buffers over
+//! many small ones, and so takes fewer and cheaper recomputations on transformers at the same budget, and no more on
+//! convolutional networks. Bytes alone, or bytes and age alone, evict gradients and are ruinous.
 //!
 //! Scores are computed for all candidates in one pass and used for a few evictions before they are computed anew, so a
 //! call costs O(storages x chain) per [`BATCH`] evictions, with chains cut off at [`CHAIN_LIMIT`] recipes.
@@ -134,7 +135,7 @@ impl<B: RematBackend> Engine<B> {
         let age = (1 + self.clock - used) as f64;
         let cost = self.chain_cost(key).max(1) as f64;
         let bytes = self.storages.get(key).bytes as f64;
-        bytes * age / (cost * cost)
+        bytes * bytes * age / cost
     }
 
     /// Time to bring a storage back if it were evicted now.

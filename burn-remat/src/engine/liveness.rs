@@ -49,7 +49,8 @@ impl<B: RematBackend> Engine<B> {
         } else if tensor.recipe.is_some() {
             self.release(key);
         } else if !self.is_worth_keeping(key) {
-            self.cut(key);
+            // Nothing is brought back here: this may run while something else is.
+            self.cut(key, false);
         }
     }
 
@@ -66,8 +67,35 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,
-    /// if one of them is not resident.
-    pub(super) fn cut(&mut self, root: TensorKey) -> bool {
+    /// if that is not possible or not worth it.
+    ///
+    /// With `bring_back`, evicted descendants are computed first where they are no larger than the root itself, or where
+    /// the budget has proved too small anyway: keeping the root beside its successor would then only add to what is held.
+    pub(super) fn cut(&mut self, root: TensorKey, bring_back: bool) -> bool {
+        let Some(frontier) = self.live_descendants(root) else { return false };
+        let evicted = |engine: &Self, key: TensorKey| engine.tensors[key].storage.is_none();
+        let missing: u64 = frontier.iter().filter(|&&key| evicted(self, key)).map(|&key| self.tensors[key].bytes).sum();
+        let worth_it = bring_back && (missing <= self.tensors[root].bytes || self.overrun > 0);
+        if missing > 0 && !worth_it {
+            return false;
+        }
+        let mut whole = true;
+        for &key in &frontier {
+            self.tensors[key].pins += 1;
+            whole &= self.ensure(key).is_ok();
+        }
+        for key in frontier {
+            if whole {
+                self.make_root(key);
+            }
+            self.unpin(key);
+        }
+        self.collect();
+        whole
+    }
+
+    /// The live tensors that would need `root` to be computed again; `None` while a computation is under way there.
+    fn live_descendants(&mut self, root: TensorKey) -> Option<Vec<TensorKey>> {
         self.walk += 1;
         let mut stack: Vec<RecipeKey> = self.tensors[root].dependents.to_vec();
         let mut frontier = Vec::new();
@@ -79,22 +107,15 @@ impl<B: RematBackend> Engine<B> {
             for &output in recipe.outputs.iter().flatten() {
                 let tensor = &self.tensors[output];
                 if tensor.alive {
-                    if tensor.storage.is_none() {
-                        return false;
-                    }
                     frontier.push(output);
                 } else if tensor.pins > 0 {
-                    return false;
+                    return None;
                 } else {
                     stack.extend_from_slice(&tensor.dependents);
                 }
             }
         }
-        for tensor in frontier {
-            self.make_root(tensor);
-        }
-        self.collect();
-        true
+        Some(frontier)
     }
 
     /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.

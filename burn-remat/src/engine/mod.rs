@@ -296,7 +296,7 @@ impl<B: RematBackend> Engine<B> {
         for &key in consumed.iter() {
             let tensor = &self.tensors[key];
             if tensor.recipe.is_none() && !tensor.dependents.is_empty() {
-                self.cut(key);
+                self.cut(key, true);
             }
         }
         let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();

@@ -113,6 +113,9 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
     if let Some(report) = &budgeted.report {
         print_verdict(report, identical, budgeted.run.median_ms() / store_all.run.median_ms());
     }
+    if let Some(report) = &budgeted.report {
+        log::info!("the remat device:\n{report}");
+    }
     if let Some(file) = &arguments.json {
         let json = to_json(arguments, budget, &plain, &store_all, &budgeted, identical);
         std::fs::write(file, json).map_err(|error| format!("--json {}: {error}", file.display()))?;
