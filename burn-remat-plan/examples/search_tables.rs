@@ -1,45 +1,148 @@
-//! Prints how `search` does on graphs with known results.
+//! Tables of how `search` does, in Markdown.
 //!
-//! `cargo run --release -p burn-remat-plan --example search_tables -- FOLDER [SECONDS] [NAME]`
+//! `cargo run --release -p burn-remat-plan --example search_tables -- known FOLDER [SECONDS]`: graphs with known results;
+//! `.. -- generated [SECONDS]`: six networks at six budgets; `.. -- large [SECONDS]`: thousands of ops;
+//! `.. -- ablation FOLDER [MOVES]`: what each part contributes, at equal numbers of moves.
 
+use std::error::Error;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use burn_remat_plan::planners::search::Search;
-use burn_remat_plan::{Graph, Request, minimum, solve};
+use burn_remat_plan::generate::{Options, by_name};
+use burn_remat_plan::planners::search::{Part, Search};
+use burn_remat_plan::sequence::plan_of;
+use burn_remat_plan::{Graph, Outcome, Request, minimum, simulate, solve};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next().ok_or("usage: search_tables FOLDER [SECONDS] [NAME]")?;
-    let seconds: f64 = arguments.next().map_or(Ok(10.0), |text| text.parse())?;
-    let only = arguments.next();
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn run(search: Search, graph: &Graph, budget: u64, seconds: f64) -> Result<Outcome> {
+    let mut request = Request::new(budget);
+    request.time_limit = Duration::from_secs_f64(seconds);
+    Ok(solve(&search, graph, &request)?.outcome)
+}
+
+fn gap(outcome: &Outcome) -> f64 {
+    100.0 * (outcome.makespan / outcome.lower_bound.unwrap_or(0.0) - 1.0)
+}
+
+/// Budget, Gurobi's cost and the best known cost.
+type Case = (u64, f64, f64);
+
+/// A network and its cases.
+fn cases(folder: &str, name: &str) -> Result<(Graph, Vec<Case>)> {
+    let graph = Graph::read(Path::new(folder).join(format!("{name}.graph.json")))?;
+    let text = std::fs::read_to_string(Path::new(folder).join(format!("{name}.reference.json")))?;
+    let reference: serde_json::Value = serde_json::from_str(&text)?;
+    let mut cases = Vec::new();
+    for case in reference["cases"].as_array().ok_or("no cases")? {
+        let cost = |key: &str| case[key].as_f64().ok_or("no cost");
+        cases.push((case["budget_bytes"].as_u64().ok_or("no budget")?, cost("gurobi_cost")?, cost("best_known_cost")?));
+    }
+    Ok((graph, cases))
+}
+
+const KNOWN: [&str; 4] = ["vgg16", "unet", "mobilenet_v2", "resnet50"];
+
+fn known(folder: &str, seconds: f64) -> Result<()> {
     println!("| graph | budget | Gurobi | best known | search | difference | lower bound | gap |");
     println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
-    for name in ["vgg16", "unet", "mobilenet_v2", "resnet50"] {
-        if only.as_ref().is_some_and(|only| only != name) {
-            continue;
-        }
-        let graph = Graph::read(Path::new(&folder).join(format!("{name}.graph.json")))?;
-        let text = std::fs::read_to_string(Path::new(&folder).join(format!("{name}.reference.json")))?;
-        let reference: serde_json::Value = serde_json::from_str(&text)?;
-        let start = std::time::Instant::now();
-        let least = minimum(&graph);
-        eprintln!("{name}: minimum {} to {} in {:?}", least.lower_bound, least.achieved, start.elapsed());
-        for case in reference["cases"].as_array().ok_or("no cases")? {
-            let budget = case["budget_bytes"].as_u64().ok_or("no budget")?;
-            let known = case["best_known_cost"].as_f64().ok_or("no cost")?;
-            let gurobi = case["gurobi_cost"].as_f64().ok_or("no cost")?;
-            let mut request = Request::new(budget);
-            request.time_limit = Duration::from_secs_f64(seconds);
-            let outcome = solve(&Search::default(), &graph, &request)?.outcome;
-            let bound = outcome.lower_bound.unwrap_or(0.0);
+    for name in KNOWN {
+        let (graph, cases) = cases(folder, name)?;
+        for (budget, gurobi, known) in cases {
+            let outcome = run(Search::default(), &graph, budget, seconds)?;
+            let (makespan, bound) = (outcome.makespan, outcome.lower_bound.unwrap_or(0.0));
             println!(
-                "| {name} | {budget} | {gurobi} | {known} | {} | {:+} | {bound:.0} | {:.2}% |",
-                outcome.makespan,
-                outcome.makespan - known,
-                100.0 * (outcome.makespan / bound - 1.0)
+                "| {name} | {budget} | {gurobi} | {known} | {makespan} | {:+} | {bound:.0} | {:.2}% |",
+                makespan - known,
+                gap(&outcome)
             );
         }
     }
     Ok(())
+}
+
+fn store_all(graph: &Graph) -> (u64, f64) {
+    let timeline = simulate(graph, &plan_of(graph, &(0..graph.ops().len()).collect::<Vec<_>>()));
+    (timeline.peak_bytes, timeline.makespan)
+}
+
+fn generated(seconds: f64) -> Result<()> {
+    println!("| graph | ops | budget, % of store-all | overhead | gap to bound |");
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    for name in ["vgg16", "vgg19", "unet416x608", "mobilenet", "resnet50", "densenet161"] {
+        let graph = by_name(name, &Options { batch: 32, ..Options::default() })?;
+        let (peak, makespan) = store_all(&graph);
+        let least = minimum(&graph);
+        for step in 0..6 {
+            let budget = least.achieved + (peak - least.achieved) / 5 * step;
+            let outcome = run(Search::default(), &graph, budget, seconds)?;
+            let part = 100.0 * budget as f64 / peak as f64;
+            let overhead = 100.0 * (outcome.makespan / makespan - 1.0);
+            println!("| {name} | {} | {part:.1} | {overhead:.2}% | {:.2}% |", graph.ops().len(), gap(&outcome));
+        }
+    }
+    Ok(())
+}
+
+fn large(seconds: f64) -> Result<()> {
+    println!("| ops | minimum found in | budget, % of store-all | overhead | gap to bound | time |");
+    println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
+    for depth in [250, 1000] {
+        let graph = by_name("residual", &Options { depth, ..Options::default() })?;
+        let (peak, makespan) = store_all(&graph);
+        let start = Instant::now();
+        let least = minimum(&graph);
+        let minimum_took = start.elapsed();
+        let budget = least.achieved + (peak - least.achieved) / 3;
+        let start = Instant::now();
+        let outcome = run(Search::default(), &graph, budget, seconds)?;
+        println!(
+            "| {} | {minimum_took:.1?} | {:.1} | {:.2}% | {:.2}% | {:.1?} |",
+            graph.ops().len(),
+            100.0 * budget as f64 / peak as f64,
+            100.0 * (outcome.makespan / makespan - 1.0),
+            gap(&outcome),
+            start.elapsed()
+        );
+    }
+    Ok(())
+}
+
+fn ablation(folder: &str, moves: u64) -> Result<()> {
+    let search = Search::default().with_iterations(moves);
+    let variants = [
+        ("all parts", search),
+        ("without hints", search.without(Part::Hints)),
+        ("without swaps", search.without(Part::Swaps)),
+        ("without shifts", search.without(Part::Shifts)),
+        ("without merges", search.without(Part::Merges)),
+    ];
+    println!("| variant | {} |", KNOWN.join(" | "));
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    for (label, search) in variants {
+        print!("| {label} |");
+        for name in KNOWN {
+            let (graph, cases) = cases(folder, name)?;
+            let mut excess = 0.0;
+            for &(budget, _, known) in &cases {
+                excess += run(search, &graph, budget, 600.0)?.makespan / known - 1.0;
+            }
+            print!(" {:+.3}% |", 100.0 * excess / cases.len() as f64);
+        }
+        println!();
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default: f64| arguments.get(at).map_or(Ok(default), |text| text.parse::<f64>());
+    let usage = "usage: search_tables known|generated|large|ablation [FOLDER] [SECONDS or MOVES]";
+    match arguments.first().map(String::as_str) {
+        Some("known") => known(arguments.get(1).ok_or(usage)?, number(2, 10.0)?),
+        Some("generated") => generated(number(1, 10.0)?),
+        Some("large") => large(number(1, 10.0)?),
+        Some("ablation") => ablation(arguments.get(1).ok_or(usage)?, number(2, 300_000.0)? as u64),
+        _ => Err(usage.into()),
+    }
 }

@@ -192,9 +192,11 @@ fn upper_half(graph: &Graph, lower: u64) -> (Plan, u64) {
     let mut low = lower;
     let mut probe = lower;
     let mut rounds = 0;
-    while low < high && rounds < 25 {
+    // Passes over large graphs take long.
+    let (most_rounds, most_policies) = if graph.ops().len() > 4000 { (10, 1) } else { (25, 3) };
+    let policies = &[(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)][..most_policies];
+    while low < high && rounds < most_rounds {
         rounds += 1;
-        let policies = [(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)];
         let found = policies
             .iter()
             .find_map(|&(cost, distance)| construct(graph, probe, Policy { cost, distance, step_limit }));

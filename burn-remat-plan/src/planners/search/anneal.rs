@@ -51,6 +51,14 @@ impl Random {
 /// Most computations that one move may insert.
 const LONGEST_CHAIN: usize = 80;
 
+/// Parts of the walk that are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Without {
+    pub swap: bool,
+    pub shift: bool,
+    pub merge: bool,
+}
+
 pub(crate) struct Walk<'p, 'g> {
     pub state: State<'p, 'g>,
     pub random: Random,
@@ -58,6 +66,8 @@ pub(crate) struct Walk<'p, 'g> {
     /// Values that are worth evicting.
     evictable: Vec<ValueId>,
     pub best: Option<(f64, Vec<OpId>)>,
+    /// Parts left out, for ablations.
+    pub without: Without,
     within: u32,
     tried: u32,
 }
@@ -76,7 +86,16 @@ impl<'p, 'g> Walk<'p, 'g> {
         let costs: f64 = graph.ops().iter().map(|op| op.cost).sum();
         let bytes: f64 = (0..graph.values().len()).map(|v| problem.bytes(v) as f64).sum();
         let weight = 20.0 * costs / (bytes.max(1.0) * graph.ops().len() as f64);
-        let mut walk = Self { state, random: Random::new(seed), weight, evictable, best: None, within: 0, tried: 0 };
+        let mut walk = Self {
+            state,
+            random: Random::new(seed),
+            weight,
+            evictable,
+            best: None,
+            without: Without::default(),
+            within: 0,
+            tried: 0,
+        };
         walk.note_best();
         walk
     }
@@ -111,7 +130,13 @@ impl<'p, 'g> Walk<'p, 'g> {
 
     fn one(&mut self, temperature: f64) {
         let (cost, over) = (self.state.cost, self.state.over);
-        let kind = self.random.below(100);
+        let mut kind = self.random.below(100);
+        if self.without.shift && kind >= 85 {
+            kind = self.random.below(85);
+        }
+        if self.without.swap && (50..85).contains(&kind) {
+            kind = self.random.below(50);
+        }
         let repeats = !self.state.repeats().is_empty();
         let done = if !repeats {
             self.evict(temperature)
@@ -220,6 +245,7 @@ impl<'p, 'g> Walk<'p, 'g> {
         // An earlier merge may have removed it with all that it served.
         let Some(at) = instances.iter().position(|&i| i == instance) else { return };
         if let Some(&next) = instances.get(at + 1)
+            && !self.without.merge
             && self.random.chance(0.6)
         {
             self.discard(next);
@@ -295,25 +321,24 @@ impl<'p, 'g> Walk<'p, 'g> {
         true
     }
 
-    /// Removes repeats, dearest first, as long as the order stays within the budget.
+    /// Removes repeats, dearest first, where that takes the order no further over the budget.
     pub fn polish(&mut self) {
-        loop {
-            let mut repeats = self.state.repeats().to_vec();
-            let ops = self.state.problem.graph.ops();
-            repeats.sort_by(|&a, &b| ops[self.state.op(b)].cost.total_cmp(&ops[self.state.op(a)].cost).then(a.cmp(&b)));
-            let mut removed = false;
-            for instance in repeats {
-                let over = self.state.over;
-                self.discard(instance);
-                if self.state.over <= over {
-                    self.state.commit();
-                    removed = true;
-                    break;
-                }
-                self.state.undo();
+        let ops = self.state.problem.graph.ops();
+        let mut repeats: Vec<(OpId, Instance)> =
+            self.state.repeats().iter().map(|&instance| (self.state.op(instance), instance)).collect();
+        repeats.sort_by(|a, b| ops[b.0].cost.total_cmp(&ops[a.0].cost).then(a.cmp(b)));
+        for (op, instance) in repeats {
+            // It may have gone with one that it served.
+            if !self.state.instances(op).contains(&instance) {
+                continue;
             }
-            if !removed {
-                break;
+            let (cost, over) = (self.state.cost, self.state.over);
+            self.discard(instance);
+            if self.state.over <= over {
+                self.state.commit();
+            } else {
+                self.state.undo();
+                self.state.cost = cost;
             }
         }
         self.note_best();

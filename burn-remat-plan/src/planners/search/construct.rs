@@ -39,6 +39,15 @@ pub(crate) fn construct(graph: &Graph, budget: u64, policy: Policy) -> Option<Ve
     Some(pass.order)
 }
 
+/// `powf` with the usual exponents taken out: this is the innermost loop.
+fn power(base: f64, exponent: f64) -> f64 {
+    match exponent {
+        0.0 => 1.0,
+        1.0 => base,
+        _ => base.powf(exponent),
+    }
+}
+
 const NEVER: usize = usize::MAX;
 
 struct Pass<'g> {
@@ -215,8 +224,8 @@ impl<'g> Pass<'g> {
             }
             let next = self.next_use(value);
             let distance = if next == NEVER { self.graph.ops().len() * 2 } else { next - self.now.min(next) } + 1;
-            let score = (self.cost_to_recover(value) + 1e-9).powf(self.policy.cost)
-                / (bytes as f64 * (distance as f64).powf(self.policy.distance));
+            let score = power(self.cost_to_recover(value) + 1e-9, self.policy.cost)
+                / (bytes as f64 * power(distance as f64, self.policy.distance));
             if best.is_none_or(|(least, id)| (score, value) < (least, id))
                 && (!self.lost_root || next == NEVER && !self.needed_somewhere(value) || self.can_do_without(value))
             {

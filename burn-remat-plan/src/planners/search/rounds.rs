@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::anneal::Walk;
+use super::anneal::{Walk, Without};
 use super::state::{Problem, State};
 use crate::graph::OpId;
 
@@ -69,20 +69,23 @@ impl Clock {
 pub(super) type Found = (f64, Vec<OpId>);
 
 /// Walks with `threads` threads, the first round from `starts` in turn. `aside` runs on the last thread before it
-/// walks.
+/// walks; `report` hears of the best cost after each round.
 pub(super) fn walk(
     problem: &Problem<'_>,
     clock: &Clock,
     starts: &[Vec<OpId>],
-    (seed, threads): (u64, usize),
+    (seed, threads, without): (u64, usize, Without),
     aside: impl Fn() + Sync,
+    report: impl Fn(f64),
 ) -> Option<Found> {
     let mut walks: Vec<(Walk<'_, '_>, u64)> = (0..threads)
         .map(|thread| {
             // The hint to the cooler threads, and to a lone one.
             let start = &starts[if threads == 1 { 0 } else { (thread + 1) % starts.len() }];
             let seed = seed.wrapping_mul(1_000_003).wrapping_add(thread as u64);
-            (Walk::new(State::new(problem, start), seed), 0)
+            let mut walk = Walk::new(State::new(problem, start), seed);
+            walk.without = without;
+            (walk, 0)
         })
         .collect();
     let mut best: Option<Found> = None;
@@ -109,6 +112,9 @@ pub(super) fn walk(
         });
         let found = walks.iter().filter_map(|(walk, _)| walk.best.clone());
         best = best.into_iter().chain(found).min_by(|a, b| a.0.total_cmp(&b.0));
+        if let Some((cost, _)) = best {
+            report(cost);
+        }
     }
     log::debug!(
         "search: {} moves, best {:?}",
