@@ -17,7 +17,8 @@ pub struct RematReport {
     pub budget: Budget,
     /// The budget in force; `None` while unlimited, or while the first step is measured.
     pub budget_bytes: Option<u64>,
-    /// Most bytes of tensors held at once, views and in-place results counted once.
+    /// Most bytes of tensors held at once, views and in-place results counted once. Where the budget is a share of the
+    /// first step, the first step, which runs without a limit, is left out.
     pub peak_bytes: u64,
     /// The operation during which that was.
     pub peak_op: Option<String>,
@@ -41,7 +42,8 @@ pub struct RematReport {
     pub steps: u64,
     /// Steps that held more than the budget at some point.
     pub steps_over_budget: u64,
-    /// Most bytes that one operation needed at once without any of them being evictable: no smaller budget can hold.
+    /// Most bytes that one operation needed at once without any of them being evictable; over budget, the least with which
+    /// the run went on. No budget below it can hold.
     pub floor_bytes: u64,
     /// The operation that sets the floor.
     pub floor_op: Option<String>,

@@ -83,8 +83,11 @@ fn quantized_tensors_are_refused() {
 fn a_client_without_the_token_is_refused() {
     let device = Device::flex().remat("1 MiB").unwrap();
     let shown = format!("{device:?}");
-    let start = shown.find("127.0.0.1:").expect("a loopback address");
-    let address: String = shown[start..].chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect();
+    let port: String = shown
+        .split_once("port: Some(")
+        .map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect())
+        .unwrap_or_else(|| panic!("no port in {shown}"));
+    let address = format!("127.0.0.1:{port}");
     for credential in ["", "guess"] {
         let host = RemoteHost::websocket(&format!("ws://{address}")).with_credential(credential);
         assert!(Device::remote_options(&host).init().is_err());

@@ -72,7 +72,7 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         if floor > self.stats.floor.bytes {
-            self.stats.floor = Floor { bytes: floor, kind };
+            self.stats.floor = Floor { bytes: floor, kind: self.serving };
         }
         match self.budget {
             Some(budget) if floor > budget => self.below_floor(budget),
@@ -83,7 +83,7 @@ impl<B: RematBackend> Engine<B> {
     /// Says that the budget cannot be met: once, or as an error if the configuration is strict.
     pub(super) fn below_floor(&mut self, budget: u64) -> Result<(), Failure> {
         let floor = self.stats.floor.bytes;
-        let op = self.names.get(&self.stats.floor.kind).map_or("an upload", String::as_str);
+        let op = self.names.get(&self.stats.floor.kind).map_or("reading or uploading a tensor", String::as_str);
         let message = format!(
             "the budget of {budget} bytes is below the floor: `{op}` needs {floor} bytes at once that cannot be evicted. \
              Set a budget of at least {floor} bytes, or make the batch smaller."

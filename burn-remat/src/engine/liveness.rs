@@ -72,7 +72,7 @@ impl<B: RematBackend> Engine<B> {
     /// With `bring_back`, evicted descendants are computed first where they are no larger than the root itself, or where
     /// the budget has proved too small anyway: keeping the root beside its successor would then only add to what is held.
     pub(super) fn cut(&mut self, root: TensorKey, bring_back: bool) -> bool {
-        let Some(frontier) = self.live_descendants(root) else { return false };
+        let Some(frontier) = self.live_descendants(self.tensors[root].dependents.to_vec()) else { return false };
         let evicted = |engine: &Self, key: TensorKey| engine.tensors[key].storage.is_none();
         let missing: u64 = frontier.iter().filter(|&&key| evicted(self, key)).map(|&key| self.tensors[key].bytes).sum();
         let worth_it = bring_back && (missing <= self.tensors[root].bytes || self.overrun > 0);
@@ -94,10 +94,11 @@ impl<B: RematBackend> Engine<B> {
         whole
     }
 
-    /// The live tensors that would need `root` to be computed again; `None` while a computation is under way there.
-    fn live_descendants(&mut self, root: TensorKey) -> Option<Vec<TensorKey>> {
+    /// The live tensors that would need one of `recipes` to be computed again; `None` while a computation is under way
+    /// there.
+    fn live_descendants(&mut self, recipes: Vec<RecipeKey>) -> Option<Vec<TensorKey>> {
         self.walk += 1;
-        let mut stack: Vec<RecipeKey> = self.tensors[root].dependents.to_vec();
+        let mut stack = recipes;
         let mut frontier = Vec::new();
         while let Some(at) = stack.pop() {
             let recipe = &mut self.recipes[at];
@@ -181,23 +182,19 @@ impl<B: RematBackend> Engine<B> {
         self.interpreter.register_op(OperationIr::Drop(ir));
     }
 
-    /// Forgets all history recorded before `clock`: what is alive becomes a root, after it has been computed again
-    /// where it was evicted.
+    /// Forgets all history recorded before `clock`: what is alive and rests on it becomes a root, after it has been
+    /// computed again where it was evicted.
     pub(super) fn forget_before(&mut self, clock: u64) {
-        let old: Vec<TensorKey> = self
-            .tensors
-            .iter()
-            .filter(|(_, tensor)| tensor.alive)
-            .filter(|(_, tensor)| tensor.recipe.is_some_and(|recipe| self.recipes[recipe].born < clock))
-            .map(|(key, _)| key)
-            .collect();
-        for &key in &old {
+        let old: Vec<RecipeKey> =
+            self.recipes.iter().filter(|(_, recipe)| recipe.born < clock).map(|(key, _)| key).collect();
+        let Some(frontier) = self.live_descendants(old) else { return };
+        for &key in &frontier {
             self.tensors[key].pins += 1;
             if let Err(failure) = self.ensure(key) {
                 self.fail(key, failure);
             }
         }
-        for key in old {
+        for key in frontier {
             self.make_root(key);
             self.unpin(key);
         }

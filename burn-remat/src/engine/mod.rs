@@ -52,6 +52,9 @@ use table::{Recipe, RecipeKey, Storages, Tensor, TensorKey};
 /// A dead root stays while it is at most one part in this many of what depends on it.
 const KEEP_ROOT_RATIO: u64 = 8;
 
+/// Recorded operations beyond which the older half is forgotten even without a step boundary.
+const HISTORY_LIMIT: usize = 100_000;
+
 /// Why a tensor has no data.
 type Failure = Arc<str>;
 type Keys = SmallVec<[TensorKey; 4]>;
@@ -106,6 +109,8 @@ pub(crate) struct Engine<B: RematBackend> {
     step: Step,
     stats: Stats,
     names: FxHashMap<u64, String>,
+    /// Kind of the program's operation being served: recomputations are on its account. 0 outside of one.
+    serving: u64,
     /// Operations so far: the unit of age.
     clock: u64,
     /// Mark for graph walks.
@@ -145,6 +150,7 @@ impl<B: RematBackend> Engine<B> {
             step: Step::default(),
             stats: Stats::default(),
             names: FxHashMap::default(),
+            serving: 0,
             clock: 0,
             walk: 0,
             recorded_bytes: 0,
@@ -174,6 +180,10 @@ impl<B: RematBackend> Engine<B> {
         self.clock += 1;
         self.stats.operations += 1;
         let kind = operation_kind(&op);
+        self.serving = kind;
+        if !self.names.contains_key(&kind) {
+            self.names.insert(kind, operation_name(&op));
+        }
         let mut outs: SmallVec<[TensorIr; 2]> = SmallVec::new();
         let mut produced = 0;
         for out in op.outputs() {
@@ -187,14 +197,17 @@ impl<B: RematBackend> Engine<B> {
         for &input in &inputs {
             self.tensors[input].pins += 1;
         }
+        let reads_updated = |key: &TensorKey| self.tensors[*key].updated && !consumed.contains(key);
+        if inputs.iter().any(reads_updated) && self.detector.read_updated() {
+            self.end_step(self.clock);
+        }
         let dying = consumed.clone();
+        let mut updates = false;
         let done = self.prepare(&op, produced, &inputs, &consumed).and_then(|()| {
             let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
+            updates = !recordable && self.is_update(&consumed, &outs);
             // Boxed: an operation is large, and is moved often.
             let kept = recordable.then(|| Box::new(op.clone()));
-            if !self.names.contains_key(&kind) {
-                self.names.insert(kind, operation_name(&op));
-            }
             let views = is_view(&op);
             let cost_ns = self.run(op, seed, kind)?;
             Ok((kept, seed, cost_ns, views))
@@ -207,6 +220,12 @@ impl<B: RematBackend> Engine<B> {
                     outs.into_iter().map(|ir| self.insert(ir, kind, None)).collect();
                 if let Some(op) = kept {
                     self.record(op, &inputs, &outputs, seed, cost_ns);
+                }
+                if updates {
+                    self.detector.update();
+                    for &output in &outputs {
+                        self.tensors[output].updated = true;
+                    }
                 }
                 if let Err(failure) = self.settle(&outputs, &inputs, &consumed, views, kind) {
                     self.remember(&failure);
@@ -231,6 +250,8 @@ impl<B: RematBackend> Engine<B> {
         }
         if let Some(boundary) = self.detector.observe(self.recorded_bytes, self.clock) {
             self.end_step(boundary);
+        } else if self.recipes.len() > HISTORY_LIMIT {
+            self.forget_before(self.clock - HISTORY_LIMIT as u64 / 2);
         }
     }
 
@@ -323,6 +344,14 @@ impl<B: RematBackend> Engine<B> {
         (recordable, seed)
     }
 
+    /// Whether an operation that takes `consumed` replaces a parameter: see `steps.rs`.
+    fn is_update(&self, consumed: &[TensorKey], outs: &[TensorIr]) -> bool {
+        consumed
+            .iter()
+            .map(|&key| &self.tensors[key])
+            .any(|tensor| tensor.recipe.is_none() && tensor.read && outs.iter().any(|out| out.shape == tensor.ir.shape))
+    }
+
     /// Runs an operation on the backend and returns the time it took, in ns.
     #[inline]
     fn run(&mut self, op: OperationIr, seed: Option<u64>, kind: u64) -> Result<u64, Failure> {
@@ -410,6 +439,8 @@ impl<B: RematBackend> Engine<B> {
             pins: 0,
             used: self.clock,
             made_by,
+            read: false,
+            updated: false,
             failure,
         });
         self.index.insert(id, key);
@@ -434,7 +465,9 @@ impl<B: RematBackend> Engine<B> {
             seen: 0,
         });
         for &input in inputs {
-            self.tensors[input].dependents.push(recipe);
+            let tensor = &mut self.tensors[input];
+            tensor.dependents.push(recipe);
+            tensor.read = true;
         }
         for &output in outputs {
             let tensor = &mut self.tensors[output];
@@ -485,7 +518,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// The program says that a step begins here.
     pub fn mark(&mut self) {
-        let first = !std::mem::replace(&mut self.detector.marked, true);
+        let first = self.detector.mark();
         if !(first && self.stats.operations == 0) {
             self.end_step(self.clock + 1);
         }
@@ -514,6 +547,7 @@ impl<B: RematBackend> Engine<B> {
     /// Takes data of the host as tensor `id`.
     pub fn upload(&mut self, id: TensorId, data: TensorData) {
         self.clock += 1;
+        self.serving = 0;
         let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
         let need = tensor_bytes(ir.shape.num_elements(), ir.dtype);
         let done = refuse_quantized(&ir).and_then(|()| {
@@ -585,6 +619,7 @@ impl<B: RematBackend> Engine<B> {
         action: impl FnOnce(&mut Self, TensorIr) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.clock += 1;
+        self.serving = 0;
         refuse_quantized(ir)?;
         let Some(&key) = self.index.get(&ir.id) else {
             return Err(format!("tensor {} is not on this device", ir.id).into());

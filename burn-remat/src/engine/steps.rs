@@ -1,20 +1,34 @@
 //! Where one training step ends and the next begins.
 //!
-//! The program may say so ([`mark`](super::Engine::mark)). Otherwise the engine watches the bytes of live tensors that
-//! were computed (not uploaded, not parameters): they rise through forward and backward and fall to almost nothing when
-//! the optimizer has used the gradients. A boundary is the lowest point after such a fall, recognised once they rise
-//! again. Gradient accumulation without marks makes one step of each cycle that falls this low.
+//! Three signals, the surest first:
+//!
+//! 1. The program says so ([`mark`](super::Engine::mark)).
+//! 2. Parameters are updated: an operation takes a root that recorded operations had read and gives a tensor of the same
+//!    shape. The first operation that reads such a successor begins the next step. This finds optimizer steps, however
+//!    many passes were accumulated into one.
+//! 3. Where nothing is updated in this way (the program keeps the old parameters, say): the bytes of live tensors that
+//!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
+//!    point after such a fall, recognised once they rise again.
 
 /// Fraction of the peak below which a valley counts as the end of a step, and by which it must rise again.
 const FRACTION: f64 = 0.1;
 
-/// Finds valleys in the bytes of computed live tensors.
+/// Finds boundaries by the surest signal that a program has given so far.
 #[derive(Default)]
 pub(super) struct StepDetector {
     peak: u64,
     valley: Option<Valley>,
-    /// Set once the program marks its steps itself.
-    pub marked: bool,
+    source: Source,
+    /// Whether a parameter has been updated since the last boundary.
+    update_pending: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    #[default]
+    Valleys,
+    Updates,
+    Marks,
 }
 
 struct Valley {
@@ -23,9 +37,25 @@ struct Valley {
 }
 
 impl StepDetector {
-    /// Takes one observation; returns the clock of a boundary recognised by it.
+    /// The program marks its steps. Returns whether this is its first mark.
+    pub fn mark(&mut self) -> bool {
+        std::mem::replace(&mut self.source, Source::Marks) != Source::Marks
+    }
+
+    /// A parameter was updated.
+    pub fn update(&mut self) {
+        self.source = self.source.max(Source::Updates);
+        self.update_pending = true;
+    }
+
+    /// An updated parameter is read. Returns whether a step begins with that.
+    pub fn read_updated(&mut self) -> bool {
+        std::mem::take(&mut self.update_pending) && self.source == Source::Updates
+    }
+
+    /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
-        if self.marked {
+        if self.source != Source::Valleys {
             return None;
         }
         self.peak = self.peak.max(bytes);
@@ -102,8 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn marks_switch_the_detector_off() {
-        let mut detector = StepDetector { marked: true, ..StepDetector::default() };
+    fn a_surer_signal_switches_the_others_off() {
+        let mut detector = StepDetector::default();
+        detector.update();
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
+        assert!(detector.read_updated());
+        assert!(!detector.read_updated());
+        assert!(detector.mark());
+        assert!(!detector.mark());
+        detector.update();
+        assert!(!detector.read_updated());
     }
 }

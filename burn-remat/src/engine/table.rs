@@ -37,6 +37,10 @@ pub(super) struct Tensor {
     pub used: u64,
     /// Which kind of operation made it: part of what decides whether a later operation can reuse its buffer.
     pub made_by: u64,
+    /// Whether a recorded operation has read it.
+    pub read: bool,
+    /// Whether it replaced a root that had been read: a parameter after its update.
+    pub updated: bool,
     /// Why it holds no data, if the work that was to write it failed.
     pub failure: Option<Arc<str>>,
 }

@@ -1,116 +1,147 @@
-//! What the engine costs where nothing needs to be evicted.
-#![recursion_limit = "256"]
-use burn_autodiff::Autodiff;
-use burn_backend::{AutodiffBackend, Distribution, FloatDType, Shape, ops::*};
-use burn_flex::{Flex, FlexDevice};
-use burn_remat::{Remat, RematConfig, RematDevice};
+//! What a remat device costs where its budget is ample: per operation in the process, and per step through the device.
+//!
+//! Both sides of every ratio come from one interleaved run, as medians.
+
+use std::net::TcpListener;
 use std::time::Instant;
 
-fn step<B: AutodiffBackend>(
-    ws: Vec<B::FloatTensorPrimitive>,
-    dev: &B::Device,
-    rows: usize,
-    d: usize,
-) -> (Vec<B::FloatTensorPrimitive>, u32) {
-    let mut x = B::float_ones(Shape::from([rows, d]), dev, FloatDType::F32);
-    for w in &ws {
-        let h = B::float_matmul(x.clone(), w.clone());
-        let h = B::float_tanh(h);
-        let h = B::float_mul_scalar(h, 1.5f32.into());
-        let h = B::gelu(h);
-        let h = B::float_add(h, x);
-        let h2 = B::float_exp(B::float_mul_scalar(h.clone(), (-0.1f32).into()));
-        x = B::float_mul(h, h2);
-    }
-    let loss = B::float_mean(B::float_mul(x.clone(), x));
-    let mut g = B::backward(loss.clone());
-    let ws = ws
-        .into_iter()
-        .map(|w| {
-            let gw = B::grad_remove(&w, &mut g).unwrap();
-            let wi = B::inner(w);
-            let wi = <B::InnerBackend as FloatTensorOps<_>>::float_sub(
-                wi,
-                <B::InnerBackend as FloatTensorOps<_>>::float_mul_scalar(gw, 0.01f32.into()),
-            );
-            B::float_set_require_grad(B::from_inner(wi), true)
-        })
-        .collect();
-    drop(g);
-    let v = burn_std::reader::try_read_sync(B::float_into_data(loss)).unwrap().unwrap().try_to_vec::<f32>().unwrap()[0];
-    (ws, v.to_bits())
+use burn::remote::RemoteHost;
+use burn::server::{RemoteServer, WebSocketTransport};
+use burn::tensor::Device;
+use burn_autodiff::Autodiff;
+use burn_backend::ops::FloatTensorOps;
+use burn_backend::{AutodiffBackend, Distribution, FloatDType, Shape};
+use burn_flex::{Flex, FlexDevice};
+use burn_remat::{Remat, RematConfig, RematDevice, RematExt};
+use burn_remat_examples::data::{Images, Text};
+use burn_remat_examples::training::{Job, ModelKind, Source};
+use clap::Parser;
+
+/// More than anything here needs.
+const AMPLE: &str = "8 GiB";
+
+/// Measure the cost of a remat device with an ample budget.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds of the interleaved runs.
+    #[arg(long, default_value_t = 300)]
+    rounds: usize,
 }
-fn init<B: AutodiffBackend>(dev: &B::Device, layers: usize, d: usize) -> Vec<B::FloatTensorPrimitive> {
-    B::seed(dev, 7);
-    (0..layers)
-        .map(|_| {
-            B::float_set_require_grad(
-                B::float_random(Shape::from([d, d]), Distribution::Uniform(-0.3, 0.3), dev, FloatDType::F32),
-                true,
-            )
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments = Arguments::parse();
+    println!("in the process: a chain of 24 layers, forward, backward and update");
+    for (width, rows) in [(16, 4), (64, 32)] {
+        in_process(width, rows, arguments.rounds)?;
+    }
+    println!("\nthrough the device: step of a model on a stock Burn remote device and on a remat device");
+    for (model, batch_size) in [(ModelKind::Cnn, 16), (ModelKind::Lstm, 16), (ModelKind::Transformer, 8)] {
+        through_the_device(model, batch_size, arguments.rounds / 30 + 2)?;
+    }
+    Ok(())
+}
+
+// ---- in the process
+
+fn in_process(width: usize, rows: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let device = RematDevice::new(FlexDevice, RematConfig::new(AMPLE))?;
+    let mut plain = weights::<Autodiff<Flex>>(&FlexDevice, width);
+    let mut remat = weights::<Autodiff<Remat<Flex>>>(&device, width);
+    let (mut plain_ns, mut remat_ns) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let start = Instant::now();
+        plain = step::<Autodiff<Flex>>(plain, &FlexDevice, [rows, width]);
+        plain_ns.push(start.elapsed().as_nanos() as f64);
+        if round == 0 {
+            device.reset_report::<Flex>();
+        }
+        let start = Instant::now();
+        remat = step::<Autodiff<Remat<Flex>>>(remat, &device, [rows, width]);
+        remat_ns.push(start.elapsed().as_nanos() as f64);
+    }
+    let operations = device.report::<Flex>().operations as f64 / rounds as f64;
+    let (plain, remat) = (median(&mut plain_ns), median(&mut remat_ns));
+    println!(
+        "  [{rows}, {width}]: {operations:.0} operations a step; Autodiff<Flex> {:.1} us, Autodiff<Remat<Flex>> {:.1} us: \
+         {:.3} us per operation",
+        plain / 1e3,
+        remat / 1e3,
+        (remat - plain) / 1e3 / operations
+    );
+    Ok(())
+}
+
+fn weights<B: AutodiffBackend>(device: &B::Device, width: usize) -> Vec<B::FloatTensorPrimitive> {
+    B::seed(device, 7);
+    let random = Distribution::Uniform(-0.3, 0.3);
+    (0..24)
+        .map(|_| B::float_random(Shape::new([width, width]), random, device, FloatDType::F32))
+        .map(|weight| B::float_set_require_grad(weight, true))
+        .collect()
+}
+
+/// One step of gradient descent on a chain of matrix products with elementwise work between them.
+fn step<B: AutodiffBackend>(
+    weights: Vec<B::FloatTensorPrimitive>,
+    device: &B::Device,
+    shape: [usize; 2],
+) -> Vec<B::FloatTensorPrimitive> {
+    let mut x = B::float_ones(Shape::new(shape), device, FloatDType::F32);
+    for weight in &weights {
+        let h = B::float_tanh(B::float_matmul(x.clone(), weight.clone()));
+        let h = B::float_add(B::gelu(B::float_mul_scalar(h, 1.5.into())), x);
+        let scale = B::float_exp(B::float_mul_scalar(h.clone(), (-0.1).into()));
+        x = B::float_mul(h, scale);
+    }
+    let mut gradients = B::backward(B::float_mean(B::float_mul(x.clone(), x)));
+    weights
+        .into_iter()
+        .map(|weight| match B::grad_remove(&weight, &mut gradients) {
+            Some(gradient) => {
+                let change = B::InnerBackend::float_mul_scalar(gradient, 0.01.into());
+                let weight = B::InnerBackend::float_sub(B::inner(weight), change);
+                B::float_set_require_grad(B::from_inner(weight), true)
+            }
+            None => weight,
         })
         .collect()
 }
-fn main() {
-    type P = Autodiff<Flex>;
-    type R = Autodiff<Remat<Flex>>;
-    for (d, rows) in [(16, 4), (64, 128)] {
-        let layers = 24;
-        let dev = RematDevice::new(FlexDevice, RematConfig::new("8 GiB")).unwrap();
-        let mut a = init::<P>(&FlexDevice, layers, d);
-        let mut b = init::<R>(&dev, layers, d);
-        let (mut ta, mut tb) = (vec![], vec![]);
-        for _ in 0..std::env::args().nth(2).map_or(200, |n| n.parse().unwrap()) {
-            let t = Instant::now();
-            let (na, la) = step::<P>(a, &FlexDevice, rows, d);
-            ta.push(t.elapsed().as_nanos());
-            let t = Instant::now();
-            let (nb, lb) = step::<R>(b, &dev, rows, d);
-            tb.push(t.elapsed().as_nanos());
-            assert_eq!(la, lb);
-            a = na;
-            b = nb;
-        }
-        ta.sort();
-        tb.sort();
-        let r = dev.report::<Flex>();
-        let ops = r.operations as f64 / 200.0;
-        println!(
-            "d={d} plain {:.1} us, remat {:.1} us, ops/step {ops:.0}, overhead {:.3} us/op",
-            ta[ta.len() / 2] as f64 / 1e3,
-            tb[tb.len() / 2] as f64 / 1e3,
-            (tb[tb.len() / 2] as f64 - ta[ta.len() / 2] as f64) / 1e3 / ops
-        );
-        println!("{r}");
-        println!("size {}", std::mem::size_of::<burn_ir::OperationIr>());
-        if std::env::args().nth(1).is_some() {
-            break;
-        }
-        for share in [90, 80, 70, 60, 50, 40, 30] {
-            let dev = RematDevice::new(FlexDevice, RematConfig::new(r.peak_bytes * share / 100)).unwrap();
-            let mut b = init::<R>(&dev, layers, d);
-            let mut tb = vec![];
-            for _ in 0..50 {
-                let t = Instant::now();
-                let (nb, _) = step::<R>(b, &dev, rows, d);
-                tb.push(t.elapsed().as_nanos());
-                b = nb;
-            }
-            tb.sort();
-            let q = dev.report::<Flex>();
-            println!(
-                "{share}%: {:.1} us peak {:.3} budget {} floor {} {:?} re-run {:.2} over {} of {} tensors {} recipes {}",
-                tb[25] as f64 / 1e3,
-                q.peak_bytes as f64 / r.peak_bytes as f64,
-                q.budget_bytes.unwrap(),
-                q.floor_bytes,
-                q.floor_op,
-                q.recomputed_operations as f64 / q.operations as f64,
-                q.steps_over_budget,
-                q.steps,
-                q.tensors,
-                q.recipes
-            );
-        }
+
+// ---- through the device
+
+fn through_the_device(model: ModelKind, batch_size: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let source = match model {
+        ModelKind::Transformer => Source::Text(Text::open(None)?),
+        _ => Source::Images(Images::digits()?),
+    };
+    let job = Job { model, batch_size, steps: 6, seed: 1, source };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let stock = stock_remote_device(&runtime)?;
+    let remat = Device::flex().remat(AMPLE)?;
+    let (mut stock_ms, mut remat_ms) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        // The first step of each run also initialises parameters.
+        stock_ms.extend_from_slice(&job.run(&stock, |_, _| {})?.step_ms[1..]);
+        remat_ms.extend_from_slice(&job.run(&remat, |_, _| {})?.step_ms[1..]);
     }
+    let (stock, remat) = (median(&mut stock_ms), median(&mut remat_ms));
+    println!(
+        "  {} at batch size {batch_size}: stock {stock:.2} ms, remat {remat:.2} ms: {:.3}x",
+        model.name(),
+        remat / stock
+    );
+    Ok(())
+}
+
+fn stock_remote_device(runtime: &tokio::runtime::Runtime) -> Result<Device, Box<dyn std::error::Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = format!("ws://{}", listener.local_addr()?);
+    let serving = RemoteServer::new([Device::flex()]).serve_async(WebSocketTransport::from_listener(listener));
+    runtime.spawn(serving);
+    Ok(Device::remote_options(&RemoteHost::websocket(&address)).init()?)
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }

@@ -1,0 +1,170 @@
+//! Random programs on the backend itself: the engine gives the same bits as the backend below, whatever the budget.
+
+use burn_backend::ops::{FloatTensorOps, IntTensorOps};
+use burn_backend::{Backend, FloatDType, IntDType, Shape, TensorData, TensorMetadata};
+use burn_flex::{Flex, FlexDevice};
+use burn_remat::{Remat, RematConfig, RematDevice};
+use proptest::prelude::*;
+
+const SIDE: usize = 16;
+/// Bytes of one tensor.
+const UNIT: u64 = (SIDE * SIDE * 4) as u64;
+
+/// One instruction; numbers name live tensors, wrapped around.
+#[derive(Clone, Debug)]
+enum Instruction {
+    Upload(u8),
+    Constant(u8),
+    /// Makes a new tensor and keeps the operand.
+    Unary(u8, usize),
+    /// Takes the operand, so that it may be written in place.
+    Consume(u8, usize),
+    Binary(u8, usize, usize),
+    View(usize),
+    /// An operation with two results.
+    Two(usize),
+    Drop(usize),
+    Read(usize),
+    Step,
+}
+
+fn instruction() -> impl Strategy<Value = Instruction> {
+    use Instruction::*;
+    let at = 0..64_usize;
+    prop_oneof![
+        2 => any::<u8>().prop_map(Upload),
+        1 => any::<u8>().prop_map(Constant),
+        6 => (any::<u8>(), at.clone()).prop_map(|(op, a)| Unary(op, a)),
+        3 => (any::<u8>(), at.clone()).prop_map(|(op, a)| Consume(op, a)),
+        6 => (any::<u8>(), at.clone(), at.clone()).prop_map(|(op, a, b)| Binary(op, a, b)),
+        2 => at.clone().prop_map(View),
+        1 => at.clone().prop_map(Two),
+        3 => at.clone().prop_map(Drop),
+        2 => at.prop_map(Read),
+        1 => Just(Step),
+    ]
+}
+
+fn unary<B: Backend>(op: u8, x: B::FloatTensorPrimitive) -> B::FloatTensorPrimitive {
+    match op % 4 {
+        0 => B::float_tanh(x),
+        1 => B::float_mul_scalar(x, 0.75.into()),
+        2 => B::float_add_scalar(x, 0.5.into()),
+        _ => B::float_recip(B::float_add_scalar(B::float_abs(x), 1.0.into())),
+    }
+}
+
+/// Runs a program and returns all that it reads, the live tensors at the end included.
+fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn()) -> Vec<Vec<u8>> {
+    let shape = Shape::new([SIDE, SIDE]);
+    let read = |tensor: B::FloatTensorPrimitive| {
+        let data = burn_std::reader::try_read_sync(B::float_into_data(tensor)).unwrap().unwrap();
+        data.as_bytes().to_vec()
+    };
+    let mut live: Vec<B::FloatTensorPrimitive> = vec![B::float_ones(shape.clone(), device, FloatDType::F32)];
+    let mut seen = Vec::new();
+    for instruction in program {
+        let count = live.len();
+        let at = |index: &usize| index % count;
+        match instruction {
+            Instruction::Upload(seed) => {
+                let values: Vec<f32> =
+                    (0..SIDE * SIDE).map(|k| ((k * 31 + *seed as usize) % 97) as f32 / 97.0).collect();
+                live.push(B::float_from_data(TensorData::new(values, [SIDE, SIDE]), device));
+            }
+            Instruction::Constant(value) => {
+                let value = f32::from(*value) / 256.0;
+                live.push(B::float_full(shape.clone(), value.into(), device, FloatDType::F32));
+            }
+            Instruction::Unary(op, a) => live.push(unary::<B>(*op, live[at(a)].clone())),
+            Instruction::Consume(op, a) => {
+                let taken = live.swap_remove(at(a));
+                live.push(unary::<B>(*op, taken));
+            }
+            Instruction::Binary(op, a, b) => {
+                let (a, b) = (live[at(a)].clone(), live[at(b)].clone());
+                live.push(match op % 3 {
+                    0 => B::float_tanh(B::float_matmul(a, b)),
+                    1 => B::float_mul(a, b),
+                    _ => B::float_sub(a, b),
+                });
+            }
+            Instruction::View(a) => live.push(B::float_swap_dims(live[at(a)].clone(), 0, 1)),
+            Instruction::Two(a) => {
+                let (values, indices) = B::float_max_dim_with_indices(live[at(a)].clone(), 1, IntDType::I32);
+                let rows = B::float_expand(values, shape.clone());
+                let chosen = B::float_gather(1, rows.clone(), B::int_expand(indices, shape.clone()));
+                live.push(B::float_add(rows, chosen));
+            }
+            Instruction::Drop(a) => {
+                if count > 1 {
+                    live.swap_remove(at(a));
+                }
+            }
+            Instruction::Read(a) => seen.push(read(live[at(a)].clone())),
+            Instruction::Step => step(),
+        }
+        assert_eq!(live[0].shape(), shape);
+    }
+    seen.extend(live.into_iter().map(read));
+    seen
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_programs_compute_the_same_bits_within_the_budget(
+        program in proptest::collection::vec(instruction(), 1..120),
+        units in 3..40_u64,
+        marked: bool,
+    ) {
+        let expected = run::<Flex>(&program, &FlexDevice, || {});
+        let device = RematDevice::new(FlexDevice, RematConfig::new(units * UNIT)).unwrap();
+        let step = || if marked { device.mark_step::<Flex>() };
+        let seen = run::<Remat<Flex>>(&program, &device, step);
+        prop_assert_eq!(&seen, &expected);
+        let report = device.report::<Flex>();
+        prop_assert_eq!(report.failure.clone(), None);
+        prop_assert!(report.peak_bytes <= report.floor_bytes.max(units * UNIT), "{}", report);
+        prop_assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{}", report);
+    }
+}
+
+#[test]
+fn views_and_results_in_place_are_counted_once() {
+    let device = RematDevice::new(FlexDevice, RematConfig::new("1 MiB")).unwrap();
+    type B = Remat<Flex>;
+    let x = B::float_ones(Shape::new([SIDE, SIDE]), &device, FloatDType::F32);
+    let held = || device.report::<Flex>().live_bytes;
+    assert_eq!(held(), UNIT);
+    let turned = B::float_swap_dims(x.clone(), 0, 1);
+    assert_eq!(held(), UNIT);
+    drop(turned);
+    let x = B::float_add_scalar(x, 1.0.into());
+    assert_eq!((held(), device.report::<Flex>().peak_bytes), (UNIT, UNIT));
+    let y = B::float_add_scalar(x.clone(), 1.0.into());
+    assert_eq!(held(), 2 * UNIT);
+    drop((x, y));
+    assert_eq!(held(), 0);
+}
+
+#[test]
+fn a_second_result_is_brought_back_without_losing_the_first() {
+    type B = Remat<Flex>;
+    let device = RematDevice::new(FlexDevice, RematConfig::new(9 * UNIT / 2)).unwrap();
+    let x = run_chain::<B>(&device);
+    let (values, indices) = B::float_max_dim_with_indices(x, 1, IntDType::I32);
+    let fill: Vec<_> = (0..8).map(|_| run_chain::<B>(&device)).collect();
+    drop(fill);
+    let values = burn_std::reader::try_read_sync(B::float_into_data(values)).unwrap().unwrap();
+    let indices = burn_std::reader::try_read_sync(B::int_into_data(indices)).unwrap().unwrap();
+    assert!(values.iter::<f32>().all(|value| value > 0.0));
+    assert!(indices.iter::<i32>().all(|index| index == 0));
+}
+
+/// A tensor that takes three operations to compute.
+fn run_chain<B: Backend>(device: &B::Device) -> B::FloatTensorPrimitive {
+    let x = B::float_ones(Shape::new([SIDE, SIDE]), device, FloatDType::F32);
+    B::float_tanh(B::float_exp(B::float_mul_scalar(x, 0.5.into())))
+}
