@@ -62,7 +62,8 @@ impl Planner for LpRounding {
         if estimated_entries(graph) > LARGEST_MODEL {
             return Err(too_large(NAME, graph));
         }
-        let model = Model::new(graph, request.budget, Knapsacks::Omit);
+        let least = (request.budget as f64 * (1.0 - ALLOWANCES[ALLOWANCES.len() - 1])) as u64;
+        let model = Model::new(graph, request.budget, least, Knapsacks::Omit);
         let mut solver = RelaxationSolver::new(&model, request, deadline).map_err(|status| failed(NAME, status))?;
         let mut bound = None;
         let mut reason = StopReason::Heuristic;

@@ -94,7 +94,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn run(mut self) -> Result<Outcome, PlanError> {
-        let relaxed = Model::new(self.graph, self.request.budget, Knapsacks::Omit);
+        let relaxed = Model::new(self.graph, self.request.budget, self.request.budget, Knapsacks::Omit);
         let solved = RelaxationSolver::new(&relaxed, self.request, self.deadline)
             .and_then(|mut solver| solver.solve(0.0))
             .map_err(|status| failed(NAME, status))?;
@@ -115,7 +115,8 @@ impl Search<'_> {
             if self.deadline.passed() {
                 return Ok(self.stopped());
             }
-            let model = Model::new(self.graph, self.request.budget.saturating_sub(shortfall), Knapsacks::Include);
+            let budget = self.request.budget.saturating_sub(shortfall);
+            let model = Model::new(self.graph, budget, budget, Knapsacks::Include);
             // Both models have the same decisions unless the budget differs.
             let fixings = if attempt == 0 { self.fixings(&relaxed, &model, &relaxation) } else { Vec::new() };
             let start = self.start(&model);

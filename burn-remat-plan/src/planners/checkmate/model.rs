@@ -147,8 +147,8 @@ pub(in crate::planners) enum Knapsacks {
 }
 
 impl Model {
-    /// Builds the program.
-    pub fn new(graph: &Graph, budget: u64, knapsacks: Knapsacks) -> Self {
+    /// Builds the program for `budget`; its bounds may be lowered to `least_budget` later.
+    pub fn new(graph: &Graph, budget: u64, least_budget: u64, knapsacks: Knapsacks) -> Self {
         let ops = graph.ops();
         let count = ops.len();
         let largest = graph.values().iter().map(|value| value.bytes).max().unwrap_or(0);
@@ -178,7 +178,7 @@ impl Model {
             definitions: Vec::new(),
         };
         let useful = last_useful_stages(graph);
-        model.ample_stages = ample_stages(graph, budget, &useful);
+        model.ample_stages = ample_stages(graph, least_budget, &useful);
         model.add_decisions(graph, &useful);
         for stage in 0..count {
             model.add_stage(graph, stage, knapsacks);

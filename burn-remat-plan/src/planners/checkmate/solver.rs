@@ -186,6 +186,7 @@ impl<'a> RelaxationSolver<'a> {
         }
         set(&mut solver, self.request, self.deadline);
         let solved = solver.try_solve()?;
+        log::debug!("relaxation: {:?} after {} iterations", solved.status(), solved.simplex_iteration_count());
         let result = match solved.status() {
             HighsModelStatus::Optimal => {
                 let solution = solved.get_solution();
