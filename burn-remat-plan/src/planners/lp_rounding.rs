@@ -7,7 +7,9 @@
 //! exact simulation decides. S is rounded
 //! - deterministically, retained where S > θ, for thresholds θ from 0.02 to 0.98;
 //! - at random: each entry with probability S, as in the paper's appendix D, and with one threshold for all stages of a
-//!   value, which keeps spans of stages together; the draws follow the request's seed.
+//!   value, which keeps spans of stages together; the draws follow the request's seed;
+//! - step by step: the fractions nearest to 1 are rounded up, the relaxation is solved again from its basis, and so on,
+//!   for at most as long as the first solve took. Once S is whole, the relaxation's R is the cheapest for it.
 //!
 //! The allowance ε grows from 0 in steps up to 0.4, each solve starting from the basis of the last, and stops when the
 //! relaxation itself costs as much as the best plan. The relaxation at ε = 0 is a lower bound for every schedule of
@@ -19,8 +21,9 @@
 //! Complexity: a handful of LPs with O(ops (values + uses)) entries; each rounding is linear in the size of S plus the
 //! steps of its plan. A graph whose program would not fit in memory is refused.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use highs::HighsStatus;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -41,6 +44,12 @@ const ALLOWANCES: [f64; 9] = [0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4];
 /// Thresholds of the deterministic rounding, in hundredths.
 const THRESHOLDS: [u32; 15] = [50, 40, 60, 30, 70, 20, 80, 10, 90, 5, 95, 2, 98, 45, 55];
 
+/// One part in this many of the fractions is rounded up in each step of a dive.
+const DIVE_PART: usize = 8;
+
+/// Dead ends after which a dive gives up.
+const MOST_FAILURES: usize = 12;
+
 /// Draws of each kind of random rounding, per allowance.
 const DRAWS: usize = 24;
 
@@ -54,7 +63,8 @@ impl Planner for LpRounding {
     }
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-        let deadline = Deadline::new(Instant::now(), request.time_limit);
+        let start = Instant::now();
+        let deadline = Deadline::new(start, request.time_limit);
         let mut incumbent = Incumbent::new(graph, request.budget);
         if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
             return Ok(outcome);
@@ -82,6 +92,11 @@ impl Planner for LpRounding {
                         break;
                     }
                     round(graph, &model, &relaxation, &mut incumbent, request, deadline);
+                    if allowance == 0.0 {
+                        let limit = deadline.within(start.elapsed().max(Duration::from_secs(1)));
+                        dive(graph, &model, &mut solver, &relaxation, &mut incumbent, limit)
+                            .map_err(|status| failed(NAME, status))?;
+                    }
                     request.report(Progress { incumbent: incumbent.cost(), lower_bound: Some(bound) });
                     log::debug!(
                         "{NAME}: allowance {allowance}: relaxed {}, best {:?}",
@@ -97,6 +112,49 @@ impl Planner for LpRounding {
             None => Err(incumbent.infeasible()),
         }
     }
+}
+
+/// Rounds up the entries of S that are nearest to 1, an eighth of the fractions at a time, and solves the relaxation
+/// again, until S is whole, it costs too much, or time is up. Leaves the columns free as they were.
+pub(super) fn dive(
+    graph: &Graph,
+    model: &Model,
+    solver: &mut RelaxationSolver<'_>,
+    relaxation: &Relaxation,
+    incumbent: &mut Incumbent<'_>,
+    deadline: Deadline,
+) -> Result<(), HighsStatus> {
+    let decisions: Vec<usize> = model.retained_columns().collect();
+    let mut numbers = relaxation.numbers.clone();
+    let mut failures = 0;
+    while failures < MOST_FAILURES && !deadline.passed() {
+        let is_fraction = |number: f64| (1e-6..=1.0 - 1e-6).contains(&number);
+        let mut fractions: Vec<usize> = decisions.iter().copied().filter(|&c| is_fraction(numbers[c])).collect();
+        if fractions.is_empty() {
+            break;
+        }
+        fractions.sort_by(|&a, &b| numbers[b].total_cmp(&numbers[a]).then(a.cmp(&b)));
+        fractions.truncate(fractions.len().div_ceil(DIVE_PART));
+        solver.bound(&fractions, 1.0, 1.0);
+        let mut result = solver.solve_again(deadline)?;
+        if matches!(result, Relaxed::Infeasible) {
+            // Too many at once, or the very first: that one cannot be retained.
+            failures += 1;
+            solver.bound(&fractions, 0.0, 1.0);
+            solver.bound(&fractions[..1], 0.0, 0.0);
+            result = solver.solve_again(deadline)?;
+        }
+        let Relaxed::Solved(next) = result else { break };
+        numbers = next.numbers;
+        for threshold in [0.5, 0.3, 0.7] {
+            incumbent.offer(&computations(graph, &model.retention(&numbers, |number, _, _| number > threshold)));
+        }
+        if incumbent.cost().is_some_and(|cost| next.cost >= cost) {
+            break;
+        }
+    }
+    solver.bound(&decisions, 0.0, 1.0);
+    Ok(())
 }
 
 /// Offers the roundings of one relaxation.

@@ -6,7 +6,7 @@
 //! Method, in order, each step handing its plan and bound to the next:
 //! 1. The greedy segment heuristics give a plan that fits.
 //! 2. The relaxation of [the program](model) gives a lower bound, and its rounding
-//!    ([`lp_rounding`](super::lp_rounding)) often the optimum.
+//!    and diving ([`lp_rounding`](super::lp_rounding)) often the optimum.
 //! 3. Every 0-1 column whose reduced cost lifts the bound above the best plan is fixed: what remains is often small.
 //! 4. HiGHS solves the integer program from the best plan, to the gap asked for or the time limit.
 //!
@@ -30,7 +30,7 @@ use highs::HighsStatus;
 use self::model::{Knapsacks, Model, Term, estimated_entries};
 use self::solver::{Deadline, End, Relaxation, RelaxationSolver, Relaxed, solve_integer};
 use super::incumbent::Incumbent;
-use super::lp_rounding::round;
+use super::lp_rounding::{dive, round};
 use super::segments::Segments;
 use crate::error::PlanError;
 use crate::frontier::computations;
@@ -95,10 +95,10 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(mut self) -> Result<Outcome, PlanError> {
         let relaxed = Model::new(self.graph, self.request.budget, self.request.budget, Knapsacks::Omit);
-        let solved = RelaxationSolver::new(&relaxed, self.request, self.deadline)
-            .and_then(|mut solver| solver.solve(0.0))
-            .map_err(|status| failed(NAME, status))?;
-        let relaxation = match solved {
+        let start = Instant::now();
+        let mut solver =
+            RelaxationSolver::new(&relaxed, self.request, self.deadline).map_err(|status| failed(NAME, status))?;
+        let relaxation = match solver.solve(0.0).map_err(|status| failed(NAME, status))? {
             Relaxed::Infeasible => return Err(self.incumbent.infeasible()),
             Relaxed::OutOfTime => return Ok(self.stopped()),
             Relaxed::Solved(relaxation) => relaxation,
@@ -107,6 +107,14 @@ impl Search<'_> {
         round(self.graph, &relaxed, &relaxation, &mut self.incumbent, self.request, self.deadline);
         self.report();
         log::debug!("{NAME}: relaxed {}, rounded to {:?}", relaxation.cost, self.incumbent.cost());
+        if !self.is_closed() {
+            let limit = self.deadline.within(start.elapsed().max(Duration::from_secs(1)));
+            dive(self.graph, &relaxed, &mut solver, &relaxation, &mut self.incumbent, limit)
+                .map_err(|status| failed(NAME, status))?;
+            log::debug!("{NAME}: dived to {:?} after {:?}", self.incumbent.cost(), start.elapsed());
+            self.report();
+        }
+        drop(solver);
         if self.is_closed() {
             return self.finished();
         }

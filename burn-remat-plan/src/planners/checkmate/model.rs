@@ -226,6 +226,14 @@ impl Model {
         self.retained[stage * self.values + value]
     }
 
+    /// The columns among S.
+    pub fn retained_columns(&self) -> impl Iterator<Item = usize> + '_ {
+        self.retained.iter().filter_map(|&term| match term {
+            Term::Column(column) => Some(column),
+            Term::Fixed(_) => None,
+        })
+    }
+
     fn is_ample(&self, stage: usize) -> bool {
         self.ample_stages.is_some_and(|last| stage <= last)
     }

@@ -64,6 +64,12 @@ impl Deadline {
         self.0.map_or(YEAR, |end| end.saturating_duration_since(Instant::now()).as_secs_f64().min(YEAR))
     }
 
+    /// This one, or `limit` from now if that comes first.
+    pub fn within(self, limit: Duration) -> Self {
+        let sooner = Instant::now().checked_add(limit);
+        Self(self.0.into_iter().chain(sooner).min())
+    }
+
     /// Whether no time is left.
     pub fn passed(self) -> bool {
         self.seconds_left() <= 0.0
@@ -138,14 +144,15 @@ fn problem(program: &impl Program, fixings: &Fixings, integer: bool) -> (RowProb
 fn instance(problem: RowProblem, request: &Request, deadline: Deadline) -> Result<highs::Model, HighsStatus> {
     let mut solver = problem.try_optimise(Sense::Minimise)?;
     solver.make_quiet();
-    set(&mut solver, request, deadline);
+    set(&mut solver, request, deadline, Duration::ZERO);
     Ok(solver)
 }
 
-fn set(solver: &mut highs::Model, request: &Request, deadline: Deadline) {
+/// HiGHS holds all runs of an instance against its time limit: `spent` is what the earlier ones took.
+fn set(solver: &mut highs::Model, request: &Request, deadline: Deadline, spent: Duration) {
     let seed = i32::try_from(request.seed % (1 << 31)).unwrap_or(0);
     let results = [
-        solver.try_set_option("time_limit", deadline.seconds_left()),
+        solver.try_set_option("time_limit", spent.as_secs_f64() + deadline.seconds_left()),
         solver.try_set_option("threads", threads(request)),
         solver.try_set_option("random_seed", seed),
     ];
@@ -159,33 +166,46 @@ pub(in crate::planners) struct RelaxationSolver<'a> {
     model: &'a Model,
     request: &'a Request,
     deadline: Deadline,
-    memory: Vec<Col>,
+    columns: Vec<Col>,
+    spent: Duration,
     solver: Option<highs::Model>,
 }
 
 impl<'a> RelaxationSolver<'a> {
     pub fn new(model: &'a Model, request: &'a Request, deadline: Deadline) -> Result<Self, HighsStatus> {
         let (problem, columns) = problem(model, &[], false);
-        let memory = model.memory_columns.iter().map(|&column| columns[column]).collect();
         let solver = instance(problem, request, deadline)?;
-        Ok(Self { model, request, deadline, memory, solver: Some(solver) })
+        Ok(Self { model, request, deadline, columns, spent: Duration::ZERO, solver: Some(solver) })
     }
 
     /// Solves with `shortfall` bytes less than the budget; later calls start from the last basis.
     pub fn solve(&mut self, shortfall: f64) -> Result<Relaxed, HighsStatus> {
-        let mut solver = self.solver.take().ok_or(HighsStatus::Error)?;
         let budget = self.model.scaled_budget(shortfall);
         if budget < 0.0 || self.model.contradiction {
-            self.solver = Some(solver);
             return Ok(Relaxed::Infeasible);
         }
         if shortfall > 0.0 {
-            for &column in &self.memory {
-                solver.change_column_bounds(column, 0.0..=budget);
+            self.bound(&self.model.memory_columns, 0.0, budget);
+        }
+        self.solve_again(self.deadline)
+    }
+
+    /// Sets the bounds of `columns` for all solves to come.
+    pub fn bound(&mut self, columns: &[usize], lower: f64, upper: f64) {
+        if let Some(solver) = &mut self.solver {
+            for &column in columns {
+                solver.change_column_bounds(self.columns[column], lower..=upper);
             }
         }
-        set(&mut solver, self.request, self.deadline);
+    }
+
+    /// Solves with the bounds as they are.
+    pub fn solve_again(&mut self, deadline: Deadline) -> Result<Relaxed, HighsStatus> {
+        let mut solver = self.solver.take().ok_or(HighsStatus::Error)?;
+        set(&mut solver, self.request, deadline, self.spent);
+        let start = Instant::now();
         let solved = solver.try_solve()?;
+        self.spent += start.elapsed();
         log::debug!("relaxation: {:?} after {} iterations", solved.status(), solved.simplex_iteration_count());
         let result = match solved.status() {
             HighsModelStatus::Optimal => {
