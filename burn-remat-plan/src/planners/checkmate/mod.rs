@@ -5,7 +5,7 @@
 //!
 //! Method, in order, each step handing its plan and bound to the next:
 //! 1. The greedy segment heuristics give a plan that fits.
-//! 2. The relaxation of [the program](model) gives a lower bound, and its rounding
+//! 2. The relaxation of the program (see `model`) gives a lower bound, and its rounding
 //!    and diving ([`lp_rounding`](super::lp_rounding)) often the optimum.
 //! 3. Every 0-1 column whose reduced cost lifts the bound above the best plan is fixed: what remains is often small.
 //! 4. HiGHS solves the integer program from the best plan, to the gap asked for or the time limit.
