@@ -13,7 +13,7 @@
 use burn_ir::{OperationIr, TensorStatus};
 
 use super::table::{RecipeKey, TensorKey};
-use super::{Engine, KEEP_ROOT_RATIO};
+use super::{Engine, KEEP_ROOT_RATIO, SPARE_LIMIT};
 use crate::backend::RematBackend;
 
 impl<B: RematBackend> Engine<B> {
@@ -143,6 +143,9 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         let recipe = self.recipes.remove(key);
+        if self.spare.len() < SPARE_LIMIT {
+            self.spare.push(recipe.op);
+        }
         for input in recipe.inputs {
             let tensor = &mut self.tensors[input];
             if let Some(at) = tensor.dependents.iter().rposition(|&other| other == key) {
@@ -163,7 +166,7 @@ impl<B: RematBackend> Engine<B> {
             }
             self.release(key);
             let tensor = self.tensors.remove(key);
-            self.index.remove(&tensor.ir.id);
+            self.index.remove(&tensor.id);
             if let Some(recipe) = tensor.recipe {
                 self.detach_output(recipe, key);
             }
@@ -175,8 +178,7 @@ impl<B: RematBackend> Engine<B> {
         let tensor = &mut self.tensors[key];
         let Some(storage) = tensor.storage.take() else { return };
         let root = tensor.recipe.is_none();
-        let mut ir = tensor.ir.clone();
-        ir.status = TensorStatus::ReadWrite;
+        let ir = tensor.bare(TensorStatus::ReadWrite);
         self.storages.detach(storage, key, root);
         self.storages.sweep(storage);
         self.interpreter.register_op(OperationIr::Drop(ir));

@@ -45,9 +45,9 @@ use crate::budget::Budget;
 use crate::config::{RandomPolicy, RematConfig};
 use crate::report::RematReport;
 use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
-use reuse::{Reuse, tensor_bytes};
+use reuse::Reuse;
 use steps::{Step, StepDetector};
-use table::{Recipe, RecipeKey, Storages, Tensor, TensorKey};
+use table::{Description, Recipe, RecipeKey, Storages, Tensor, TensorKey};
 
 /// A dead root stays while it is at most one part in this many of what depends on it.
 const KEEP_ROOT_RATIO: u64 = 8;
@@ -55,9 +55,13 @@ const KEEP_ROOT_RATIO: u64 = 8;
 /// Recorded operations beyond which the older half is forgotten even without a step boundary.
 const HISTORY_LIMIT: usize = 100_000;
 
+/// How many boxes of removed recipes are kept for new ones.
+const SPARE_LIMIT: usize = 8192;
+
 /// Why a tensor has no data.
 type Failure = Arc<str>;
 type Keys = SmallVec<[TensorKey; 4]>;
+type Outs = SmallVec<[Description; 2]>;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -123,6 +127,8 @@ pub(crate) struct Engine<B: RematBackend> {
     last_failure: Option<Failure>,
     /// The first failure since the last sync.
     unsynced_failure: Option<Failure>,
+    /// Boxes of removed recipes: operations are large, and allocating one for each shows.
+    spare: Vec<Box<OperationIr>>,
     /// Work lists, kept to save their allocation.
     garbage: Vec<TensorKey>,
     stack: Vec<RecipeKey>,
@@ -158,6 +164,7 @@ impl<B: RematBackend> Engine<B> {
             floor_said: false,
             last_failure: None,
             unsynced_failure: None,
+            spare: Vec::new(),
             garbage: Vec::new(),
             stack: Vec::new(),
         }
@@ -184,12 +191,8 @@ impl<B: RematBackend> Engine<B> {
         if !self.names.contains_key(&kind) {
             self.names.insert(kind, operation_name(&op));
         }
-        let mut outs: SmallVec<[TensorIr; 2]> = SmallVec::new();
-        let mut produced = 0;
-        for out in op.outputs() {
-            produced += tensor_bytes(out.shape.num_elements(), out.dtype);
-            outs.push(TensorIr { status: TensorStatus::ReadOnly, ..out.clone() });
-        }
+        let outs: Outs = op.outputs().map(Description::of).collect();
+        let produced = outs.iter().map(|out| out.bytes).sum();
         let (inputs, mut consumed) = match self.bind(&op) {
             Ok(bound) => bound,
             Err(failure) => return self.register_failed(outs, failure),
@@ -206,8 +209,7 @@ impl<B: RematBackend> Engine<B> {
         let done = self.prepare(&op, produced, &inputs, &consumed).and_then(|()| {
             let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
             updates = !recordable && self.is_update(&consumed, &outs);
-            // Boxed: an operation is large, and is moved often.
-            let kept = recordable.then(|| Box::new(op.clone()));
+            let kept = recordable.then(|| self.boxed(&op));
             let views = is_view(&op);
             let cost_ns = self.run(op, seed, kind)?;
             Ok((kept, seed, cost_ns, views))
@@ -217,7 +219,7 @@ impl<B: RematBackend> Engine<B> {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let outputs: SmallVec<[TensorKey; 2]> =
-                    outs.into_iter().map(|ir| self.insert(ir, kind, None)).collect();
+                    outs.into_iter().map(|out| self.insert(out, kind, None)).collect();
                 if let Some(op) = kept {
                     self.record(op, &inputs, &outputs, seed, cost_ns);
                 }
@@ -331,7 +333,7 @@ impl<B: RematBackend> Engine<B> {
             takes_root |= !small;
             let keep = small || !tensor.dependents.is_empty();
             if keep {
-                kept.push(tensor.ir.id);
+                kept.push(tensor.id);
             }
             !keep
         });
@@ -345,11 +347,11 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// Whether an operation that takes `consumed` replaces a parameter: see `steps.rs`.
-    fn is_update(&self, consumed: &[TensorKey], outs: &[TensorIr]) -> bool {
+    fn is_update(&self, consumed: &[TensorKey], outs: &[Description]) -> bool {
         consumed
             .iter()
             .map(|&key| &self.tensors[key])
-            .any(|tensor| tensor.recipe.is_none() && tensor.read && outs.iter().any(|out| out.shape == tensor.ir.shape))
+            .any(|tensor| tensor.recipe.is_none() && tensor.read && outs.iter().any(|out| out.shape == tensor.shape))
     }
 
     /// Runs an operation on the backend and returns the time it took, in ns.
@@ -403,14 +405,14 @@ impl<B: RematBackend> Engine<B> {
         let base = inputs.first().and_then(|&input| self.tensors[input].storage).or(left.first().copied());
         for &output in outputs {
             let tensor = &self.tensors[output];
-            let handle = self.interpreter.get_tensor_handle(&tensor.ir);
+            let handle = self.interpreter.get_tensor_handle(&tensor.bare(TensorStatus::ReadOnly));
             let (key, bytes) = match B::buffer(&handle) {
                 BufferId::Known { key, bytes } => (key, bytes),
                 BufferId::Unknown if views && base.is_some() => {
                     let base = self.storages.get(base.unwrap_or_default());
                     (base.key, base.bytes)
                 }
-                BufferId::Unknown => (1 << 63 | tensor.ir.id.value(), tensor.bytes),
+                BufferId::Unknown => (1 << 63 | tensor.id.value(), tensor.bytes),
             };
             let root = tensor.recipe.is_none();
             let storage = self.storages.attach(key, bytes, output, root);
@@ -427,11 +429,13 @@ impl<B: RematBackend> Engine<B> {
         result
     }
 
-    fn insert(&mut self, ir: TensorIr, made_by: u64, failure: Option<Failure>) -> TensorKey {
-        let id = ir.id;
+    fn insert(&mut self, about: Description, made_by: u64, failure: Option<Failure>) -> TensorKey {
+        let Description { id, dtype, shape, bytes } = about;
         let key = self.tensors.insert(Tensor {
-            bytes: tensor_bytes(ir.shape.num_elements(), ir.dtype),
-            ir,
+            id,
+            dtype,
+            shape,
+            bytes,
             storage: None,
             alive: true,
             recipe: None,
@@ -476,6 +480,17 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
+    /// A copy of an operation, in a box that is used again where there is one.
+    fn boxed(&mut self, op: &OperationIr) -> Box<OperationIr> {
+        match self.spare.pop() {
+            Some(mut spare) => {
+                *spare = op.clone();
+                spare
+            }
+            None => Box::new(op.clone()),
+        }
+    }
+
     fn next_seed(&mut self) -> u64 {
         // SplitMix64 (Steele, Lea and Flood): every seed differs and none depends on the backend's own generator.
         self.seeds = self.seeds.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -499,10 +514,10 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// Outputs of an operation that did not run.
-    fn register_failed(&mut self, outs: SmallVec<[TensorIr; 2]>, failure: Failure) {
+    fn register_failed(&mut self, outs: Outs, failure: Failure) {
         self.remember(&failure);
-        for ir in outs {
-            self.insert(ir, 0, Some(failure.clone()));
+        for out in outs {
+            self.insert(out, 0, Some(failure.clone()));
         }
     }
 
@@ -549,22 +564,22 @@ impl<B: RematBackend> Engine<B> {
         self.clock += 1;
         self.serving = 0;
         let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
-        let need = tensor_bytes(ir.shape.num_elements(), ir.dtype);
+        let about = Description::of(&ir);
         let done = refuse_quantized(&ir).and_then(|()| {
-            self.make_room(need);
+            self.make_room(about.bytes);
             let interpreter = &mut self.interpreter;
             catch_unwind(AssertUnwindSafe(|| interpreter.register_tensor_data_id(id, data)))
                 .map_err(|payload| explain("upload", panic_message(&*payload), self.storages.live).into())
         });
         match done {
-            Ok(()) => self.adopt(ir),
-            Err(failure) => self.register_failed(smallvec::smallvec![ir], failure),
+            Ok(()) => self.adopt(about),
+            Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
         }
     }
 
     /// Counts a tensor whose handle the interpreter has already.
-    fn adopt(&mut self, ir: TensorIr) {
-        let key = self.insert(ir, 0, None);
+    fn adopt(&mut self, about: Description) {
+        let key = self.insert(about, 0, None);
         if let Err(failure) = self.settle(&[key], &[], &[], false, 0) {
             self.remember(&failure);
             self.fail(key, failure);
@@ -574,23 +589,21 @@ impl<B: RematBackend> Engine<B> {
     /// Takes a tensor of the same backend, moved to this engine's device, as `ir`.
     pub fn import(&mut self, ir: TensorIr, tensor: burn_ir::HandleKind<B>) {
         self.interpreter.register_tensor_to_device(ir.id, tensor);
-        self.adopt(ir);
+        self.adopt(Description::of(&ir));
     }
 
     /// Makes `new` a second name for the buffer of `source`.
     pub fn alias(&mut self, new: TensorId, source: TensorId) {
-        let ir = |engine: &Self, key: TensorKey| TensorIr { id: new, ..engine.tensors[key].ir.clone() };
         let Some(&key) = self.index.get(&source) else { return };
+        let Tensor { dtype, shape, bytes, .. } = self.tensors[key];
+        let about = Description { id: new, dtype, shape, bytes };
         self.tensors[key].pins += 1;
         match self.ensure(key) {
             Ok(()) => {
                 self.interpreter.register_alias(new, source);
-                self.adopt(ir(self, key));
+                self.adopt(about);
             }
-            Err(failure) => {
-                let ir = ir(self, key);
-                self.register_failed(smallvec::smallvec![ir], failure);
-            }
+            Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
         }
         self.unpin(key);
     }

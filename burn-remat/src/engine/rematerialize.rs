@@ -9,8 +9,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::operation::{is_view, operation_kind};
-use super::reuse::tensor_bytes;
-use super::table::{RecipeKey, TensorKey};
+use super::table::{Description, RecipeKey, TensorKey};
 use super::{Engine, Failure, fresh_id};
 use crate::backend::RematBackend;
 
@@ -50,7 +49,7 @@ impl<B: RematBackend> Engine<B> {
         };
         self.walk += 1;
         let mut plan = Vec::new();
-        let mut stack = vec![(self.tensors[key].recipe.ok_or_else(|| lost(self.tensors[key].ir.id))?, false)];
+        let mut stack = vec![(self.tensors[key].recipe.ok_or_else(|| lost(self.tensors[key].id))?, false)];
         while let Some((at, expanded)) = stack.pop() {
             if expanded {
                 plan.push(at);
@@ -67,7 +66,7 @@ impl<B: RematBackend> Engine<B> {
                     return Err(failure.clone());
                 }
                 if tensor.storage.is_none() {
-                    stack.push((tensor.recipe.ok_or_else(|| lost(tensor.ir.id))?, false));
+                    stack.push((tensor.recipe.ok_or_else(|| lost(tensor.id))?, false));
                 }
             }
         }
@@ -95,14 +94,14 @@ impl<B: RematBackend> Engine<B> {
         for input in op.inputs() {
             *uses.entry(input.id).or_insert(0) += 1;
         }
-        uses.retain(|id, _| consumed.iter().any(|&input| self.tensors[input].ir.id == *id));
+        uses.retain(|id, _| consumed.iter().any(|&input| self.tensors[input].id == *id));
         // Outputs that this recipe no longer answers for (a root by now, or gone) go under another id and are dropped.
         let extra: SmallVec<[TensorIr; 2]> =
             op.outputs().zip(&outputs).filter(|(_, output)| output.is_none()).map(|(ir, _)| ir.clone()).collect();
         let renamed: SmallVec<[(TensorId, TensorId); 2]> = extra.iter().map(|ir| (ir.id, fresh_id())).collect();
         op.visit_mut(&mut Rewrite { remaining: uses, renamed: &renamed });
 
-        let produced = op.outputs().map(|out| tensor_bytes(out.shape.num_elements(), out.dtype)).sum();
+        let produced = op.outputs().map(|out| Description::of(out).bytes).sum();
         let need = self.new_bytes(&op, produced, &inputs, &consumed);
         self.make_room(need);
         for &output in outputs.iter().flatten() {

@@ -55,8 +55,8 @@ impl<B: RematBackend> Engine<B> {
         }
         for &input in inputs {
             let tensor = &self.tensors[input];
-            tensor.ir.shape.hash(&mut hasher);
-            tensor.ir.dtype.hash(&mut hasher);
+            tensor.shape.hash(&mut hasher);
+            tensor.dtype.hash(&mut hasher);
             tensor.made_by.hash(&mut hasher);
             consumed.contains(&input).hash(&mut hasher);
             tensor.storage.map(|storage| self.storages.get(storage).owners.len() == 1).hash(&mut hasher);
@@ -65,9 +65,4 @@ impl<B: RematBackend> Engine<B> {
         self.reuse.pending = Some(signature);
         self.reuse.seen.get(&signature).copied().unwrap_or(full)
     }
-}
-
-/// Bytes of a tensor's elements.
-pub(super) fn tensor_bytes(elements: usize, dtype: burn_backend::DType) -> u64 {
-    (elements as u64).saturating_mul(dtype.size() as u64)
 }

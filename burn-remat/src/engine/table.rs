@@ -4,10 +4,12 @@
 //! operation that can run again; a [`Storage`] is a buffer on the device that one tensor or several views own. Bytes
 //! are counted per storage.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use burn_ir::{OperationIr, TensorIr};
-use rustc_hash::FxHashMap;
+use burn_backend::{DType, Shape};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use rustc_hash::{FxHashMap, FxHasher};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -18,10 +20,33 @@ pub(super) type RecipeKey = usize;
 /// Index of a [`Storage`].
 pub(super) type StorageKey = usize;
 
+/// What the engine keeps of a tensor's description. The shape itself is only compared, and copying it shows at the rate
+/// of operations, so its hash stands for it.
+#[derive(Clone, Copy)]
+pub(super) struct Description {
+    pub id: TensorId,
+    pub dtype: DType,
+    pub shape: u64,
+    /// Elements times element size.
+    pub bytes: u64,
+}
+
+impl Description {
+    pub fn of(ir: &TensorIr) -> Self {
+        let mut hasher = FxHasher::default();
+        ir.shape.hash(&mut hasher);
+        let bytes = (ir.shape.num_elements() as u64).saturating_mul(ir.dtype.size() as u64);
+        Self { id: ir.id, dtype: ir.dtype, shape: hasher.finish(), bytes }
+    }
+}
+
 /// A tensor that the program holds, or that a recipe still needs.
 pub(super) struct Tensor {
-    pub ir: TensorIr,
-    /// Shape times element size.
+    pub id: TensorId,
+    pub dtype: DType,
+    /// Hash of the shape.
+    pub shape: u64,
+    /// Elements times element size.
     pub bytes: u64,
     /// The buffer; `None` while evicted, released or failed.
     pub storage: Option<StorageKey>,
@@ -43,6 +68,13 @@ pub(super) struct Tensor {
     pub updated: bool,
     /// Why it holds no data, if the work that was to write it failed.
     pub failure: Option<Arc<str>>,
+}
+
+impl Tensor {
+    /// A description without the shape, for where only the id counts.
+    pub fn bare(&self, status: TensorStatus) -> TensorIr {
+        TensorIr { id: self.id, shape: Shape::new([]), status, dtype: self.dtype }
+    }
 }
 
 /// A recorded operation.
