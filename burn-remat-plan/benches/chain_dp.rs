@@ -39,7 +39,7 @@ fn solve(criterion: &mut Criterion) {
     let peak = chain.store_all_peak();
     let mut group = criterion.benchmark_group("339 stages, 500 slots");
     group.sample_size(10).measurement_time(Duration::from_secs(10));
-    println!("table: {} MiB", STAGES * (STAGES + 1) / 2 * 501 * size_of::<f64>() >> 20);
+    println!("table: {} MiB", (STAGES * (STAGES + 1) / 2 * 501 * size_of::<f64>()) >> 20);
     for percent in [10, 50, 90] {
         for threads in [1, 2] {
             let request = Request { threads, ..Request::new(peak / 100 * percent) };
