@@ -135,8 +135,7 @@ fn slots_never_break_the_budget_and_any_feasible_budget_gets_a_plan() {
     }
 }
 
-#[test]
-fn extreme_chains_and_budgets_do_not_panic() {
+fn extreme(longest: usize) {
     let zero = ChainStage::default();
     let huge = ChainStage { activation_bytes: 1 << 55, saved_bytes: 1 << 56, forward_cost: 1e300, ..zero.clone() };
     let chains = [
@@ -147,7 +146,7 @@ fn extreme_chains_and_budgets_do_not_panic() {
             "long",
             3,
             3,
-            vec![ChainStage { saved_bytes: 2, activation_bytes: 1, forward_cost: 1.0, ..zero }; 450],
+            vec![ChainStage { saved_bytes: 2, activation_bytes: 1, forward_cost: 1.0, ..zero }; longest],
         )
         .unwrap(),
     ];
@@ -160,4 +159,16 @@ fn extreme_chains_and_budgets_do_not_panic() {
             }
         }
     }
+}
+
+#[test]
+fn extreme_chains_and_budgets_do_not_panic() {
+    extreme(60);
+}
+
+/// Long enough to be planned in groups of stages.
+#[test]
+#[ignore = "long: run with --release -- --ignored"]
+fn chains_of_thousands_of_stages_are_planned_in_groups() {
+    extreme(3000);
 }
