@@ -53,29 +53,64 @@ impl<'a> Run<'a> {
     }
 }
 
+/// A number for every sub-chain, added diagonal by diagonal. Held twice, so that a walk over all checkpoints of a
+/// sub-chain reads both of its halves in order.
+struct Pairs<T> {
+    /// `by_start[s][t - s]`.
+    by_start: Vec<Vec<T>>,
+    /// `by_end[t][t - s]`.
+    by_end: Vec<Vec<T>>,
+}
+
+impl<T: Copy> Pairs<T> {
+    fn new(stages: usize) -> Self {
+        let empty = || (0..stages).map(|_| Vec::new()).collect();
+        Self { by_start: empty(), by_end: empty() }
+    }
+
+    /// Adds the number of `s..=t`, whose shorter sub-chains are there.
+    fn add(&mut self, s: StageId, t: StageId, number: T) {
+        self.by_start[s].push(number);
+        self.by_end[t].push(number);
+    }
+
+    /// The number of `s..=t`, near those of the same `s`.
+    fn before(&self, s: StageId, t: StageId) -> T {
+        self.by_start[s][t - s]
+    }
+
+    /// The number of `s..=t`, near those of the same `t`.
+    fn behind(&self, s: StageId, t: StageId) -> T {
+        self.by_end[t][t - s]
+    }
+}
+
 /// The least memory of every sub-chain, its input not counted.
 pub(crate) struct Minimum {
-    /// `bytes[t - s][s]`.
-    bytes: Vec<Vec<u64>>,
+    bytes: Pairs<u64>,
 }
 
 impl Minimum {
     /// Fills the table. O(n³).
     pub(crate) fn of(terms: &Terms, choices: Choices) -> Self {
         let n = terms.len();
-        let mut table = Self { bytes: vec![(0..n).map(|s| terms.save_need(s, s)).collect()] };
+        let mut table = Self { bytes: Pairs::new(n) };
+        for s in 0..n {
+            table.bytes.add(s, s, terms.save_need(s, s));
+        }
         for d in 1..n {
-            let row = (0..n - d).map(|s| table.options(terms, choices, s, s + d).map(|(_, need)| need).min());
-            let row =
-                row.map(|least| least.expect("a sub-chain of two stages or more has a checkpoint to choose")).collect();
-            table.bytes.push(row);
+            for s in 0..n - d {
+                let least = table.options(terms, choices, s, s + d).map(|(_, need)| need).min();
+                let least = least.expect("a sub-chain of two stages or more has a checkpoint to choose");
+                table.bytes.add(s, s + d, least);
+            }
         }
         table
     }
 
     /// Least memory of `s..=t`.
     pub(crate) fn get(&self, s: StageId, t: StageId) -> u64 {
-        self.bytes[t - s][s]
+        self.bytes.before(s, t)
     }
 
     /// First moves of a sub-chain of at least two stages with the memory that each needs.
@@ -91,7 +126,9 @@ impl Minimum {
         let mut run = Run::from(terms, s);
         let checkpoints = (s + 1..=t).map(move |_| {
             let (k, way, _) = run.step();
-            let need = (terms.gradient[t] + way).max(terms.activation[k] + self.get(k, t)).max(self.get(s, k - 1));
+            let need = (terms.gradient[t] + way)
+                .max(terms.activation[k] + self.bytes.behind(k, t))
+                .max(self.bytes.before(s, k - 1));
             (First::Checkpoint(k), need)
         });
         save.into_iter().chain(checkpoints)
@@ -138,22 +175,40 @@ fn walk(terms: &Terms, m: usize, first: impl Fn(StageId, StageId, usize) -> Firs
     steps
 }
 
+/// Units per block of a row.
+const BLOCK: usize = 16;
+
 /// Rows of costs per memory unit, infinite where a sub-chain does not fit.
 pub(super) struct Rows {
     width: usize,
     /// `cells[t - s]` holds the rows of one diagonal, each `width` long.
     cells: Vec<Vec<f64>>,
+    /// The last, and so the least, cost of every block of a row, laid out likewise.
+    block_floors: Vec<Vec<f64>>,
+    /// The least cost of every sub-chain.
+    least: Pairs<f64>,
+}
+
+/// A row and the least costs of its blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) cells: &'a [f64],
+    block_floors: &'a [f64],
 }
 
 impl Rows {
     /// Room for rows of `0..=limit` units.
-    pub(super) fn new(limit: usize) -> Self {
-        Self { width: limit + 1, cells: Vec::new() }
+    pub(super) fn new(stages: usize, limit: usize) -> Self {
+        Self { width: limit + 1, cells: Vec::new(), block_floors: Vec::new(), least: Pairs::new(stages) }
     }
 
     /// Costs of `s..=t`.
-    pub(super) fn row(&self, s: StageId, t: StageId) -> &[f64] {
-        &self.cells[t - s][s * self.width..(s + 1) * self.width]
+    pub(super) fn row(&self, s: StageId, t: StageId) -> Row<'_> {
+        let blocks = self.width.div_ceil(BLOCK);
+        Row {
+            cells: &self.cells[t - s][s * self.width..(s + 1) * self.width],
+            block_floors: &self.block_floors[t - s][s * blocks..(s + 1) * blocks],
+        }
     }
 
     /// Adds the next diagonal, its rows computed by `fill` on up to `threads` threads.
@@ -181,28 +236,34 @@ impl Rows {
             }
             own.map(fill_share);
         });
+        let last = |block: &[f64]| block[block.len() - 1];
+        let floors = cells.chunks(self.width).flat_map(|row| row.chunks(BLOCK).map(last)).collect();
+        for (s, row) in cells.chunks(self.width).enumerate() {
+            self.least.add(s, s + d, last(row));
+        }
         self.cells.push(cells);
+        self.block_floors.push(floors);
     }
 }
 
 /// Lowers `row[m]` to `constant + left[m - shift] + right[m]` for each `m` from `start` on where that is less. All
-/// three fall with `m`; `floor` is a lower bound of the sum.
-pub(super) fn relax(
-    row: &mut [f64],
-    start: usize,
-    floor: f64,
-    constant: f64,
-    (left, shift): (&[f64], usize),
-    right: &[f64],
-) {
+/// three fall with `m`; `floor` is a lower bound of the sum. Blocks in which even the least sum is no less than the
+/// dearest cell are passed over: nearly all are.
+pub(super) fn relax(row: &mut [f64], start: usize, floor: f64, constant: f64, (left, shift): (Row, usize), right: Row) {
     let end = row.partition_point(|&cost| cost > floor);
-    if start >= end {
-        return;
-    }
-    let left = &left[start - shift..end - shift];
-    for ((cell, &a), &b) in row[start..end].iter_mut().zip(left).zip(&right[start..end]) {
-        let cost = constant + a + b;
-        *cell = if cost < *cell { cost } else { *cell };
+    let mut from = start;
+    while from < end {
+        let block = from / BLOCK;
+        let to = ((block + 1) * BLOCK).min(end);
+        let least = constant + left.block_floors[(to - 1 - shift) / BLOCK] + right.block_floors[block];
+        if least < row[from] {
+            let left = &left.cells[from - shift..to - shift];
+            for ((cell, &a), &b) in row[from..to].iter_mut().zip(left).zip(&right.cells[from..to]) {
+                let cost = constant + a + b;
+                *cell = if cost < *cell { cost } else { *cell };
+            }
+        }
+        from = to;
     }
 }
 
@@ -226,12 +287,12 @@ impl<'a> Table<'a> {
     ) -> Option<Self> {
         let n = terms.len();
         let minimum = Minimum::of(terms, choices);
-        let mut table = Self { terms, choices, minimum, rows: Rows::new(limit), limit };
+        let mut table = Self { terms, choices, minimum, rows: Rows::new(n, limit), limit };
         for d in 0..n {
             if Instant::now() >= deadline {
                 return None;
             }
-            let mut rows = std::mem::replace(&mut table.rows, Rows::new(0));
+            let mut rows = std::mem::replace(&mut table.rows, Rows::new(0, 0));
             rows.add_diagonal(n - d, threads, |rows, s, row| table.fill_row(rows, s, s + d, row));
             table.rows = rows;
         }
@@ -240,7 +301,7 @@ impl<'a> Table<'a> {
 
     /// Least cost of the whole chain within `limit` units beside its input; infinite where it does not fit.
     pub(crate) fn cost(&self) -> f64 {
-        self.rows.row(0, self.terms.len() - 1)[self.limit]
+        self.rows.row(0, self.terms.len() - 1).cells[self.limit]
     }
 
     fn fill_row(&self, rows: &Rows, s: StageId, t: StageId, row: &mut [f64]) {
@@ -257,7 +318,7 @@ impl<'a> Table<'a> {
             let need = terms.save_need(s, t).max(terms.saved[s] + self.minimum.get(s + 1, t));
             if let Some(need) = fits(need) {
                 let shift = terms.saved[s] as usize;
-                let rest = &rows.row(s + 1, t)[need - shift..=limit - shift];
+                let rest = &rows.row(s + 1, t).cells[need - shift..=limit - shift];
                 for (cell, cost) in row[need..].iter_mut().zip(rest) {
                     *cell = once + cost;
                 }
@@ -267,12 +328,16 @@ impl<'a> Table<'a> {
         for _ in s..t {
             let (k, way, cost) = run.step();
             let Some(way) = fits(terms.gradient[t] + way) else { break };
-            let after = (terms.activation[k] + self.minimum.get(k, t)).max(self.minimum.get(s, k - 1));
-            let Some(after) = fits(after) else { continue };
+            let after = terms.activation[k] + self.minimum.bytes.behind(k, t);
+            let Some(after) = fits(after.max(self.minimum.bytes.before(s, k - 1))) else { continue };
+            let floor = cost + rows.least.behind(k, t) + rows.least.before(s, k - 1);
+            let start = way.max(after);
+            if row[start] <= floor {
+                continue;
+            }
             let shift = terms.activation[k] as usize;
             let (left, right) = (rows.row(k, t), rows.row(s, k - 1));
-            let floor = cost + left[limit - shift] + right[limit];
-            relax(row, way.max(after), floor, cost, (left, shift), right);
+            relax(row, start, floor, cost, (left, shift), right);
         }
     }
 
@@ -295,12 +360,12 @@ impl<'a> Table<'a> {
             match first {
                 First::Save => {
                     let once = terms.forward_cost[s] + terms.backward_cost[s];
-                    consider(once + self.rows.row(s + 1, t)[m - terms.saved[s] as usize], first);
+                    consider(once + self.rows.row(s + 1, t).cells[m - terms.saved[s] as usize], first);
                 }
                 First::Checkpoint(k) => {
                     let way: f64 = terms.forward_cost[s..k].iter().sum();
-                    let left = self.rows.row(k, t)[m - terms.activation[k] as usize];
-                    consider(way + left + self.rows.row(s, k - 1)[m], first);
+                    let left = self.rows.row(k, t).cells[m - terms.activation[k] as usize];
+                    consider(way + left + self.rows.row(s, k - 1).cells[m], first);
                 }
             }
         }

@@ -3,7 +3,9 @@
 pub mod articulation;
 pub mod auto;
 pub mod chain_dp;
+mod chain_exchange;
 mod chain_on_graph;
+pub(crate) mod chain_search;
 mod chain_table;
 #[cfg(feature = "highs")]
 pub mod checkmate;

@@ -37,6 +37,8 @@ pub(crate) mod state;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use super::chain_search;
+use crate::chain::{Chain, ChainOutcome};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
 use crate::lower_bound::{Effort, hints, joint_bound, lower_bound};
@@ -178,6 +180,10 @@ impl Planner for Search {
             Exact::Infeasible => Err(infeasible(graph, request.budget)),
             Exact::GaveUp => self.anneal(graph, request, start),
         }
+    }
+
+    fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+        chain_search::solve_chain(Self::NAME, chain, request)
     }
 }
 

@@ -1,0 +1,286 @@
+//! `search` on chains: schedules that need not be persistent.
+//!
+//! Method: the cheapest of
+//!
+//! 1. the persistent optimum of [`chain_dp`](super::chain_dp);
+//! 2. the optimum over schedules that give checkpoints up early in the way of `chain_exchange`, on the chain itself or,
+//!    where it is long, on groups of its stages;
+//! 3. for chains of up to 24 stages, the best of *all* schedules, found by A* (below) if it ends within its bounds.
+//!
+//! A*: a state is the stage whose backward operation is due and the form in which each boundary is held. Steps are those
+//! of the [chain model](crate::chain) (`Fn` is `Fck` and a release). What is still to be paid is at least every
+//! backward operation left and the forward operation of every stage left whose set is not saved; that bound never
+//! falls along a step, so the first final state that comes up is a cheapest one. States that cannot beat the cheapest
+//! plan known are dropped; when none is left, that plan is proven. Stopped early, the bound of the next state is a lower
+//! bound for every schedule.
+//!
+//! Complexity: A* visits at most [`MOST_STATES`] states.
+//!
+//! Source: this project. Beaumont et al. (RR-9302, section 4.1) show that persistent schedules are not always best.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Instant;
+
+use super::chain_dp::{ChainDp, deadline};
+use super::chain_exchange::Exchange;
+use crate::chain::terms::{Grouped, Terms};
+use crate::chain::{Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
+use crate::error::PlanError;
+use crate::planner::{Planner, Progress, Request, Status, StopReason};
+
+/// A* is not tried on longer chains.
+const MOST_EXACT_STAGES: usize = 24;
+/// A* gives up when it knows so many states.
+const MOST_STATES: usize = 400_000;
+/// Longer chains are grouped for the exchange program.
+const MOST_GROUPS: usize = 48;
+/// Most memory units of the exchange program.
+const MOST_UNITS: u64 = 500;
+
+/// Plans `chain` for the planner called `name`.
+///
+/// # Errors
+///
+/// As [`Planner::solve_chain`].
+pub(crate) fn solve_chain(name: &'static str, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+    let deadline = deadline(request);
+    let terms = Terms::of_chain(chain);
+    let persistent = ChainDp.solve_chain(chain, request);
+    let store_all = chain.store_all_makespan();
+    let mut best = match persistent {
+        Ok(outcome) if outcome.makespan <= store_all => {
+            return Ok(ChainOutcome { planner: name.to_owned(), lower_bound: Some(outcome.makespan), ..outcome });
+        }
+        Ok(outcome) => Ok(ChainOutcome { status: Status::Feasible, stop_reason: StopReason::Heuristic, ..outcome }),
+        Err(error) => Err(error),
+    };
+    let consider = |steps: Vec<ChainStep>, best: &mut Result<ChainOutcome, PlanError>| {
+        let plan = ChainPlan { steps };
+        let outcome = ChainOutcome::of_plan(name, chain, plan, Status::Feasible, StopReason::Heuristic);
+        let known = best.as_ref().map_or(f64::INFINITY, |best| best.makespan);
+        if outcome.peak_bytes <= request.budget && outcome.makespan < known {
+            request.report(Progress { incumbent: Some(outcome.makespan), lower_bound: Some(store_all) });
+            *best = Ok(outcome);
+        }
+    };
+    if let Some(steps) = exchange(&terms, request.budget, deadline) {
+        consider(steps, &mut best);
+    }
+    let mut bound = store_all;
+    if terms.len() <= MOST_EXACT_STAGES {
+        let known = best.as_ref().map_or(f64::INFINITY, |best| best.makespan);
+        match Search::new(&terms, request.budget, known).run(deadline) {
+            Answer::Cheaper(steps) => {
+                consider(tidy(&steps), &mut best);
+                bound = f64::INFINITY;
+            }
+            Answer::NoneCheaper => bound = f64::INFINITY,
+            Answer::Stopped(lower) => bound = bound.max(lower),
+        }
+    }
+    best.map(|mut best| {
+        name.clone_into(&mut best.planner);
+        best.lower_bound = Some(bound.min(best.makespan));
+        if bound >= best.makespan {
+            (best.status, best.stop_reason) = (Status::Optimal, StopReason::Proved);
+        } else if Instant::now() >= deadline {
+            best.stop_reason = StopReason::TimeLimit;
+        }
+        best
+    })
+}
+
+/// The best schedule of the exchange program within `budget`.
+fn exchange(terms: &Terms, budget: u64, deadline: Instant) -> Option<Vec<ChainStep>> {
+    let grouped = Grouped::of(terms, MOST_GROUPS);
+    let terms = &grouped.terms;
+    let limit = budget.min(terms.store_all_peak()).checked_sub(terms.activation[0])?;
+    let common = terms.common_unit();
+    let unit = if limit / common <= MOST_UNITS { common } else { limit.div_ceil(MOST_UNITS).next_multiple_of(common) };
+    let scaled = terms.in_units(unit);
+    let units = usize::try_from(limit / unit).ok()?;
+    let steps = Exchange::fill(&scaled, units, deadline)?.schedule()?;
+    Some(grouped.expand(&steps))
+}
+
+/// Two bits for each boundary: 0 not held, 1 bare, 2 saved.
+type Boundaries = u64;
+
+/// The number of stages still to go backward, and what is held.
+type State = (u8, Boundaries);
+
+fn form(held: Boundaries, boundary: usize) -> u64 {
+    held >> (2 * boundary) & 3
+}
+
+fn with(held: Boundaries, boundary: usize, form: u64) -> Boundaries {
+    held & !(3 << (2 * boundary)) | form << (2 * boundary)
+}
+
+/// A state in the queue; the greatest is the one to go on with: least bound, then farthest, then first found.
+#[derive(PartialEq)]
+struct Open {
+    bound: f64,
+    cost: f64,
+    number: usize,
+    state: State,
+}
+
+impl Eq for Open {}
+
+impl Ord for Open {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_bound = other.bound.total_cmp(&self.bound);
+        by_bound.then(self.cost.total_cmp(&other.cost)).then(other.number.cmp(&self.number))
+    }
+}
+
+impl PartialOrd for Open {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+enum Answer {
+    /// A cheapest schedule, cheaper than the one known.
+    Cheaper(Vec<ChainStep>),
+    /// No schedule is cheaper than the one known.
+    NoneCheaper,
+    /// Stopped; no schedule is cheaper than this.
+    Stopped(f64),
+}
+
+struct Search<'a> {
+    terms: &'a Terms,
+    budget: u64,
+    /// Schedules from this cost on are of no use.
+    known: f64,
+    /// Cost of the best way to each state, and its last step.
+    best: HashMap<State, (f64, Option<(State, ChainStep)>)>,
+    queue: BinaryHeap<Open>,
+    pushed: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(terms: &'a Terms, budget: u64, known: f64) -> Self {
+        // Sums in another order must not pass for progress.
+        let known = known * (1.0 - 1e-12);
+        Self { terms, budget, known, best: HashMap::new(), queue: BinaryHeap::new(), pushed: 0 }
+    }
+
+    fn run(mut self, deadline: Instant) -> Answer {
+        let n = self.terms.len();
+        let start = (n as u8, with(0, 0, 1));
+        if self.terms.activation[0] + self.terms.gradient[n - 1] > self.budget {
+            return Answer::NoneCheaper;
+        }
+        self.push(start, 0.0, None);
+        while let Some(open) = self.queue.pop() {
+            if self.best[&open.state].0 < open.cost {
+                continue;
+            }
+            if open.state.0 == 0 {
+                return Answer::Cheaper(self.way_to(open.state));
+            }
+            if self.best.len() > MOST_STATES || (self.pushed.is_multiple_of(64) && Instant::now() >= deadline) {
+                return Answer::Stopped(open.bound);
+            }
+            self.expand(open.state, open.cost);
+        }
+        Answer::NoneCheaper
+    }
+
+    fn way_to(&self, mut state: State) -> Vec<ChainStep> {
+        let mut steps = Vec::new();
+        while let Some((from, step)) = self.best[&state].1 {
+            steps.push(step);
+            state = from;
+        }
+        steps.reverse();
+        steps
+    }
+
+    fn push(&mut self, state: State, cost: f64, from: Option<(State, ChainStep)>) {
+        if self.best.get(&state).is_some_and(|known| known.0 <= cost) {
+            return;
+        }
+        let bound = cost + self.at_least(state);
+        if bound < self.known {
+            self.best.insert(state, (cost, from));
+            self.pushed += 1;
+            self.queue.push(Open { bound, cost, number: self.pushed, state });
+        }
+    }
+
+    /// What is still to be paid at least.
+    fn at_least(&self, (due, held): State) -> f64 {
+        let stage = |i: StageId| {
+            let forward = if form(held, i + 1) == 2 { 0.0 } else { self.terms.forward_cost[i] };
+            forward + self.terms.backward_cost[i]
+        };
+        (0..usize::from(due)).map(stage).sum()
+    }
+
+    /// Bytes of all boundaries held.
+    fn bytes(&self, held: Boundaries) -> u64 {
+        let bytes = |boundary: usize| match form(held, boundary) {
+            0 => 0,
+            2 => self.terms.saved[boundary - 1],
+            _ => self.terms.activation[boundary],
+        };
+        (0..=self.terms.len()).map(bytes).sum()
+    }
+
+    fn expand(&mut self, state: State, cost: f64) {
+        let (due, held) = state;
+        let last = usize::from(due) - 1;
+        for i in (0..=last).filter(|&i| form(held, i) != 0) {
+            for (to, step, scratch) in [
+                (2, ChainStep::SaveAll(i), self.terms.save_scratch[i]),
+                (1, ChainStep::KeepInput(i), self.terms.pass_scratch[i]),
+            ] {
+                let after = with(held, i + 1, to);
+                let during = self.bytes(after) + self.terms.gradient[last] + scratch;
+                if form(held, i + 1) < to && during <= self.budget {
+                    self.push((due, after), cost + self.terms.forward_cost[i], Some((state, step)));
+                }
+            }
+            if i > 0 {
+                self.push((due, with(held, i, 0)), cost, Some((state, ChainStep::Release(i))));
+            }
+        }
+        let ready = form(held, last + 1) == 2 && form(held, last) != 0;
+        if ready && self.bytes(held) + self.terms.backward_bytes[last] <= self.budget {
+            let mut after = with(held, last + 1, 0);
+            if form(held, last) == 1 {
+                after = with(after, last, 0);
+            }
+            let step = ChainStep::Backward(last);
+            self.push((due - 1, after), cost + self.terms.backward_cost[last], Some((state, step)));
+        }
+    }
+}
+
+/// Moves each release up to the last use of what it releases, and joins it with a forward operation where it can.
+fn tidy(steps: &[ChainStep]) -> Vec<ChainStep> {
+    let mut out: Vec<ChainStep> = Vec::with_capacity(steps.len());
+    for &step in steps {
+        let ChainStep::Release(i) = step else {
+            out.push(step);
+            continue;
+        };
+        let touches = |step: &ChainStep| match *step {
+            ChainStep::Release(j) | ChainStep::Backward(j) => j == i,
+            ChainStep::SaveAll(j) | ChainStep::KeepInput(j) | ChainStep::Pass(j) => j == i || j + 1 == i,
+        };
+        let at = out.iter().rposition(touches);
+        let made = |step: &&ChainStep| matches!(**step, ChainStep::SaveAll(j) | ChainStep::KeepInput(j) | ChainStep::Pass(j) if j + 1 == i);
+        let saved = at.is_some_and(|at| matches!(out[..at].iter().rfind(made), Some(ChainStep::SaveAll(_))));
+        match at {
+            Some(at) if out[at] == ChainStep::KeepInput(i) && !saved => out[at] = ChainStep::Pass(i),
+            _ => out.insert(at.map_or(0, |at| at + 1), step),
+        }
+    }
+    out
+}
