@@ -83,7 +83,7 @@ const ENTRIES: &[Entry] = &[
     Entry {
         name: planners::Online::NAME,
         purpose: "the engine's own policy, which does not look ahead; a baseline, and a plan in no time",
-        source: "Kirisame et al. 2021, with bytes * age / cost^2 as the score",
+        source: "Kirisame et al. 2021, with bytes^2 * age / cost as the score",
         make: || Box::new(planners::Online),
     },
     Entry {

@@ -145,23 +145,18 @@ fn threads_may_create_tensors_at_once() {
 
 #[test]
 fn tensors_dropped_while_unwinding_are_released() {
-    let device = Device::flex().autodiff().remat("96 KiB").unwrap();
+    let device = Device::flex().remat("96 KiB").unwrap();
     let unwound = std::thread::spawn({
         let device = device.clone();
         move || {
-            let weights = weights(&device, 6);
-            let _loss = deep(input(&device, 48), &weights).sum();
+            let _kept: Vec<Tensor<2>> = (0..30).map(|at| (input(&device, 48) * at as f32).exp()).collect();
             std::panic::resume_unwind(Box::new("the program gives up"));
         }
     });
     assert!(unwound.join().is_err());
-    // Burn's autodiff lets go of an abandoned graph when it next goes backward.
-    let weights = weights(&device, 2);
-    let gradients = deep(input(&device, 4), &weights).sum().backward();
-    assert!(weights[0].grad(&gradients).is_some());
-    drop((weights, gradients));
     let report = device.remat_report().unwrap();
     assert_eq!((report.tensors, report.live_bytes), (0, 0), "{report}");
+    assert_eq!(bytes(Tensor::<2>::ones([2, 2], &device)).len(), 16);
 }
 
 #[test]

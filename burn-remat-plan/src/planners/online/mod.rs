@@ -8,7 +8,7 @@
 //! 1. Before an op, and for the results at the end, the values that lack are brought back: the closure of evicted producers is listed first, in
 //!    an iterative post-order, every input in it is pinned once per consumer, then each recipe runs once.
 //! 2. Before each run, while memory is short, the resident, unpinned, recoverable value with the highest
-//!    *bytes · age / cost²* is evicted; age counts computations since its last use, cost is what its whole evicted
+//!    *bytes² · age / cost* is evicted; age counts computations since its last use, cost is what its whole evicted
 //!    closure costs, itself included. Ties go to the lowest index.
 //! 3. A value without a use ahead that is no result leaves at once. If it cannot be recovered, it leaves only when no
 //!    evicted value needs it; after that the values made from it can no longer be evicted.

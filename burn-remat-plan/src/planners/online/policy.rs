@@ -196,11 +196,12 @@ impl<'a> State<'a> {
             if !self.resident[value] || self.pins[value] > 0 || self.graph.bytes(value) == 0 {
                 continue;
             }
-            let weight = self.graph.bytes(value) as f64 * (self.clock - self.last_use[value] + 1) as f64;
+            let bytes = self.graph.bytes(value) as f64;
+            let weight = bytes * bytes * (self.clock - self.last_use[value] + 1) as f64;
             // A score above the best needs a cost below this: the walk over the closure may stop there.
-            let enough = best.map_or(f64::INFINITY, |(score, _)| (weight / score).sqrt());
+            let enough = best.map_or(f64::INFINITY, |(score, _)| weight / score);
             let Some(cost) = self.recovery_cost(value, enough) else { continue };
-            let score = weight / (cost * cost);
+            let score = weight / cost;
             if best.is_none_or(|(highest, _)| score > highest) {
                 best = Some((score, value));
             }
