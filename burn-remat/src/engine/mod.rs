@@ -200,8 +200,11 @@ impl<B: RematBackend> Engine<B> {
         for &input in &inputs {
             self.tensors[input].pins += 1;
         }
-        let reads_updated = |key: &TensorKey| self.tensors[*key].updated && !consumed.contains(key);
-        if inputs.iter().any(reads_updated) && self.detector.read_updated() {
+        let begins = |key: &TensorKey| {
+            let updated = self.tensors[*key].updated;
+            updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated)
+        };
+        if inputs.iter().any(begins) {
             self.end_step(self.clock);
         }
         let dying = consumed.clone();
@@ -226,7 +229,7 @@ impl<B: RematBackend> Engine<B> {
                 if updates {
                     self.detector.update();
                     for &output in &outputs {
-                        self.tensors[output].updated = true;
+                        self.tensors[output].updated = self.clock;
                     }
                 }
                 if let Err(failure) = self.settle(&outputs, &inputs, &consumed, views, kind) {
@@ -444,7 +447,7 @@ impl<B: RematBackend> Engine<B> {
             used: self.clock,
             made_by,
             read: false,
-            updated: false,
+            updated: 0,
             failure,
         });
         self.index.insert(id, key);
@@ -540,6 +543,7 @@ impl<B: RematBackend> Engine<B> {
     }
 
     fn end_step(&mut self, boundary: u64) {
+        self.detector.set_boundary(boundary);
         self.forget_before(boundary);
         self.stats.steps += 1;
         self.stats.steps_over_budget += u64::from(self.step.over_budget);

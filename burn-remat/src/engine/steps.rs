@@ -4,8 +4,9 @@
 //!
 //! 1. The program says so ([`mark`](super::Engine::mark)).
 //! 2. Parameters are updated: an operation takes a root that recorded operations had read and gives a tensor of the same
-//!    shape. The first operation that reads such a successor begins the next step. This finds optimizer steps, however
-//!    many passes were accumulated into one.
+//!    shape. The first operation that reads a successor made in this step begins the next one. This finds optimizer
+//!    steps, however many passes were accumulated into one; running statistics, which are updated in the middle of a
+//!    step and read in the middle of the next, do not disturb it.
 //! 3. Where nothing is updated in this way (the program keeps the old parameters, say): the bytes of live tensors that
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
 //!    point after such a fall, recognised once they rise again.
@@ -19,8 +20,8 @@ pub(super) struct StepDetector {
     peak: u64,
     valley: Option<Valley>,
     source: Source,
-    /// Whether a parameter has been updated since the last boundary.
-    update_pending: bool,
+    /// Clock of the last boundary.
+    boundary: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,12 +46,16 @@ impl StepDetector {
     /// A parameter was updated.
     pub fn update(&mut self) {
         self.source = self.source.max(Source::Updates);
-        self.update_pending = true;
     }
 
-    /// An updated parameter is read. Returns whether a step begins with that.
-    pub fn read_updated(&mut self) -> bool {
-        std::mem::take(&mut self.update_pending) && self.source == Source::Updates
+    /// Whether reading a tensor that was an update at `clock` begins a step.
+    pub fn begins_step(&self, clock: u64) -> bool {
+        self.source == Source::Updates && clock > self.boundary
+    }
+
+    /// A step has begun at `clock`.
+    pub fn set_boundary(&mut self, clock: u64) {
+        self.boundary = clock;
     }
 
     /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.
@@ -136,11 +141,12 @@ mod tests {
         let mut detector = StepDetector::default();
         detector.update();
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
-        assert!(detector.read_updated());
-        assert!(!detector.read_updated());
+        assert!(detector.begins_step(5));
+        detector.set_boundary(6);
+        assert!(!detector.begins_step(5) && detector.begins_step(7));
         assert!(detector.mark());
         assert!(!detector.mark());
         detector.update();
-        assert!(!detector.read_updated());
+        assert!(!detector.begins_step(7));
     }
 }

@@ -64,8 +64,8 @@ pub(super) struct Tensor {
     pub made_by: u64,
     /// Whether a recorded operation has read it.
     pub read: bool,
-    /// Whether it replaced a root that had been read: a parameter after its update.
-    pub updated: bool,
+    /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
+    pub updated: u64,
     /// Why it holds no data, if the work that was to write it failed.
     pub failure: Option<Arc<str>>,
 }
