@@ -19,7 +19,8 @@ fn run(job: &Job, budget: &str) -> (Run, RematReport) {
     (run, device.remat_report().unwrap())
 }
 
-/// Runs `model` at each share of its store-all peak, or at the floor where that is higher.
+/// Runs `model` at each share of its store-all peak, or at the floor where that is higher. Near the floor the online
+/// policy may need a little more than an earlier run did: then that run's floor is tried.
 fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
     let job = job(model, batch_size, steps);
     // The backends' generator is one for the process: runs of one model must not overlap.
@@ -30,7 +31,12 @@ fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
     for share in shares {
         let mut budget = stored.peak_bytes * share / 100;
         let (mut budgeted, mut report) = run(&job, &budget.to_string());
-        if report.floor_bytes > budget {
+        for _ in 0..4 {
+            assert!(budgeted.is_identical(&plain), "{model:?} at {budget}");
+            assert!(report.peak_bytes <= report.floor_bytes.max(budget), "{model:?} at {budget}: {report}");
+            if report.steps_over_budget == 0 {
+                break;
+            }
             budget = report.floor_bytes;
             (budgeted, report) = run(&job, &budget.to_string());
         }

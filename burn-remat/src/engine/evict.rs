@@ -66,10 +66,8 @@ impl<B: RematBackend> Engine<B> {
         let over = self.budget.is_some_and(|budget| live > budget);
         if over {
             self.step.over_budget = true;
-            if !self.step.gave_up {
-                self.overrun = self.overrun.max(live);
-                floor = live;
-            }
+            self.overrun = self.overrun.max(live);
+            floor = live;
         }
         if floor > self.stats.floor.bytes {
             self.stats.floor = Floor { bytes: floor, kind: self.serving };
