@@ -128,6 +128,7 @@ pub(crate) struct Engine<B: RematBackend> {
     /// The first failure since the last sync.
     unsynced_failure: Option<Failure>,
     /// Boxes of removed recipes: operations are large, and allocating one for each shows.
+    #[expect(clippy::vec_box, reason = "the boxes themselves are what is kept")]
     spare: Vec<Box<OperationIr>>,
     /// Work lists, kept to save their allocation.
     garbage: Vec<TensorKey>,
@@ -188,9 +189,7 @@ impl<B: RematBackend> Engine<B> {
         self.stats.operations += 1;
         let kind = operation_kind(&op);
         self.serving = kind;
-        if !self.names.contains_key(&kind) {
-            self.names.insert(kind, operation_name(&op));
-        }
+        self.names.entry(kind).or_insert_with(|| operation_name(&op));
         let outs: Outs = op.outputs().map(Description::of).collect();
         let produced = outs.iter().map(|out| out.bytes).sum();
         let (inputs, mut consumed) = match self.bind(&op) {

@@ -37,7 +37,7 @@ pub(crate) fn operation_name(op: &OperationIr) -> String {
     // `NumericFloat(F32, Add(BinaryOpIr ` -> `NumericFloat.Add`
     let mut parts = head.text.split(['(', ',', ' ']).filter(|part| !part.is_empty() && !part.ends_with("Ir"));
     let family = parts.next().unwrap_or("operation");
-    match parts.last() {
+    match parts.next_back() {
         Some(name) => format!("{family}.{name}"),
         None => family.to_owned(),
     }
