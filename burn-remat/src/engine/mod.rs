@@ -408,13 +408,13 @@ impl<B: RematBackend> Engine<B> {
         for &output in outputs {
             let tensor = &self.tensors[output];
             let handle = self.interpreter.get_tensor_handle(&tensor.bare(TensorStatus::ReadOnly));
-            let (key, bytes) = match B::buffer(&handle) {
-                BufferId::Known { key, bytes } => (key, bytes),
-                BufferId::Unknown if views && base.is_some() => {
-                    let base = self.storages.get(base.unwrap_or_default());
+            let (key, bytes) = match (B::buffer(&handle), base) {
+                (BufferId::Known { key, bytes }, _) => (key, bytes),
+                (BufferId::Unknown, Some(base)) if views => {
+                    let base = self.storages.get(base);
                     (base.key, base.bytes)
                 }
-                BufferId::Unknown => (1 << 63 | tensor.id.value(), tensor.bytes),
+                (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), tensor.bytes),
             };
             let root = tensor.recipe.is_none();
             let storage = self.storages.attach(key, bytes, output, root);
