@@ -3,9 +3,10 @@
 mod chain_support;
 
 use burn_remat_plan::chain::{self, Chain, ChainStage};
+use burn_remat_plan::generate::random_chain;
 use burn_remat_plan::planners::chain_dp::{ChainDp, minimum_budget};
 use burn_remat_plan::{ChainOutcome, PlanError, Planner, Request, Status};
-use chain_support::{Class, benchmark_chains, brute_force, random_chain};
+use chain_support::{Class, benchmark_chains, brute_force};
 
 /// Solves, and holds the outcome against the checker and the simulator.
 fn solve(chain: &Chain, budget: u64) -> Result<ChainOutcome, PlanError> {

@@ -1,38 +1,11 @@
-//! Random chains, and the cheapest schedule of a chain found by trying all.
+//! The cheapest schedule of a chain found by trying all.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::collections::{BinaryHeap, HashMap};
 use std::path::PathBuf;
 
-use burn_remat_plan::chain::{Chain, ChainStage};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
-
-/// A chain of 1 to `most` stages with small integers everywhere, zeros among them.
-pub fn random_chain(seed: u64, most: usize) -> Chain {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let stages = rng.random_range(1..=most);
-    let largest = rng.random_range(1..=9);
-    // A saved set smaller than its activation is odd but allowed.
-    let odd = rng.random_range(0..5) == 0;
-    let stages = (0..stages)
-        .map(|_| {
-            let activation_bytes = rng.random_range(0..=largest);
-            let least = if odd { 0 } else { activation_bytes };
-            ChainStage {
-                forward_cost: f64::from(rng.random_range(0..=10_u32)),
-                backward_cost: f64::from(rng.random_range(0..=20_u32)),
-                activation_bytes,
-                saved_bytes: rng.random_range(least..=least + 2 * largest),
-                gradient_bytes: rng.random_range(0..=largest),
-                forward_scratch_bytes: rng.random_range(0..=largest / 2),
-                backward_scratch_bytes: rng.random_range(0..=largest / 2),
-            }
-        })
-        .collect();
-    Chain::new(format!("random {seed}"), rng.random_range(0..=largest), rng.random_range(0..=largest), stages).unwrap()
-}
+use burn_remat_plan::chain::Chain;
 
 /// Which schedules a search ranges over.
 #[derive(Clone, Copy, PartialEq, Eq)]
