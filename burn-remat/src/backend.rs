@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use burn_backend::{
     DType, DTypeUsageSet, DeviceId, DeviceOps, DeviceSettings, ExecutionError, ProfileDuration, ProfileOptions,
@@ -156,6 +157,12 @@ impl<D: DeviceOps> RematDevice<D> {
     /// Tells the engine that a training step begins here; see [`RematExt::remat_mark_step`](crate::RematExt).
     pub fn mark_step<B: RematBackend<Device = D>>(&self) {
         get_client::<RematChannel<B>>(self).mark_step();
+    }
+
+    /// Waits until no planner is at work, at most for `limit`; `false` if the time was up first. The plan is in force from
+    /// the next step on.
+    pub fn wait_for_plan<B: RematBackend<Device = D>>(&self, limit: Duration) -> bool {
+        get_client::<RematChannel<B>>(self).wait_for_plan(limit)
     }
 
     /// Starts the counters of [`report`](Self::report) anew.
@@ -310,6 +317,11 @@ impl<B: RematBackend> RematClient<B> {
 
     pub(crate) fn reset_report(&self) {
         self.engine().reset_report();
+    }
+
+    pub(crate) fn wait_for_plan(&self, limit: Duration) -> bool {
+        let planning = self.engine().planning();
+        planning.wait(limit)
     }
 
     fn replay_graph(&self, graph: &Graph, bindings: GraphBindings) {

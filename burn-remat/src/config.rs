@@ -1,7 +1,13 @@
 //! How a remat device behaves.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use burn_remat_plan::registry::planner;
+
 use crate::budget::{Budget, BudgetError};
 use crate::error::RematError;
+use crate::planning::PlanSettings;
 
 /// What happens to the results of random operations (dropout masks, noise).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -29,6 +35,7 @@ pub struct RematConfig {
     pub(crate) random: RandomPolicy,
     pub(crate) strict: bool,
     pub(crate) recompute_limit: f64,
+    pub(crate) planning: PlanSettings,
     /// A budget that could not be read, told when the device is made.
     error: Option<RematError>,
 }
@@ -40,6 +47,7 @@ impl Default for RematConfig {
             random: RandomPolicy::Keep,
             strict: false,
             recompute_limit: 20.0,
+            planning: PlanSettings::default(),
             error: None,
         }
     }
@@ -79,6 +87,41 @@ impl RematConfig {
         } else {
             self.error = Some(RematError::RecomputeLimit { times });
         }
+        self
+    }
+
+    /// Plans steps with the planner of this name: one of those that `remat-plan list` shows. Default: `auto`.
+    pub fn with_planner(mut self, name: &str) -> Self {
+        if planner(name).is_some() {
+            self.planning.planner = Some(name.to_owned());
+        } else {
+            self.error = Some(RematError::UnknownPlanner { name: name.to_owned() });
+        }
+        self
+    }
+
+    /// Plans nothing: every step goes by the online policy, which decides at each operation what to evict.
+    pub fn without_planning(mut self) -> Self {
+        self.planning.planner = None;
+        self
+    }
+
+    /// How long the planner may work on one kind of step, in the background. Default: 10 s.
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
+        self.planning.time_limit = limit;
+        self
+    }
+
+    /// Keeps plans in `folder`, so that the next run of the same program plans nothing. Default: `$BURN_REMAT_CACHE`, or
+    /// `burn-remat` in this user's cache folder.
+    pub fn with_cache(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.planning.cache = Some(folder.into());
+        self
+    }
+
+    /// Keeps no plan on disk and uses none from there.
+    pub fn without_cache(mut self) -> Self {
+        self.planning.cache = None;
         self
     }
 

@@ -7,6 +7,7 @@
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use burn::backend::{DispatchDevice, GradientCheckpointingStrategy};
 use burn::remote::{CustomOpClient, RemoteHost};
@@ -63,6 +64,14 @@ pub trait RematExt: Sized {
     /// [`RematError::NotRemat`] for any other device.
     fn remat_reset_report(&self) -> Result<(), RematError>;
 
+    /// Waits until no planner is at work in the background, at most for `limit`; `false` if the time was up first. A plan
+    /// found is in force from the next training step on.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device.
+    fn remat_wait_for_plan(&self, limit: Duration) -> Result<bool, RematError>;
+
     /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
     /// itself; with them it knows exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
@@ -93,6 +102,12 @@ impl RematExt for Device {
         Ok(())
     }
 
+    fn remat_wait_for_plan(&self, limit: Duration) -> Result<bool, RematError> {
+        let engine = engine_of(self)?;
+        let _ = self.sync();
+        Ok(engine.wait_for_plan(limit))
+    }
+
     fn remat_mark_step(&self) {
         let plain = self.clone().without_autodiff();
         if let (DispatchDevice::Remote(remote), Ok(_)) = (plain.as_dispatch(), engine_of(self)) {
@@ -107,6 +122,7 @@ impl RematExt for Device {
 trait EngineControl: Send + Sync {
     fn report(&self) -> RematReport;
     fn reset_report(&self);
+    fn wait_for_plan(&self, limit: Duration) -> bool;
 }
 
 impl<B: RematBackend> EngineControl for RematClient<B> {
@@ -116,6 +132,10 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
 
     fn reset_report(&self) {
         self.reset_report();
+    }
+
+    fn wait_for_plan(&self, limit: Duration) -> bool {
+        self.wait_for_plan(limit)
     }
 }
 

@@ -20,6 +20,12 @@ pub enum RematError {
         /// The limit asked for.
         times: f64,
     },
+    /// There is no such planner.
+    #[error("there is no planner `{name}`: `remat-plan list` shows those that there are; `auto` suits most")]
+    UnknownPlanner {
+        /// The name asked for.
+        name: String,
+    },
     /// The device cannot carry a budget.
     #[error("{device} cannot be a remat device: {reason}")]
     UnsupportedDevice {

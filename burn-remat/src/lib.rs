@@ -7,6 +7,7 @@ mod config;
 mod device;
 mod engine;
 mod error;
+mod planning;
 mod report;
 
 pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice};
@@ -14,4 +15,5 @@ pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use config::{RandomPolicy, RematConfig};
 pub use device::{RematExt, random_token, serve};
 pub use error::RematError;
+pub use planning::PlanReport;
 pub use report::RematReport;

@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::budget::{Budget, DisplayBytes};
+use crate::planning::PlanReport;
 
 /// What a remat device has done since it was made, or since its counters were reset.
 ///
 /// `Display` gives a table; serde gives JSON.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct RematReport {
     /// Name of the backend below.
@@ -47,6 +48,12 @@ pub struct RematReport {
     pub floor_bytes: u64,
     /// The operation that sets the floor.
     pub floor_op: Option<String>,
+    /// The plan of the training step, once there is one.
+    pub plan: Option<PlanReport>,
+    /// Seconds that the planner has been at work, while it is.
+    pub planning_seconds: Option<f64>,
+    /// Why there is no plan, where planning failed.
+    pub planning_problem: Option<String>,
     /// Tensors that the engine knows now.
     pub tensors: u64,
     /// Recorded operations that the engine keeps now.
@@ -85,6 +92,40 @@ impl fmt::Display for RematReport {
         row("time", format!("{}, {} recomputing", time(self.compute_ns), time(self.recompute_ns)))?;
         row("evictions", self.evictions.to_string())?;
         row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;
+        if let Some(plan) = &self.plan {
+            let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+            let origin = match (plan.from_cache, plan.optimal) {
+                (true, _) => "from the cache".to_owned(),
+                (false, true) => format!("optimal, after {:.1} s", plan.plan_seconds),
+                (false, false) => format!("after {:.1} s", plan.plan_seconds),
+            };
+            row("plan", format!("{}, {origin}; {} operations in {} ops", plan.planner, plan.operations, plan.graph_ops))?;
+            row("planned steps", format!("{}, {} left their plan", plan.steps_followed, plan.steps_left))?;
+            row(
+                "peak, store-all",
+                format!(
+                    "{}; planned {}",
+                    DisplayBytes(plan.store_all_peak_bytes),
+                    DisplayBytes(plan.predicted_peak_bytes)
+                ),
+            )?;
+            let measured = plan.measured_overhead.map_or_else(|| "not measured yet".to_owned(), percent);
+            let bound =
+                plan.lower_bound.map_or_else(String::new, |bound| format!(", at least {} for any", percent(bound)));
+            row("overhead", format!("{measured}; planned {}{bound}", percent(plan.predicted_overhead)))?;
+            for (name, runs, ns) in &plan.recomputed {
+                row("  recomputed", format!("{name}, {runs}x, {}", time(*ns as u64)))?;
+            }
+            if let Some(difference) = &plan.difference {
+                row("left the plan", difference.clone())?;
+            }
+        }
+        if let Some(seconds) = self.planning_seconds {
+            row("planning", format!("for {seconds:.1} s"))?;
+        }
+        if let Some(problem) = &self.planning_problem {
+            row("no plan", problem.clone())?;
+        }
         if let Some(failure) = &self.failure {
             row("failure", failure.clone())?;
         }

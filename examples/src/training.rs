@@ -78,9 +78,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// Median step time in ms, the first step left out where there are others.
-    pub fn median_ms(&self) -> f64 {
-        let mut steady = self.step_ms[usize::from(self.step_ms.len() > 1)..].to_vec();
+    /// Median step time in ms, the first `warmup` steps left out where there are others.
+    pub fn median_ms(&self, warmup: usize) -> f64 {
+        let mut steady = self.step_ms[if self.step_ms.len() > warmup { warmup } else { 0 }..].to_vec();
         steady.sort_by(f64::total_cmp);
         steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)
     }

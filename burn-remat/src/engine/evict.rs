@@ -32,6 +32,10 @@ impl<B: RematBackend> Engine<B> {
     /// sufficed so far.
     pub(super) fn make_room(&mut self, need: u64) {
         let Some(budget) = self.budget else { return };
+        if self.follow.is_some() {
+            // The plan has made room.
+            return;
+        }
         let target = budget.max(self.overrun);
         if self.storages.live.saturating_add(need) <= target {
             return;
@@ -58,6 +62,7 @@ impl<B: RematBackend> Engine<B> {
     /// Over budget, where the configuration is strict.
     pub(super) fn account(&mut self, fixed: u64, kind: u64) -> Result<(), Failure> {
         let live = self.storages.live;
+        self.most_held = self.most_held.max(live);
         if live > self.stats.peak {
             self.stats.peak = live;
             self.stats.peak_op = kind;
@@ -165,7 +170,7 @@ impl<B: RematBackend> Engine<B> {
         cost
     }
 
-    fn evict(&mut self, storage: StorageKey) {
+    pub(super) fn evict(&mut self, storage: StorageKey) {
         let owners = self.storages.get(storage).owners.clone();
         for owner in owners {
             self.release(owner);

@@ -19,10 +19,12 @@ use crate::backend::RematBackend;
 impl<B: RematBackend> Engine<B> {
     /// The program lets go of a tensor.
     pub(super) fn kill(&mut self, key: TensorKey) {
-        let tensor = &mut self.tensors[key];
-        if !std::mem::replace(&mut tensor.alive, false) {
+        if !self.tensors[key].alive {
             return;
         }
+        self.trace_kill(key);
+        let tensor = &mut self.tensors[key];
+        tensor.alive = false;
         if tensor.recipe.is_some() {
             self.recorded_bytes -= tensor.bytes;
         }
@@ -94,7 +96,7 @@ impl<B: RematBackend> Engine<B> {
         whole
     }
 
-    /// The live tensors that would need one of `recipes` to be computed again; `None` while a computation is under way
+    /// The tensors, live or held by a plan, that would need one of `recipes` to be computed again; `None` while a computation is under way
     /// there.
     fn live_descendants(&mut self, recipes: Vec<RecipeKey>) -> Option<Vec<TensorKey>> {
         self.walk += 1;
@@ -107,7 +109,7 @@ impl<B: RematBackend> Engine<B> {
             }
             for &output in recipe.outputs.iter().flatten() {
                 let tensor = &self.tensors[output];
-                if tensor.alive {
+                if tensor.alive || tensor.held {
                     frontier.push(output);
                 } else if tensor.pins > 0 {
                     return None;

@@ -20,12 +20,14 @@
 //!   reaches the program, with its cause, when one of them is read.
 
 mod evict;
+mod follow;
 mod liveness;
 mod operation;
 mod rematerialize;
 mod reuse;
 mod steps;
 mod table;
+mod tracing;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -43,11 +45,14 @@ use smallvec::SmallVec;
 use crate::backend::{BufferId, RematBackend};
 use crate::budget::Budget;
 use crate::config::{RandomPolicy, RematConfig};
+use crate::planning::{PlanReport, Plans, Trace, Wait};
 use crate::report::RematReport;
+use follow::Follow;
 use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
 use reuse::Reuse;
 use steps::{Step, StepDetector};
 use table::{Description, Recipe, RecipeKey, Storages, Tensor, TensorKey};
+use tracing::{EXTERNAL, Tracer};
 
 /// A dead root stays while it is at most one part in this many of what depends on it.
 const KEEP_ROOT_RATIO: u64 = 8;
@@ -86,6 +91,9 @@ struct Stats {
     recompute_ns: u64,
     /// Compute time of the last whole step.
     base_ns: u64,
+    /// Compute and recompute time of the steps that went by a plan.
+    followed_ns: u64,
+    followed_recompute_ns: u64,
     peak: u64,
     peak_op: u64,
     steps: u64,
@@ -121,12 +129,25 @@ pub(crate) struct Engine<B: RematBackend> {
     walk: u64,
     /// Bytes of live tensors that have a recipe.
     recorded_bytes: u64,
+    /// Most bytes held since the last operation of the program.
+    most_held: u64,
+    /// Evictions when the step began.
+    evictions_seen: u64,
     /// State of the generator that seeds reseeded random operations.
     seeds: u64,
     floor_said: bool,
     last_failure: Option<Failure>,
     /// The first failure since the last sync.
     unsynced_failure: Option<Failure>,
+    /// Number of the step under way.
+    step_number: u32,
+    /// Operations begun in this step.
+    position: u32,
+    /// The trace of this step, where one is written.
+    tracer: Option<Tracer>,
+    /// The plan of this step, where one is followed.
+    follow: Option<Follow>,
+    plans: Plans,
     /// Boxes of removed recipes: operations are large, and allocating one for each shows.
     #[expect(clippy::vec_box, reason = "the boxes themselves are what is kept")]
     spare: Vec<Box<OperationIr>>,
@@ -142,10 +163,16 @@ impl<B: RematBackend> Engine<B> {
             Budget::Bytes(bytes) => Some(bytes),
             Budget::Unlimited | Budget::Share(_) => None,
         };
+        let plans = Plans::new(config.planning.clone(), B::name(&device));
         Self {
             interpreter: TensorInterpreter::new(device.clone()),
             device,
             config,
+            step_number: 0,
+            position: 0,
+            tracer: None,
+            follow: None,
+            plans,
             budget,
             overrun: 0,
             tensors: Slab::new(),
@@ -161,6 +188,8 @@ impl<B: RematBackend> Engine<B> {
             clock: 0,
             walk: 0,
             recorded_bytes: 0,
+            most_held: 0,
+            evictions_seen: 0,
             seeds: 0x9E37_79B9_7F4A_7C15,
             floor_said: false,
             last_failure: None,
@@ -201,25 +230,29 @@ impl<B: RematBackend> Engine<B> {
         }
         let begins = |key: &TensorKey| {
             let updated = self.tensors[*key].updated;
-            updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated)
+            updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated, self.recorded_bytes)
         };
         if inputs.iter().any(begins) {
             self.end_step(self.clock);
         }
+        self.position += 1;
+        let watched = self.tracer.is_some() || self.follow.is_some();
+        let signature = if watched { self.signature(kind, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
-        let mut updates = false;
-        let done = self.prepare(&op, produced, &inputs, &consumed).and_then(|()| {
+        let done = self.prepare(&op, produced, &inputs, &consumed, signature).and_then(|()| {
             let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
-            updates = !recordable && self.is_update(&consumed, &outs);
+            let updates = !recordable && self.is_update(&consumed, &outs);
             let kept = recordable.then(|| self.boxed(&op));
             let views = is_view(&op);
+            let traced = self.trace_inputs(&inputs);
             let cost_ns = self.run(op, seed, kind)?;
-            Ok((kept, seed, cost_ns, views))
+            Ok((kept, seed, cost_ns, views, updates, traced))
         });
         match done {
-            Ok((kept, seed, cost_ns, views)) => {
+            Ok((kept, seed, cost_ns, views, updates, traced)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
+                let recordable = kept.is_some();
                 let outputs: SmallVec<[TensorKey; 2]> =
                     outs.into_iter().map(|out| self.insert(out, kind, None)).collect();
                 if let Some(op) = kept {
@@ -231,7 +264,13 @@ impl<B: RematBackend> Engine<B> {
                         self.tensors[output].updated = self.clock;
                     }
                 }
-                if let Err(failure) = self.settle(&outputs, &inputs, &consumed, views, kind) {
+                let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
+                if watched {
+                    let about = (kind, signature, cost_ns);
+                    self.trace_op(about, (recordable, updates, views), &traced, &consumed, &outputs);
+                    self.follow_outputs(&outputs);
+                }
+                if let Err(failure) = settled {
                     self.remember(&failure);
                     for output in outputs {
                         self.fail(output, failure.clone());
@@ -239,6 +278,7 @@ impl<B: RematBackend> Engine<B> {
                 }
             }
             Err(failure) => {
+                self.forget_step();
                 for &input in &consumed {
                     // The backend may or may not have taken it; either way it is dead.
                     self.release(input);
@@ -251,6 +291,10 @@ impl<B: RematBackend> Engine<B> {
         }
         for &input in &inputs {
             self.unpin(input);
+        }
+        if self.follow.is_some() {
+            self.follow_after();
+            self.watch_budget();
         }
         if let Some(boundary) = self.detector.observe(self.recorded_bytes, self.clock) {
             self.end_step(boundary);
@@ -289,7 +333,11 @@ impl<B: RematBackend> Engine<B> {
         produced: u64,
         inputs: &[TensorKey],
         consumed: &[TensorKey],
+        signature: u64,
     ) -> Result<(), Failure> {
+        if self.follow.is_some() {
+            self.follow_before(signature, operation_kind(op), inputs)?;
+        }
         for &input in inputs {
             self.ensure(input)?;
             self.tensors[input].used = self.clock;
@@ -320,7 +368,7 @@ impl<B: RematBackend> Engine<B> {
     fn settle_roots(&mut self, op: &mut OperationIr, consumed: &mut Keys, produced: u64) -> (bool, Option<u64>) {
         for &key in consumed.iter() {
             let tensor = &self.tensors[key];
-            if tensor.recipe.is_none() && !tensor.dependents.is_empty() {
+            if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
                 self.cut(key, true);
             }
         }
@@ -329,11 +377,14 @@ impl<B: RematBackend> Engine<B> {
         consumed.retain(|key| {
             let tensor = &self.tensors[*key];
             if tensor.recipe.is_some() {
-                return true;
+                if tensor.held {
+                    kept.push(tensor.id);
+                }
+                return !tensor.held;
             }
             let small = tensor.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
             takes_root |= !small;
-            let keep = small || !tensor.dependents.is_empty();
+            let keep = small || tensor.held || !tensor.dependents.is_empty();
             if keep {
                 kept.push(tensor.id);
             }
@@ -353,7 +404,12 @@ impl<B: RematBackend> Engine<B> {
         consumed
             .iter()
             .map(|&key| &self.tensors[key])
-            .any(|tensor| tensor.recipe.is_none() && tensor.read && outs.iter().any(|out| out.shape == tensor.shape))
+            .any(|tensor| {
+                tensor.recipe.is_none()
+                    && tensor.read
+                    && self.detector.may_be_parameter(tensor.born)
+                    && outs.iter().any(|out| out.shape == tensor.shape)
+            })
     }
 
     /// Runs an operation on the backend and returns the time it took, in ns.
@@ -443,10 +499,15 @@ impl<B: RematBackend> Engine<B> {
             recipe: None,
             dependents: SmallVec::new(),
             pins: 0,
+            born: self.clock,
             used: self.clock,
             made_by,
             read: false,
             updated: 0,
+            held: false,
+            step: u32::MAX,
+            place: 0,
+            origin: EXTERNAL,
             failure,
         });
         self.index.insert(id, key);
@@ -542,6 +603,9 @@ impl<B: RematBackend> Engine<B> {
     }
 
     fn end_step(&mut self, boundary: u64) {
+        // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
+        let whole = self.detector.is_exact() && boundary >= self.clock;
+        let trace = self.end_following(whole);
         self.detector.set_boundary(boundary);
         self.forget_before(boundary);
         self.stats.steps += 1;
@@ -557,6 +621,74 @@ impl<B: RematBackend> Engine<B> {
                 // Said now, before a step is lost to it. A strict engine fails at the operation itself.
                 let _ = self.below_floor(budget);
             }
+        }
+        self.begin_following(trace);
+    }
+
+    /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.
+    fn end_following(&mut self, whole: bool) -> Option<Trace> {
+        self.release_holds();
+        if let Some(follow) = self.follow.take()
+            && whole
+        {
+            if follow.is_complete() {
+                self.stats.followed_ns += self.step.compute_ns;
+                self.stats.followed_recompute_ns += self.step.recompute_ns;
+                let schedule = follow.schedule().clone();
+                let (deviation, measured) = follow.outcome();
+                self.plans.followed(&schedule, deviation, measured);
+            } else {
+                let at = self.position;
+                self.plans.abandoned(&format!("it ended after {at} operations"));
+                self.resume_trace(&follow.schedule().trace.clone(), at);
+            }
+        }
+        let names = &self.names;
+        let trace = self.tracer.take().map(|tracer| tracer.finish(names));
+        trace.filter(|trace| whole && !trace.ops.is_empty())
+    }
+
+    /// Chooses how the step that begins goes: by a plan, traced, or neither.
+    fn begin_following(&mut self, trace: Option<Trace>) {
+        self.step_number = self.step_number.wrapping_add(1) % u32::MAX;
+        self.position = 0;
+        if !self.plans.is_on() || !self.detector.is_exact() {
+            return;
+        }
+        if let Some(trace) = trace {
+            self.plans.observe(trace, self.budget);
+        }
+        self.plans.poll();
+        if self.budget.is_some() && self.stats.evictions != self.evictions_seen {
+            self.plans.unsettle();
+        }
+        self.evictions_seen = self.stats.evictions;
+        match self.plans.next() {
+            Some(schedule) => {
+                if self.budget.is_some_and(|budget| schedule.peak > budget) {
+                    self.overrun = self.overrun.max(schedule.peak);
+                }
+                self.follow = Some(Follow::new(schedule));
+            }
+            None if self.plans.is_settled() => {}
+            None => self.tracer = Some(Tracer::new(self.storages.live)),
+        }
+    }
+
+    /// Something failed in this step: it is neither planned nor followed any further.
+    fn forget_step(&mut self) {
+        self.release_holds();
+        self.follow = None;
+        self.tracer = None;
+    }
+
+    /// Leaves a plan under which more is held than it foresaw and the budget allows.
+    fn watch_budget(&mut self) {
+        let (Some(follow), Some(budget)) = (&self.follow, self.budget) else { return };
+        let most = budget.max(follow.schedule().peak);
+        if self.storages.live > most {
+            let live = self.storages.live;
+            self.abandon_plan(&format!("{live} bytes are held where it foresaw at most {most}"));
         }
     }
 
@@ -575,14 +707,15 @@ impl<B: RematBackend> Engine<B> {
                 .map_err(|payload| explain("upload", panic_message(&*payload), self.storages.live).into())
         });
         match done {
-            Ok(()) => self.adopt(about),
+            Ok(()) => self.adopt(about, None),
             Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
         }
     }
 
     /// Counts a tensor whose handle the interpreter has already.
-    fn adopt(&mut self, about: Description) {
+    fn adopt(&mut self, about: Description, source: Option<TensorKey>) {
         let key = self.insert(about, 0, None);
+        self.trace_arrival(key, source);
         if let Err(failure) = self.settle(&[key], &[], &[], false, 0) {
             self.remember(&failure);
             self.fail(key, failure);
@@ -592,7 +725,7 @@ impl<B: RematBackend> Engine<B> {
     /// Takes a tensor of the same backend, moved to this engine's device, as `ir`.
     pub fn import(&mut self, ir: TensorIr, tensor: burn_ir::HandleKind<B>) {
         self.interpreter.register_tensor_to_device(ir.id, tensor);
-        self.adopt(Description::of(&ir));
+        self.adopt(Description::of(&ir), None);
     }
 
     /// Makes `new` a second name for the buffer of `source`.
@@ -604,7 +737,7 @@ impl<B: RematBackend> Engine<B> {
         match self.ensure(key) {
             Ok(()) => {
                 self.interpreter.register_alias(new, source);
-                self.adopt(about);
+                self.adopt(about, Some(key));
             }
             Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
         }
@@ -640,6 +773,7 @@ impl<B: RematBackend> Engine<B> {
         let Some(&key) = self.index.get(&ir.id) else {
             return Err(format!("tensor {} is not on this device", ir.id).into());
         };
+        self.trace_read(key);
         self.tensors[key].pins += 1;
         let result = self.ensure(key).and_then(|()| {
             self.tensors[key].used = self.clock;
@@ -669,6 +803,11 @@ impl<B: RematBackend> Engine<B> {
 
     // ---- report
 
+    /// For waiting, without the engine, until no planner is at work.
+    pub fn planning(&self) -> Wait {
+        self.plans.wait()
+    }
+
     /// What has happened so far.
     pub fn report(&self) -> RematReport {
         let stats = &self.stats;
@@ -690,6 +829,9 @@ impl<B: RematBackend> Engine<B> {
             steps_over_budget: stats.steps_over_budget + u64::from(self.step.over_budget),
             floor_bytes: stats.floor.bytes,
             floor_op: self.names.get(&stats.floor.kind).cloned(),
+            plan: PlanReport::of(&self.plans, (stats.followed_ns, stats.followed_recompute_ns), self.budget),
+            planning_seconds: self.plans.state.running.map(|since| since.elapsed().as_secs_f64()),
+            planning_problem: self.plans.state.problem.clone(),
             tensors: self.tensors.len() as u64,
             recipes: self.recipes.len() as u64,
             failure: stats.failure.as_deref().map(str::to_owned),

@@ -1,6 +1,6 @@
 //! Bringing an evicted tensor back.
 //!
-//! The evicted closure is planned first, in post-order and without recursion; every input of the planned recipes is
+//! The evicted closure is planned first, without recursion, and put in the order of its recording; every input of the planned recipes is
 //! pinned once per recipe that reads it; then each recipe runs once and gives its pins back. So a call runs a recipe at
 //! most once and evicts nothing that it still needs, and inputs that only the plan wanted are consumed in place.
 
@@ -16,14 +16,15 @@ use crate::backend::RematBackend;
 impl<B: RematBackend> Engine<B> {
     /// Makes a pinned tensor resident.
     pub(super) fn ensure(&mut self, key: TensorKey) -> Result<(), Failure> {
-        let tensor = &self.tensors[key];
-        if tensor.storage.is_some() {
+        if self.tensors[key].storage.is_some() {
             return Ok(());
         }
-        if let Some(failure) = &tensor.failure {
-            return Err(failure.clone());
-        }
-        let plan = self.plan_closure(key)?;
+        self.ensure_all(&[key])
+    }
+
+    /// Makes pinned tensors resident; what several of them need is computed once.
+    pub(super) fn ensure_all(&mut self, keys: &[TensorKey]) -> Result<(), Failure> {
+        let plan = self.plan_closure(keys)?;
         for &recipe in &plan {
             for &input in &self.recipes[recipe].inputs {
                 self.tensors[input].pins += 1;
@@ -42,34 +43,33 @@ impl<B: RematBackend> Engine<B> {
         result
     }
 
-    /// The recipes that must run to bring `key` back, in an order in which they can.
-    fn plan_closure(&mut self, key: TensorKey) -> Result<Vec<RecipeKey>, Failure> {
+    /// The recipes that must run to bring `keys` back, in the order in which they were recorded.
+    fn plan_closure(&mut self, keys: &[TensorKey]) -> Result<Vec<RecipeKey>, Failure> {
         let lost = |id: TensorId| -> Failure {
             format!("internal error: tensor {id} is gone and cannot be recomputed").into()
         };
         self.walk += 1;
         let mut plan = Vec::new();
-        let mut stack = vec![(self.tensors[key].recipe.ok_or_else(|| lost(self.tensors[key].id))?, false)];
-        while let Some((at, expanded)) = stack.pop() {
-            if expanded {
-                plan.push(at);
+        let mut stack: Vec<TensorKey> = keys.to_vec();
+        while let Some(key) = stack.pop() {
+            let tensor = &self.tensors[key];
+            if tensor.storage.is_some() {
                 continue;
             }
+            if let Some(failure) = &tensor.failure {
+                return Err(failure.clone());
+            }
+            let at = tensor.recipe.ok_or_else(|| lost(tensor.id))?;
             let recipe = &mut self.recipes[at];
             if std::mem::replace(&mut recipe.seen, self.walk) == self.walk {
                 continue;
             }
-            stack.push((at, true));
-            for &input in &recipe.inputs {
-                let tensor = &self.tensors[input];
-                if let Some(failure) = &tensor.failure {
-                    return Err(failure.clone());
-                }
-                if tensor.storage.is_none() {
-                    stack.push((tensor.recipe.ok_or_else(|| lost(tensor.id))?, false));
-                }
-            }
+            plan.push((recipe.born, at));
+            stack.extend_from_slice(&recipe.inputs);
         }
+        // What a recipe reads was recorded before it.
+        plan.sort_unstable();
+        let plan = plan.into_iter().map(|(_, at)| at).collect();
         Ok(plan)
     }
 

@@ -3,10 +3,10 @@
 //! Three signals, the surest first:
 //!
 //! 1. The program says so ([`mark`](super::Engine::mark)).
-//! 2. Parameters are updated: an operation takes a root that recorded operations had read and gives a tensor of the same
-//!    shape. The first operation that reads a successor made in this step begins the next one. This finds optimizer
-//!    steps, however many passes were accumulated into one; running statistics, which are updated in the middle of a
-//!    step and read in the middle of the next, do not disturb it.
+//! 2. Parameters are updated: an operation takes a root that is older than the step and that recorded operations had
+//!    read, and gives a tensor of the same shape. The first operation that reads a successor made in this step begins
+//!    the next one. This finds optimizer steps, however many passes were accumulated into one; running statistics, which
+//!    are updated in the middle of a step and read in the middle of the next, do not disturb it.
 //! 3. Where nothing is updated in this way (the program keeps the old parameters, say): the bytes of live tensors that
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
 //!    point after such a fall, recognised once they rise again.
@@ -43,14 +43,29 @@ impl StepDetector {
         std::mem::replace(&mut self.source, Source::Marks) != Source::Marks
     }
 
+    /// Whether steps are told by marks or by updates, at the operation itself.
+    pub fn is_exact(&self) -> bool {
+        self.source != Source::Valleys
+    }
+
     /// A parameter was updated.
     pub fn update(&mut self) {
         self.source = self.source.max(Source::Updates);
     }
 
-    /// Whether reading a tensor that was an update at `clock` begins a step.
-    pub fn begins_step(&self, clock: u64) -> bool {
-        self.source == Source::Updates && clock > self.boundary
+    /// Whether a root that came to be at `clock` can be a parameter: those are older than the step. In the first step
+    /// nothing tells.
+    pub fn may_be_parameter(&self, clock: u64) -> bool {
+        self.boundary == 0 || clock < self.boundary
+    }
+
+    /// Whether reading a tensor that was an update at `clock` begins a step, with `bytes` held by computed live tensors.
+    ///
+    /// In the first step, where a dropout mask consumed in backward looks like a parameter, the bytes must have fallen.
+    pub fn begins_step(&self, clock: u64, bytes: u64) -> bool {
+        self.source == Source::Updates
+            && clock > self.boundary
+            && (self.boundary > 0 || bytes as f64 <= self.peak as f64 * FRACTION)
     }
 
     /// A step has begun at `clock`.
@@ -60,10 +75,10 @@ impl StepDetector {
 
     /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
+        self.peak = self.peak.max(bytes);
         if self.source != Source::Valleys {
             return None;
         }
-        self.peak = self.peak.max(bytes);
         let threshold = (self.peak as f64 * FRACTION) as u64;
         match &mut self.valley {
             Some(valley) if bytes > valley.bytes.saturating_add(threshold) => {
@@ -141,12 +156,12 @@ mod tests {
         let mut detector = StepDetector::default();
         detector.update();
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
-        assert!(detector.begins_step(5));
+        assert!(detector.begins_step(5, 0));
         detector.set_boundary(6);
-        assert!(!detector.begins_step(5) && detector.begins_step(7));
+        assert!(!detector.begins_step(5, 0) && detector.begins_step(7, 0));
         assert!(detector.mark());
         assert!(!detector.mark());
         detector.update();
-        assert!(!detector.begins_step(7));
+        assert!(!detector.begins_step(7, 0));
     }
 }

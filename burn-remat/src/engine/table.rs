@@ -13,6 +13,8 @@ use rustc_hash::{FxHashMap, FxHasher};
 use slab::Slab;
 use smallvec::SmallVec;
 
+use crate::planning::Place;
+
 /// Index of a [`Tensor`].
 pub(super) type TensorKey = usize;
 /// Index of a [`Recipe`].
@@ -58,6 +60,8 @@ pub(super) struct Tensor {
     pub dependents: SmallVec<[RecipeKey; 4]>,
     /// Pending uses that forbid eviction.
     pub pins: u32,
+    /// Clock when it came to be.
+    pub born: u64,
     /// Clock of the last use.
     pub used: u64,
     /// Which kind of operation made it: part of what decides whether a later operation can reuse its buffer.
@@ -66,6 +70,14 @@ pub(super) struct Tensor {
     pub read: bool,
     /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
     pub updated: u64,
+    /// Whether a plan holds it: a pin of its own.
+    pub held: bool,
+    /// The step in which `place` and `origin` mean something.
+    pub step: u32,
+    /// Its storage in the trace of that step.
+    pub place: Place,
+    /// The operation of that step that made it, and which of its outputs it is: see `tracing.rs`.
+    pub origin: u32,
     /// Why it holds no data, if the work that was to write it failed.
     pub failure: Option<Arc<str>>,
 }

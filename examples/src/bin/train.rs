@@ -1,11 +1,12 @@
 //! Trains a model three times on the same data and compares: plain Burn, a remat device without a limit (store-all), and
 //! a remat device under the budget.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{Budget, DisplayBytes, RandomPolicy, RematConfig, RematExt, RematReport};
+use burn_remat::{Budget, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport};
 use burn_remat_examples::data::{Images, Text};
 use burn_remat_examples::device;
 use burn_remat_examples::training::{Job, ModelKind, Run, Source};
@@ -50,9 +51,29 @@ struct Arguments {
     /// End with an error where the budget is below the floor.
     #[arg(long)]
     strict: bool,
+    /// The planner: see `remat-plan list`.
+    #[arg(long, default_value = "auto")]
+    planner: String,
+    /// Seconds for planning, in the background.
+    #[arg(long, default_value_t = 10.0, value_parser = seconds)]
+    time_limit: f64,
+    /// Neither use nor keep plans on disk.
+    #[arg(long)]
+    no_cache: bool,
+    /// Steps before the ones that are timed. At their end the run waits for the planner.
+    #[arg(long, default_value_t = 6)]
+    warmup: u32,
+    /// Write the planned graph, the plan and two pictures into this folder.
+    #[arg(long)]
+    plan_report: Option<PathBuf>,
     /// Write the result as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if seconds.is_finite() && seconds > 0.0 { Ok(seconds) } else { Err("give more than 0 seconds".to_owned()) }
 }
 
 /// A finished run and what its device held.
@@ -92,29 +113,37 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         source,
     };
 
-    let plain = measure(&job, &device, "plain Burn")?;
+    let measure =
+        |device: &Device, name| measure(&job, device, name, arguments.warmup as usize, arguments.time_limit);
+    let plain = measure(&device, "plain Burn")?;
     let config = |budget: Budget| {
         let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
-        RematConfig::new(budget).with_random(random)
+        let config = RematConfig::new(budget)
+            .with_random(random)
+            .with_planner(&arguments.planner)
+            .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
+        if arguments.no_cache { config.without_cache() } else { config }
     };
-    let store_all = measure(&job, &remat(&device, config(Budget::Unlimited))?, "store-all")?;
+    let store_all = measure(&remat(&device, config(Budget::Unlimited))?, "store-all")?;
     let store_all_peak = store_all.report.as_ref().map_or(0, |report| report.peak_bytes);
     let budget = match budget {
         Budget::Share(share) => Budget::Bytes(((store_all_peak as f64 * share) as u64).max(1)),
         other => other,
     };
     let under = if arguments.strict { config(budget).strict() } else { config(budget) };
-    let budgeted = measure(&job, &remat(&device, under)?, "under the budget")?;
+    let budgeted = measure(&remat(&device, under)?, "under the budget")?;
 
-    print_table(&job, &plain, &store_all, &budgeted);
+    print_table(&job, arguments.warmup as usize, &plain, &store_all, &budgeted);
     // Reseeded masks are another random stream than plain Burn's: then store-all is what must be met.
     let reference = if arguments.reseed { &store_all } else { &plain };
     let identical = reference.run.is_identical(&budgeted.run) && store_all.run.is_identical(&budgeted.run);
     if let Some(report) = &budgeted.report {
-        print_verdict(report, identical, budgeted.run.median_ms() / store_all.run.median_ms());
+        let warmup = arguments.warmup as usize;
+        print_verdict(report, identical, budgeted.run.median_ms(warmup) / store_all.run.median_ms(warmup));
+        println!("\n{report}");
     }
-    if let Some(report) = &budgeted.report {
-        log::info!("the remat device:\n{report}");
+    if let Some(folder) = &arguments.plan_report {
+        save_plan(budgeted.report.as_ref().and_then(|report| report.plan.as_ref()), folder)?;
     }
     if let Some(file) = &arguments.json {
         let json = to_json(arguments, budget, &plain, &store_all, &budgeted, identical);
@@ -127,13 +156,24 @@ fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {
     device.remat(config).map_err(|error| error.to_string())
 }
 
-fn measure(job: &Job, device: &Device, name: &'static str) -> Result<Measured, String> {
+fn measure(
+    job: &Job,
+    device: &Device,
+    name: &'static str,
+    warmup: usize,
+    time_limit: f64,
+) -> Result<Measured, String> {
     let style = ProgressStyle::with_template("{msg:18} {bar:30} step {pos}/{len}  {elapsed}")
         .map_err(|error| error.to_string())?;
     let bar = ProgressBar::new(job.steps as u64).with_style(style).with_message(name);
     HEAP.reset_peak_usage();
     let before = HEAP.current_usage();
-    let run = job.run(device, |step, _| bar.set_position(step as u64 + 1));
+    let run = job.run(device, |step, _| {
+        bar.set_position(step as u64 + 1);
+        if step + 1 == warmup && step + 1 < job.steps {
+            wait_for_plan(device, &bar, name, time_limit);
+        }
+    });
     let heap_peak_bytes = HEAP.peak_usage().saturating_sub(before) as u64;
     bar.finish_and_clear();
     let report = device.remat_report().ok();
@@ -144,7 +184,21 @@ fn measure(job: &Job, device: &Device, name: &'static str) -> Result<Measured, S
     Ok(Measured { run, report, heap_peak_bytes })
 }
 
-fn print_table(job: &Job, plain: &Measured, store_all: &Measured, budgeted: &Measured) {
+/// Waits until the planner is done, and says what it is at.
+fn wait_for_plan(device: &Device, bar: &ProgressBar, name: &'static str, time_limit: f64) {
+    let start = Instant::now();
+    // A planner may take a moment more than its limit.
+    while start.elapsed().as_secs_f64() < time_limit + 5.0 {
+        match device.remat_wait_for_plan(Duration::from_millis(200)) {
+            Ok(false) => bar.set_message(format!("{name}, planning")),
+            _ => break,
+        }
+        bar.tick();
+    }
+    bar.set_message(name);
+}
+
+fn print_table(job: &Job, warmup: usize, plain: &Measured, store_all: &Measured, budgeted: &Measured) {
     println!(
         "{} at batch size {}, {} steps\n\n{:18}{:>12}{:>12}{:>14}{:>14}{:>14}{:>12}{:>12}",
         job.model.name(),
@@ -169,10 +223,20 @@ fn print_table(job: &Job, plain: &Measured, store_all: &Measured, budgeted: &Mea
             report.map_or_else(dash, |report| DisplayBytes(report.peak_bytes).to_string()),
             report.and_then(|report| report.budget_bytes).map_or_else(dash, |bytes| DisplayBytes(bytes).to_string()),
             DisplayBytes(measured.heap_peak_bytes).to_string(),
-            measured.run.median_ms(),
+            measured.run.median_ms(warmup),
             report.map_or_else(dash, |report| report.recomputed_operations.to_string()),
         );
     }
+}
+
+fn save_plan(plan: Option<&PlanReport>, folder: &Path) -> Result<(), String> {
+    let Some(plan) = plan else {
+        println!("--plan-report: nothing was planned, so nothing was written");
+        return Ok(());
+    };
+    plan.save(folder).map_err(|error| format!("--plan-report {}: {error}", folder.display()))?;
+    println!("graph, plan and pictures are in {}", folder.display());
+    Ok(())
 }
 
 fn print_verdict(report: &RematReport, identical: bool, slowdown: f64) {
@@ -206,6 +270,8 @@ fn to_json(
     identical: bool,
 ) -> String {
     let report = budgeted.report.as_ref();
+    let plan = report.and_then(|report| report.plan.as_ref());
+    let warmup = arguments.warmup as usize;
     let value = serde_json::json!({
         "model": arguments.model.name(),
         "device": arguments.device,
@@ -219,11 +285,20 @@ fn to_json(
         "heap_peak_bytes": budgeted.heap_peak_bytes,
         "store_all_heap_peak_bytes": store_all.heap_peak_bytes,
         "plain_burn_heap_peak_bytes": plain.heap_peak_bytes,
-        "step_ms": budgeted.run.median_ms(),
-        "store_all_step_ms": store_all.run.median_ms(),
-        "plain_burn_step_ms": plain.run.median_ms(),
+        "step_ms": budgeted.run.median_ms(warmup),
+        "store_all_step_ms": store_all.run.median_ms(warmup),
+        "plain_burn_step_ms": plain.run.median_ms(warmup),
         "ops": report.map(|report| report.operations),
         "recomputed_ops": report.map(|report| report.recomputed_operations),
+        "predicted_overhead": plan.map(|plan| plan.predicted_overhead),
+        "measured_overhead": plan.and_then(|plan| plan.measured_overhead),
+        "predicted_peak_bytes": plan.map(|plan| plan.predicted_peak_bytes),
+        "lower_bound": plan.and_then(|plan| plan.lower_bound),
+        "planner": plan.map(|plan| plan.planner.clone()),
+        "plan_seconds": plan.map(|plan| plan.plan_seconds),
+        "plan_from_cache": plan.map(|plan| plan.from_cache),
+        "planned_steps": plan.map(|plan| plan.steps_followed),
+        "deviation_bytes": plan.map(|plan| plan.deviation_bytes),
         "steps_over_budget": report.map(|report| report.steps_over_budget),
         "losses": budgeted.run.losses,
         "losses_identical": identical,

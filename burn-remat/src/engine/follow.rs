@@ -1,0 +1,246 @@
+//! Following a plan on the live stream.
+//!
+//! The plan tells which storages to hold, to give up and to compute again between the operations of the step; see
+//! [`Action`]. It is never trusted for correctness: a tensor that is read is computed again whatever the plan says. The
+//! first operation that differs from the planned step ends the following for this step: all holds are let go, the online
+//! policy takes over, and the trace goes on from there, so that the new step can be planned too.
+
+use std::sync::Arc;
+
+use burn_ir::TensorId;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::table::TensorKey;
+use super::tracing::{EXTERNAL, origin};
+use super::{Engine, Failure};
+use crate::backend::RematBackend;
+use crate::planning::{Action, Place, Schedule};
+
+type Named = (TensorKey, TensorId);
+
+/// A plan being followed.
+pub(super) struct Follow {
+    schedule: Arc<Schedule>,
+    /// Tensors made by each operation so far.
+    made: Vec<SmallVec<[Named; 1]>>,
+    /// Tensors from outside the step by storage.
+    externals: FxHashMap<Place, Named>,
+    held: Vec<Named>,
+    /// Largest difference so far between bytes held and bytes foreseen.
+    deviation: u64,
+    /// Most bytes held during each operation.
+    measured: Vec<u64>,
+}
+
+impl Follow {
+    pub fn new(schedule: Arc<Schedule>) -> Self {
+        let made = Vec::with_capacity(schedule.trace.ops.len());
+        Self { schedule, made, externals: FxHashMap::default(), held: Vec::new(), deviation: 0, measured: Vec::new() }
+    }
+
+    /// Whether the whole step went by the plan.
+    pub fn is_complete(&self) -> bool {
+        self.made.len() == self.schedule.trace.ops.len()
+    }
+
+    pub fn schedule(&self) -> &Arc<Schedule> {
+        &self.schedule
+    }
+
+    /// The largest deviation, and most bytes held during each operation.
+    pub fn outcome(self) -> (u64, Vec<u64>) {
+        (self.deviation, self.measured)
+    }
+
+    /// Whether the operation at `position` is the planned one.
+    fn expects(&self, position: usize, signature: u64) -> bool {
+        self.schedule.trace.ops.get(position).is_some_and(|op| op.signature == signature)
+    }
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// Compares the operation at hand with the plan and takes the plan's steps before it.
+    pub(super) fn follow_before(&mut self, signature: u64, kind: u64, inputs: &[TensorKey]) -> Result<(), Failure> {
+        let at = self.last_position() as usize;
+        let Some(follow) = &mut self.follow else { return Ok(()) };
+        if !follow.expects(at, signature) {
+            return self.switch_plan(at, signature, kind, inputs);
+        }
+        let schedule = follow.schedule.clone();
+        for (&input, &place) in inputs.iter().zip(&schedule.trace.ops[at].reads) {
+            let tensor = &mut self.tensors[input];
+            if tensor.step != self.step_number {
+                (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, EXTERNAL);
+            }
+            let Some(follow) = &mut self.follow else { break };
+            let name = (input, tensor.id);
+            let new = tensor.origin == EXTERNAL && !follow.externals.contains_key(&place);
+            if new {
+                follow.externals.insert(place, name);
+            }
+            if new && schedule.holds[place as usize] {
+                self.hold(name);
+            }
+        }
+        self.take(&schedule.before[at])
+    }
+
+    /// Notes the outputs of an operation that has run, holds them where the plan says so, and takes the plan's steps
+    /// after it.
+    pub(super) fn follow_outputs(&mut self, outputs: &[TensorKey]) {
+        let at = self.last_position();
+        let Some(follow) = &mut self.follow else { return };
+        let schedule = follow.schedule.clone();
+        let Some(op) = schedule.trace.ops.get(at as usize) else { return };
+        follow.measured.push(std::mem::replace(&mut self.most_held, self.storages.live));
+        follow.made.push(outputs.iter().map(|&key| (key, self.tensors[key].id)).collect());
+        for (k, (&output, &place)) in outputs.iter().zip(&op.writes).enumerate() {
+            let tensor = &mut self.tensors[output];
+            (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, origin(at, k));
+            let first = schedule.owners[place as usize].first() == Some(&(at, k as u8));
+            if schedule.holds[place as usize] && first {
+                let name = (output, tensor.id);
+                self.hold(name);
+            }
+        }
+    }
+
+    /// Takes the plan's steps after the operation that ran last.
+    pub(super) fn follow_after(&mut self) {
+        let at = self.last_position() as usize;
+        let Some(follow) = &self.follow else { return };
+        let schedule = follow.schedule.clone();
+        if let Some(actions) = schedule.after.get(at)
+            && let Err(failure) = self.take(actions)
+        {
+            self.remember(&failure);
+        }
+    }
+
+    fn take(&mut self, actions: &[Action]) -> Result<(), Failure> {
+        for action in actions {
+            match action {
+                Action::Recompute(places) => self.bring_back(places)?,
+                Action::Evict(place) => self.give_up(*place),
+                Action::Loosen(place) => {
+                    for name in self.owners_of(*place) {
+                        self.let_go(name);
+                    }
+                }
+                Action::ReleaseAll => self.release_holds(),
+                Action::Check(bytes) => {
+                    let live = self.storages.live;
+                    if let Some(follow) = &mut self.follow {
+                        follow.deviation = follow.deviation.max(live.abs_diff(*bytes));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tensors of a storage that are still known.
+    fn owners_of(&self, place: Place) -> SmallVec<[Named; 2]> {
+        let Some(follow) = &self.follow else { return SmallVec::new() };
+        let made = follow.schedule.owners[place as usize]
+            .iter()
+            .filter_map(|&(position, k)| follow.made.get(position as usize)?.get(k as usize).copied());
+        follow.externals.get(&place).copied().into_iter().chain(made).filter(|&name| self.knows(name)).collect()
+    }
+
+    fn knows(&self, (key, id): Named) -> bool {
+        self.tensors.get(key).is_some_and(|tensor| tensor.id == id)
+    }
+
+    fn hold(&mut self, name: Named) {
+        let tensor = &mut self.tensors[name.0];
+        if !std::mem::replace(&mut tensor.held, true) {
+            tensor.pins += 1;
+            if let Some(follow) = &mut self.follow {
+                follow.held.push(name);
+            }
+        }
+    }
+
+    fn let_go(&mut self, name: Named) {
+        if self.knows(name) && std::mem::replace(&mut self.tensors[name.0].held, false) {
+            self.unpin(name.0);
+        }
+    }
+
+    fn give_up(&mut self, place: Place) {
+        let owners = self.owners_of(place);
+        for &name in &owners {
+            self.let_go(name);
+        }
+        for name in owners {
+            if !self.knows(name) {
+                continue;
+            }
+            let Some(storage) = self.tensors[name.0].storage else { continue };
+            let entry = self.storages.get(storage);
+            if entry.roots == 0 && entry.owners.iter().all(|&owner| self.tensors[owner].pins == 0) {
+                self.evict(storage);
+            }
+        }
+    }
+
+    /// Computes storages again, all in one go, and holds them.
+    fn bring_back(&mut self, places: &[Place]) -> Result<(), Failure> {
+        let mut names: SmallVec<[Named; 2]> = SmallVec::new();
+        for &place in places {
+            // The first owner made the buffer; views of it follow when they are read.
+            names.extend(self.owners_of(place).first().copied());
+        }
+        for &name in &names {
+            self.hold(name);
+        }
+        let keys: SmallVec<[TensorKey; 2]> = names.iter().map(|name| name.0).collect();
+        self.ensure_all(&keys)
+    }
+
+    /// Lets everything go that the plan holds.
+    pub(super) fn release_holds(&mut self) {
+        let Some(follow) = &mut self.follow else { return };
+        for name in std::mem::take(&mut follow.held) {
+            self.let_go(name);
+        }
+    }
+
+    /// The step is another one than planned: goes over to a plan that begins with the same operations, or to the online
+    /// policy.
+    fn switch_plan(&mut self, at: usize, signature: u64, kind: u64, inputs: &[TensorKey]) -> Result<(), Failure> {
+        self.release_holds();
+        let Some(follow) = self.follow.take() else { return Ok(()) };
+        let old = follow.schedule.clone();
+        let prefix = crate::planning::extend(old.prefixes[at], signature);
+        let Some(schedule) = self.plans.beginning_with(at + 1, prefix) else {
+            let name = self.names.get(&kind).map_or("an operation", String::as_str);
+            self.plans.differs(at, name, old.trace.name(at as u32));
+            self.resume_trace(&old.trace, at as u32);
+            return Ok(());
+        };
+        // Equal beginnings have equal numbers for their storages.
+        self.follow = Some(Follow { schedule: schedule.clone(), ..follow });
+        for (place, held) in schedule.held_before(at).into_iter().enumerate() {
+            let owners = self.owners_of(place as Place);
+            match owners.first() {
+                Some(&name) if held && self.tensors[name.0].storage.is_some() => self.hold(name),
+                Some(_) if !held && schedule.lowered.values[place].is_some() => self.give_up(place as Place),
+                _ => {}
+            }
+        }
+        self.follow_before(signature, kind, inputs)
+    }
+
+    /// Gives the plan up for this step: it does not fit what happens.
+    pub(super) fn abandon_plan(&mut self, why: &str) {
+        self.release_holds();
+        if let Some(follow) = self.follow.take() {
+            self.plans.abandoned(why);
+            let at = self.position.min(follow.schedule.trace.ops.len() as u32);
+            self.resume_trace(&follow.schedule.trace, at);
+        }
+    }
+}

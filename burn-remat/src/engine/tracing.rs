@@ -1,0 +1,257 @@
+//! Writes down what a step does while it runs; see [`Trace`].
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+
+use super::table::{Description, StorageKey, TensorKey};
+use super::{Engine, Outs};
+use crate::backend::RematBackend;
+use crate::planning::{Place, Position, Trace, TracedOp, TracedStorage};
+
+/// [`Tensor::origin`](super::table::Tensor) of a tensor that no operation of its step made.
+pub(super) const EXTERNAL: u32 = u32::MAX;
+
+/// The origin of output `k` of the operation at `position`.
+pub(super) fn origin(position: Position, k: usize) -> u32 {
+    (position << 8) | (k as u32).min(0xff)
+}
+
+/// A trace in the making.
+#[derive(Default)]
+pub(super) struct Tracer {
+    pub trace: Trace,
+    /// Tensors of each storage that the program holds.
+    pub owners: Vec<u32>,
+    /// Storages from before the step by their key.
+    externals: FxHashMap<StorageKey, Place>,
+}
+
+impl Tracer {
+    pub fn new(held_at_start: u64) -> Self {
+        Self { trace: Trace { held_at_start, ..Trace::default() }, ..Self::default() }
+    }
+
+    /// The finished trace, with the names of its operations.
+    pub fn finish(mut self, names: &FxHashMap<u64, String>) -> Trace {
+        let named = self.trace.ops.iter().filter_map(|op| Some((op.kind, names.get(&op.kind)?.clone())));
+        self.trace.names = named.collect();
+        self.trace
+    }
+
+    fn add(&mut self, storage: TracedStorage, owners: u32) -> Place {
+        self.trace.storages.push(storage);
+        self.owners.push(owners);
+        (self.owners.len() - 1) as Place
+    }
+
+    /// The program has let go of one tensor of a storage.
+    fn lose(&mut self, place: Place, position: Position) {
+        let owners = &mut self.owners[place as usize];
+        *owners = owners.saturating_sub(1);
+        if *owners == 0 {
+            self.trace.storages[place as usize].died.get_or_insert(position);
+        }
+    }
+}
+
+/// An input as it was before the operation ran.
+pub(super) struct TracedInput {
+    key: TensorKey,
+    place: Place,
+    storage: Option<StorageKey>,
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// Number of the operation that runs or ran last.
+    pub(super) fn last_position(&self) -> Position {
+        self.position.saturating_sub(1)
+    }
+
+    /// What an operation does, in terms that are the same in every step.
+    pub(super) fn signature(
+        &self,
+        kind: u64,
+        outs: &Outs,
+        inputs: &[TensorKey],
+        consumed: &[TensorKey],
+    ) -> u64 {
+        let mut hasher = FxHasher::default();
+        kind.hash(&mut hasher);
+        for Description { shape, dtype, .. } in outs {
+            (shape, dtype).hash(&mut hasher);
+        }
+        for &input in inputs {
+            let tensor = &self.tensors[input];
+            if tensor.step == self.step_number && tensor.origin != EXTERNAL {
+                tensor.origin.hash(&mut hasher);
+            } else {
+                (tensor.shape, tensor.dtype, EXTERNAL).hash(&mut hasher);
+            }
+            consumed.contains(&input).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// The place of a tensor in the trace; one that comes from before the step gets one now.
+    fn place_of(&mut self, key: TensorKey) -> Option<Place> {
+        let tracer = self.tracer.as_mut()?;
+        let tensor = &mut self.tensors[key];
+        if tensor.step == self.step_number {
+            return Some(tensor.place);
+        }
+        let known = tensor.storage.and_then(|storage| tracer.externals.get(&storage).copied());
+        let place = match (known, tensor.storage) {
+            (Some(place), _) => place,
+            (None, storage) => {
+                let (bytes, owners) = storage.map_or((tensor.bytes, 1), |storage| {
+                    let storage = self.storages.get(storage);
+                    let alive = storage.owners.iter().filter(|&&owner| self.tensors[owner].alive).count();
+                    (storage.bytes, alive as u32)
+                });
+                let about =
+                    TracedStorage { bytes, made_by: None, uploaded: false, appeared: 0, died: None, reuses: None };
+                let place = tracer.add(about, owners);
+                if let Some(storage) = storage {
+                    tracer.externals.insert(storage, place);
+                }
+                place
+            }
+        };
+        let tensor = &mut self.tensors[key];
+        (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, EXTERNAL);
+        Some(place)
+    }
+
+    /// The inputs of an operation about to run.
+    pub(super) fn trace_inputs(&mut self, inputs: &[TensorKey]) -> SmallVec<[TracedInput; 4]> {
+        if self.tracer.is_none() {
+            return SmallVec::new();
+        }
+        let traced = |&key: &TensorKey| {
+            let place = self.place_of(key)?;
+            Some(TracedInput { key, place, storage: self.tensors[key].storage })
+        };
+        inputs.iter().filter_map(traced).collect()
+    }
+
+    /// Writes an operation down that has run.
+    pub(super) fn trace_op(
+        &mut self,
+        about: (u64, u64, u64),
+        (recordable, updates, view): (bool, bool, bool),
+        inputs: &[TracedInput],
+        consumed: &[TensorKey],
+        outputs: &[TensorKey],
+    ) {
+        let (kind, signature, cost_ns) = about;
+        let position = self.last_position();
+        let Some(tracer) = self.tracer.as_mut() else { return };
+        let mut writes: SmallVec<[Place; 2]> = SmallVec::new();
+        for (k, &output) in outputs.iter().enumerate() {
+            let storage = self.tensors[output].storage;
+            let sibling = outputs[..k].iter().position(|&other| self.tensors[other].storage == storage);
+            let base = inputs.iter().find(|input| input.storage.is_some() && input.storage == storage);
+            let place = match (base, sibling) {
+                (Some(base), _) if view || !consumed.contains(&base.key) => base.place,
+                (None, Some(sibling)) => writes[sibling],
+                (base, _) => {
+                    let bytes = storage.map_or(self.tensors[output].bytes, |key| self.storages.get(key).bytes);
+                    let about = TracedStorage {
+                        bytes,
+                        made_by: Some(position),
+                        uploaded: false,
+                        appeared: position,
+                        died: None,
+                        reuses: base.map(|base| base.place),
+                    };
+                    tracer.add(about, 0)
+                }
+            };
+            tracer.owners[place as usize] += 1;
+            writes.push(place);
+            let tensor = &mut self.tensors[output];
+            (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, origin(position, k));
+        }
+        let reads = inputs.iter().map(|input| input.place).collect();
+        tracer.trace.ops.push(TracedOp { signature, kind, reads, writes, cost_ns, recordable, updates });
+    }
+
+    /// Writes down that the program lets go of a tensor that it still holds.
+    pub(super) fn trace_kill(&mut self, key: TensorKey) {
+        if self.tracer.is_none() {
+            return;
+        }
+        let position = self.last_position();
+        let place = self.place_of(key);
+        if let (Some(tracer), Some(place)) = (self.tracer.as_mut(), place) {
+            tracer.lose(place, position);
+        }
+    }
+
+    /// Writes down a tensor that came from the host, or another name of one that was there.
+    pub(super) fn trace_arrival(&mut self, key: TensorKey, source: Option<TensorKey>) {
+        let source = source.and_then(|source| self.place_of(source));
+        let Some(tracer) = self.tracer.as_mut() else { return };
+        let bytes = self.tensors[key].bytes;
+        let place = source.unwrap_or_else(|| {
+            let about = TracedStorage {
+                bytes,
+                made_by: None,
+                uploaded: true,
+                appeared: self.position,
+                died: None,
+                reuses: None,
+            };
+            tracer.add(about, 0)
+        });
+        tracer.owners[place as usize] += 1;
+        let tensor = &mut self.tensors[key];
+        (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, EXTERNAL);
+    }
+
+    /// Writes down that the host reads a tensor.
+    pub(super) fn trace_read(&mut self, key: TensorKey) {
+        let place = self.place_of(key);
+        if let (Some(tracer), Some(place)) = (self.tracer.as_mut(), place) {
+            tracer.trace.reads.push((self.position.saturating_sub(1), place));
+        }
+    }
+
+    /// Goes on as if the first operations of this step, which were those of `trace`, had been written down.
+    pub(super) fn resume_trace(&mut self, trace: &Trace, position: Position) {
+        let first_unseen = trace.ops[..position as usize]
+            .iter()
+            .flat_map(|op| op.reads.iter().chain(&op.writes))
+            .max()
+            .map_or(0, |place| *place as usize + 1);
+        let mut tracer = Tracer::new(trace.held_at_start);
+        tracer.trace.ops.extend_from_slice(&trace.ops[..position as usize]);
+        tracer.trace.storages.extend_from_slice(&trace.storages[..first_unseen]);
+        let seen = |&&(at, place): &&(Position, Place)| at < position && (place as usize) < first_unseen;
+        tracer.trace.reads.extend(trace.reads.iter().filter(seen));
+        tracer.owners = vec![0; first_unseen];
+        for (_, tensor) in &mut self.tensors {
+            if tensor.step == self.step_number && (tensor.place as usize) < first_unseen {
+                if tensor.alive {
+                    tracer.owners[tensor.place as usize] += 1;
+                }
+                if let (EXTERNAL, Some(storage)) = (tensor.origin, tensor.storage) {
+                    tracer.externals.insert(storage, tensor.place);
+                }
+            } else if tensor.step == self.step_number {
+                // Its place was never written down: it counts as having been there.
+                tensor.step = self.step_number.wrapping_sub(1);
+            }
+        }
+        for (storage, owners) in tracer.trace.storages.iter_mut().zip(&tracer.owners) {
+            if *owners > 0 {
+                storage.died = None;
+            } else {
+                storage.died.get_or_insert(position.saturating_sub(1));
+            }
+        }
+        self.tracer = Some(tracer);
+    }
+}

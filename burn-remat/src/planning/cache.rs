@@ -1,0 +1,179 @@
+//! Plans on disk, so that the next run of the same program plans nothing.
+//!
+//! One JSON file per step, budget, device and planner. It holds the graph and the plan in the formats of
+//! `burn-remat-plan`, so that `remat-plan` reads both parts, and a digest of itself. A file is used only if it is whole
+//! and of this version, if its graph is that of the step at hand (costs apart), and if the independent checker accepts its
+//! plan; otherwise the log says why and the step is planned anew.
+
+use std::path::{Path, PathBuf};
+
+use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::{CheckedPlan, Graph, check};
+use serde::{Deserialize, Serialize};
+
+const FORMAT: &str = "burn-remat-cache/1";
+
+/// What tells one plan from another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CacheKey {
+    pub signature: u64,
+    pub device: String,
+    pub budget: u64,
+    pub planner: String,
+}
+
+impl CacheKey {
+    fn file(&self, folder: &Path) -> PathBuf {
+        let device = digest(&format!("{}/{}", self.device, self.planner));
+        folder.join(format!("{:016x}-{}-{:08x}.json", self.signature, self.budget, device as u32))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    format: String,
+    version: String,
+    key: CacheKey,
+    /// `remat-graph/1`.
+    graph: serde_json::Value,
+    /// `remat-plan/1`.
+    plan: serde_json::Value,
+    /// Of the other fields.
+    digest: String,
+}
+
+impl Entry {
+    fn own_digest(&self) -> String {
+        let text = format!("{}{}{:?}{}{}", self.format, self.version, self.key, self.graph, self.plan);
+        format!("{:016x}", digest(&text))
+    }
+}
+
+/// FNV-1a, 64 bits: the same on every machine and in every version.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// The folder of this user's plans: `$BURN_REMAT_CACHE`, or `burn-remat` in `$XDG_CACHE_HOME` or `~/.cache`.
+pub(crate) fn default_folder() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("BURN_REMAT_CACHE").or_else(|| {
+        set("XDG_CACHE_HOME")
+            .or_else(|| set("LOCALAPPDATA"))
+            .or_else(|| set("HOME").map(|home| home.join(".cache")))
+            .map(|base| base.join("burn-remat"))
+    })
+}
+
+/// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
+pub(crate) fn store(folder: &Path, key: &CacheKey, graph: &Graph, plan: &PlanFile) {
+    let value = |text: String| serde_json::from_str(&text).unwrap_or_default();
+    let mut entry = Entry {
+        format: FORMAT.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        key: key.clone(),
+        graph: value(graph.to_json()),
+        plan: value(plan.to_json()),
+        digest: String::new(),
+    };
+    entry.digest = entry.own_digest();
+    let path = key.file(folder);
+    // Written beside and renamed, so that no reader sees half a file.
+    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+    let done = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&draft, serde_json::to_string(&entry).unwrap_or_default()))
+        .and_then(|()| std::fs::rename(&draft, &path));
+    if let Err(error) = done {
+        log::warn!("the plan could not be stored in {}: {error}", path.display());
+    }
+}
+
+/// The stored plan for this step, with its file's own account of itself.
+pub(crate) fn load(folder: &Path, key: &CacheKey, graph: &Graph) -> Option<(CheckedPlan, PlanFile)> {
+    let path = key.file(folder);
+    let text = std::fs::read_to_string(&path).ok()?;
+    match read(&text, key, graph) {
+        Ok(found) => Some(found),
+        Err(reason) => {
+            log::warn!("the stored plan {} is not used: {reason}. The step is planned anew.", path.display());
+            None
+        }
+    }
+}
+
+fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanFile), String> {
+    let entry: Entry = serde_json::from_str(text).map_err(|error| format!("it cannot be read ({error})"))?;
+    if entry.format != FORMAT || entry.version != env!("CARGO_PKG_VERSION") {
+        return Err(format!("it was written by version {}", entry.version));
+    }
+    if entry.digest != entry.own_digest() {
+        return Err("it has been changed since it was written".to_owned());
+    }
+    if entry.key != *key {
+        return Err("it belongs to another step, device or budget".to_owned());
+    }
+    let stored = Graph::from_json(&entry.graph.to_string()).map_err(|error| error.to_string())?;
+    if !same_structure(&stored, graph) {
+        return Err("its graph is not that of this step".to_owned());
+    }
+    let file = PlanFile::from_json(&entry.plan.to_string()).map_err(|error| error.to_string())?;
+    let plan = file.plan().map_err(|error| error.to_string())?;
+    let checked = check(graph, &plan, key.budget).map_err(|violations| violations.to_string())?;
+    Ok((checked, file))
+}
+
+/// Whether two graphs differ in nothing but costs and names.
+fn same_structure(a: &Graph, b: &Graph) -> bool {
+    a.constant_bytes() == b.constant_bytes()
+        && a.results() == b.results()
+        && a.values().iter().map(|value| value.bytes).eq(b.values().iter().map(|value| value.bytes))
+        && a.ops().len() == b.ops().len()
+        && a.ops().iter().zip(b.ops()).all(|(a, b)| {
+            a.inputs == b.inputs
+                && a.outputs == b.outputs
+                && a.scratch_bytes == b.scratch_bytes
+                && a.recomputable == b.recomputable
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_remat_plan::{GraphBuilder, Op, Request, planners::StoreAll, solve};
+
+    use super::*;
+
+    fn graph(bytes: u64) -> Graph {
+        let mut builder = GraphBuilder::new("test");
+        let (x, y) = (builder.value(100, "x"), builder.value(bytes, "y"));
+        builder.op(Op::new("f", 1.5, vec![x], vec![y]));
+        builder.build().unwrap()
+    }
+
+    /// What the cache in `folder` says after `edit` has been at its only file.
+    fn after(edit: impl Fn(String) -> String, wanted: &Graph) -> Option<f64> {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("burn-remat-cache-{}-{number}", std::process::id()));
+        let key = CacheKey { signature: 7, device: "test".into(), budget: 1000, planner: "store-all".into() };
+        let graph = graph(200);
+        let outcome = solve(&StoreAll, &graph, &Request::new(1000)).unwrap().outcome;
+        store(&folder, &key, &graph, &PlanFile::of_outcome(&outcome, 1.5));
+        let path = key.file(&folder);
+        std::fs::write(&path, edit(std::fs::read_to_string(&path).unwrap())).unwrap();
+        let found = load(&folder, &key, wanted);
+        std::fs::remove_dir_all(folder).unwrap();
+        found.map(|(checked, _)| checked.makespan())
+    }
+
+    #[test]
+    fn a_whole_file_is_used_and_a_damaged_one_is_not() {
+        let same = graph(200);
+        assert_eq!(after(|text| text, &same), Some(1.5));
+        assert_eq!(after(|text| text[..text.len() / 2].to_owned(), &same), None);
+        assert_eq!(after(|text| text.replace("\"+0\"", "\"+1\""), &same), None);
+        assert_eq!(after(|text| text.replace(env!("CARGO_PKG_VERSION"), "0.0.9"), &same), None);
+        assert_eq!(after(|_| String::new(), &same), None);
+        assert_eq!(after(|text| text, &graph(201)), None);
+    }
+}

@@ -1,0 +1,521 @@
+//! From a traced step to a graph that a planner can live with, and the exact way back.
+//!
+//! A step of a few thousand operations is too fine for a planner and mostly trivial. The reduction:
+//!
+//! - *Small storages* are not worth a decision. Those that together are at most one part in [`SMALL_SHARE`] of the
+//!   store-all peak are kept until parameters are updated and counted in the graph's constant bytes.
+//! - *Views* make no value: reading a view is reading its storage.
+//! - *Single-use chains* merge: where all that an operation makes dies within the next one, and the next needs nothing
+//!   else, the two are one op, and what passes between them is scratch. An operation that makes only small storages (a
+//!   *rider*) joins a neighbour that needs the same large inputs.
+//! - *Updates*: from the first parameter update to the end of the step (or to the next forward pass) all is one op that
+//!   cannot run again and needs everything that is alive then. So whatever the program holds on to is resident when
+//!   history is cut.
+//! - A storage that cannot be computed again (a batch, a dropout mask) and that the program holds beyond its last use
+//!   gets an op without cost where the program lets go of it.
+//!
+//! The order of operations is kept: an op of the graph is a run of consecutive operations. A graph's memory is an upper
+//! bound of the engine's: it counts the output of an in-place operation beside its input unless they merged.
+//!
+//! Complexity: O(operations + uses), after a sort of the storages.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use burn_remat_plan::{Graph, GraphBuilder, GraphError, Op, Phase, ValueId};
+
+use super::trace::{Place, Position, Trace};
+
+/// One part in this many of the store-all peak goes to storages that no plan decides on.
+const SMALL_SHARE: u64 = 100;
+/// Operations between two parameter updates that still belong to one update phase.
+const UPDATE_GAP: usize = 64;
+
+/// A graph and what it stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Lowered {
+    pub graph: Graph,
+    /// Positions that each op of the graph stands for. Empty for an op that only marks where a storage is let go: it
+    /// comes right before `start`.
+    pub ranges: Vec<Range<Position>>,
+    /// The storage of each value.
+    pub places: Vec<Place>,
+    /// The value of each storage that has one.
+    pub values: Vec<Option<ValueId>>,
+    /// Storages kept without being values, until the next update.
+    pub small: Vec<bool>,
+    /// First operation of each update phase.
+    pub updates: Vec<Position>,
+    /// Bytes held after each operation beside the values.
+    pub base: Vec<u64>,
+    /// Bytes held during each operation if nothing is evicted.
+    pub store_all: Vec<u64>,
+    /// Time of all operations, run once, in ns.
+    pub cost_ns: u64,
+}
+
+/// A run of operations that becomes one op.
+#[derive(Default)]
+struct Unit {
+    range: Range<usize>,
+    /// Large storages read that were made outside.
+    inputs: BTreeSet<Place>,
+    /// Large storages made.
+    created: BTreeSet<Place>,
+    recordable: bool,
+    /// Cost of a recomputation: of what makes large storages.
+    cost_ns: u64,
+}
+
+impl Unit {
+    fn is_rider(&self) -> bool {
+        self.created.is_empty()
+    }
+
+    fn has(&self, places: &BTreeSet<Place>) -> bool {
+        places.iter().all(|place| self.inputs.contains(place) || self.created.contains(place))
+    }
+
+    /// Appends the unit that follows.
+    fn absorb(&mut self, next: Unit) {
+        self.inputs.extend(next.inputs.difference(&self.created).copied().collect::<Vec<_>>());
+        if self.is_rider() {
+            self.recordable = next.recordable;
+        } else if !next.is_rider() {
+            self.recordable &= next.recordable;
+        }
+        self.created.extend(next.created);
+        self.range.end = next.range.end;
+        self.cost_ns += next.cost_ns;
+    }
+}
+
+/// Lowers a step.
+///
+/// # Errors
+///
+/// What keeps the graph from being one: a step without operations.
+pub(crate) fn lower(trace: &Trace, name: &str) -> Result<Lowered, GraphError> {
+    let store_all = trace.store_all();
+    let updates = update_phases(trace);
+    let large = Large::of(trace, &store_all, &updates);
+    let units = merge(trace, &large, &updates);
+    build(trace, name, store_all, &updates, &large, units)
+}
+
+/// Update phases as ranges of positions, the last one open to the end of the step.
+fn update_phases(trace: &Trace) -> Vec<Range<usize>> {
+    let mut phases: Vec<Range<usize>> = Vec::new();
+    for (at, _) in trace.ops.iter().enumerate().filter(|(_, op)| op.updates) {
+        match phases.last_mut() {
+            Some(phase) if at - phase.end < UPDATE_GAP => phase.end = at + 1,
+            _ => phases.push(at..at + 1),
+        }
+    }
+    // A lone update in the middle of a step is a running statistic, not an optimizer.
+    let most = phases.iter().map(Range::len).max().unwrap_or(0);
+    let last = phases.len().saturating_sub(1);
+    let mut index = 0;
+    phases.retain(|phase| {
+        let keep = index == last || phase.len() * 4 >= most;
+        index += 1;
+        keep
+    });
+    if let Some(phase) = phases.last_mut() {
+        phase.end = trace.ops.len();
+    }
+    phases
+}
+
+/// Which storages a plan decides on.
+struct Large {
+    /// Candidates that are large enough.
+    is: Vec<bool>,
+    /// Candidates that are not.
+    small: Vec<bool>,
+    /// First operation of the update phase that ends what each storage may be needed for.
+    until: Vec<usize>,
+}
+
+impl Large {
+    fn of(trace: &Trace, store_all: &[u64], updates: &[Range<usize>]) -> Self {
+        let count = trace.storages.len();
+        let end = trace.ops.len();
+        let until_of = |appeared: usize| {
+            updates.iter().find(|phase| phase.end > appeared).map_or((end, end), |phase| (phase.start, phase.end))
+        };
+        let mut until = vec![end; count];
+        let mut candidates = Vec::new();
+        for (at, storage) in trace.storages.iter().enumerate() {
+            let (start, _) = until_of(storage.appeared as usize);
+            until[at] = start;
+            let before_update = (storage.appeared as usize) < start;
+            // What was there before and stays is a constant.
+            let passes = storage.made_by.is_some() || storage.died.is_some_and(|died| (died as usize) < start);
+            if before_update && passes {
+                candidates.push(at);
+            }
+        }
+        candidates.sort_by_key(|&at| (trace.storages[at].bytes, at));
+        let mut left = store_all.iter().max().copied().unwrap_or(0) / SMALL_SHARE;
+        let mut large = Self { is: vec![false; count], small: vec![false; count], until };
+        for at in candidates {
+            match left.checked_sub(trace.storages[at].bytes) {
+                Some(rest) => {
+                    left = rest;
+                    large.small[at] = true;
+                }
+                None => {
+                    left = 0;
+                    large.is[at] = true;
+                }
+            }
+        }
+        large
+    }
+}
+
+fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>]) -> Vec<Unit> {
+    let mut read_last = vec![0_usize; trace.storages.len()];
+    for &(position, place) in &trace.reads {
+        read_last[place as usize] = read_last[place as usize].max(position as usize + 1);
+    }
+    // Whether all that `unit` makes is gone, for the program and for any reader, by the end of `next`.
+    let passes_on = |unit: &Unit, next: &Unit| {
+        unit.created.iter().all(|&place| {
+            let died = trace.storages[place as usize].died;
+            died.is_some_and(|died| (died as usize) < next.range.end) && read_last[place as usize] == 0
+        })
+    };
+    let mut units: Vec<Unit> = Vec::new();
+    let mut at = 0;
+    let mut phases = updates.iter();
+    let mut phase = phases.next();
+    // Units before this index are closed: an update phase came between.
+    let mut floor = 0;
+    while at < trace.ops.len() {
+        if let Some(range) = phase.filter(|range| range.start == at) {
+            units.push(Unit { range: range.clone(), ..Unit::default() });
+            at = range.end;
+            floor = units.len();
+            phase = phases.next();
+            continue;
+        }
+        let op = &trace.ops[at];
+        let is_large = |place: &&Place| large.is[**place as usize];
+        let created: BTreeSet<Place> = op
+            .writes
+            .iter()
+            .filter(is_large)
+            .copied()
+            .filter(|&place| trace.storages[place as usize].made_by == Some(at as Position))
+            .collect();
+        let mut next = Unit {
+            range: at..at + 1,
+            inputs: op.reads.iter().filter(is_large).copied().collect(),
+            cost_ns: if created.is_empty() { 0 } else { op.cost_ns },
+            created,
+            recordable: op.recordable,
+        };
+        while let Some(top) = units[floor..].last() {
+            let joins = if next.is_rider() {
+                top.has(&next.inputs)
+            } else if top.is_rider() {
+                next.has(&top.inputs)
+            } else {
+                top.recordable && next.recordable && top.has(&next.inputs) && passes_on(top, &next)
+            };
+            if !joins {
+                break;
+            }
+            let Some(mut top) = units.pop() else { break };
+            top.absorb(next);
+            next = top;
+        }
+        units.push(next);
+        at += 1;
+    }
+    units
+}
+
+fn build(
+    trace: &Trace,
+    name: &str,
+    store_all: Vec<u64>,
+    updates: &[Range<usize>],
+    large: &Large,
+    units: Vec<Unit>,
+) -> Result<Lowered, GraphError> {
+    let unit_of: Vec<usize> = {
+        let mut of = vec![0; trace.ops.len()];
+        for (index, unit) in units.iter().enumerate() {
+            of[unit.range.clone()].fill(index);
+        }
+        of
+    };
+    // A large storage is a value unless it lives and dies inside one unit.
+    let mut last_use: Vec<Option<usize>> = vec![None; trace.storages.len()];
+    for (index, unit) in units.iter().enumerate() {
+        for &place in &unit.inputs {
+            last_use[place as usize] = Some(index);
+        }
+    }
+    let is_value = |place: usize| {
+        let storage = &trace.storages[place];
+        large.is[place]
+            && match (storage.made_by, storage.died) {
+                (Some(made), Some(died)) => {
+                    last_use[place].is_some() || unit_of[made as usize] != unit_of[died as usize]
+                }
+                _ => true,
+            }
+    };
+    let mut builder = GraphBuilder::new(name);
+    let mut places = Vec::new();
+    let mut values: Vec<Option<ValueId>> = vec![None; trace.storages.len()];
+    for (place, storage) in trace.storages.iter().enumerate() {
+        if is_value(place) {
+            let label = match storage.made_by {
+                Some(position) => format!("{}.{position}", trace.name(position)),
+                None => format!("input.{place}"),
+            };
+            values[place] = Some(builder.value(storage.bytes, label));
+            places.push(place as Place);
+        }
+    }
+    let base = base(trace, large, &values);
+    let in_update = |at: usize| updates.iter().any(|phase| phase.contains(&at));
+    let constant = (0..trace.ops.len())
+        .filter(|&at| !in_update(at))
+        .map(|at| base.during[at])
+        .max()
+        .unwrap_or(trace.held_at_start)
+        .max(trace.held_at_start - outside(trace, &values));
+    builder.constant_bytes(constant);
+
+    let turn = turning_point(trace, &store_all);
+    let touches = touches(trace, large, &values, &units, &unit_of, &last_use);
+    let planned: u64 = units.iter().map(|unit| unit.cost_ns).sum();
+    let total: u64 = trace.ops.iter().map(|op| op.cost_ns).sum();
+    let mut rest = total.saturating_sub(planned);
+    let mut ranges = Vec::new();
+    let to_range = |range: &Range<usize>| range.start as Position..range.end as Position;
+    for (index, unit) in units.iter().enumerate() {
+        let phase = updates.iter().find(|phase| phase.start == unit.range.start);
+        let mut op = if let Some(phase) = phase {
+            let alive = |place: usize| {
+                let storage = &trace.storages[place];
+                (storage.appeared as usize) < phase.start
+                    && storage.died.is_none_or(|died| died as usize >= phase.start)
+            };
+            let inputs: Vec<ValueId> =
+                places.iter().filter(|&&place| alive(place as usize)).filter_map(|&p| values[p as usize]).collect();
+            let held: u64 = inputs.iter().map(|&value| trace.storages[places[value] as usize].bytes).sum();
+            let most = store_all[phase.clone()].iter().max().copied().unwrap_or(0);
+            let mut op = Op::new("update", std::mem::take(&mut rest) as f64, inputs, Vec::new());
+            op.scratch_bytes = most.saturating_sub(held + constant);
+            op.recomputable = false;
+            op.phase = Some(Phase::Update);
+            op
+        } else {
+            let of = |set: &BTreeSet<Place>| set.iter().filter_map(|&place| values[place as usize]).collect();
+            let mut op = Op::new(
+                unit_name(trace, large, unit),
+                unit.cost_ns as f64,
+                of(&unit.inputs),
+                of(&unit.created),
+            );
+            op.scratch_bytes = scratch(trace, large, &values, unit);
+            op.recomputable = unit.recordable && !unit.is_rider();
+            op.phase = Some(if unit.range.start < turn { Phase::Forward } else { Phase::Backward });
+            op
+        };
+        op.inputs.sort_unstable();
+        builder.op(op);
+        ranges.push(to_range(&unit.range));
+        if !touches[index].is_empty() {
+            builder.op(hold(touches[index].clone()));
+            let end = unit.range.end as Position;
+            ranges.push(end..end);
+        }
+    }
+    if updates.is_empty() {
+        // What outlives the step is there at its end.
+        let survives = |&&place: &&Place| trace.storages[place as usize].died.is_none();
+        let inputs = places.iter().filter(survives).filter_map(|&place| values[place as usize]).collect();
+        let mut end = hold(inputs);
+        end.cost = rest as f64;
+        builder.op(end);
+        let last = trace.ops.len() as Position;
+        ranges.push(last..last);
+    }
+    builder.results(Vec::new());
+    Ok(Lowered {
+        graph: builder.build()?,
+        ranges,
+        places,
+        values,
+        small: large.small.clone(),
+        updates: updates.iter().map(|phase| phase.start as Position).collect(),
+        base: base.after,
+        store_all,
+        cost_ns: total,
+    })
+}
+
+/// An op that does nothing but need `inputs`.
+fn hold(inputs: Vec<ValueId>) -> Op {
+    let mut op = Op::new("held", 0.0, inputs, Vec::new());
+    op.recomputable = false;
+    op
+}
+
+/// Bytes of values that were there before the step.
+fn outside(trace: &Trace, values: &[Option<ValueId>]) -> u64 {
+    let inputs = trace.storages.iter().zip(values).filter(|(s, v)| v.is_some() && s.made_by.is_none() && !s.uploaded);
+    inputs.map(|(storage, _)| storage.bytes).sum()
+}
+
+/// Bytes held beside the values.
+struct Base {
+    during: Vec<u64>,
+    after: Vec<u64>,
+}
+
+fn base(trace: &Trace, large: &Large, values: &[Option<ValueId>]) -> Base {
+    let end = trace.ops.len();
+    let mut births = vec![0_u64; end + 1];
+    let mut deaths = vec![0_u64; end + 1];
+    let mut before = trace.held_at_start - outside(trace, values);
+    let mut first_use = vec![None; trace.storages.len()];
+    for (at, op) in trace.ops.iter().enumerate() {
+        for &place in &op.reads {
+            first_use[place as usize].get_or_insert(at);
+        }
+    }
+    let mut taken = vec![false; trace.storages.len()];
+    let in_place = |place: usize| {
+        // In place beyond planning's reach: neither side is held back.
+        let managed = |at: usize| large.is[at] || large.small[at];
+        trace.storages[place].reuses.filter(|&base| !managed(place) && !managed(base as usize))
+    };
+    for place in 0..trace.storages.len() {
+        if let Some(base) = in_place(place) {
+            taken[base as usize] = true;
+        }
+    }
+    for (place, storage) in trace.storages.iter().enumerate() {
+        // A large storage that is no value lives inside a unit.
+        if values[place].is_some() || large.is[place] {
+            continue;
+        }
+        let appears = storage.made_by.is_some() || storage.uploaded;
+        if appears && in_place(place).is_none() {
+            births[(storage.appeared as usize).min(end)] += storage.bytes;
+        }
+        let died = storage.died.map(|died| died as usize);
+        let held_on = large.small[place] && (storage.made_by.is_some() || first_use[place].is_some());
+        let gone = match died {
+            Some(died) if held_on && died < large.until[place] => Some(large.until[place]),
+            other => other,
+        };
+        if let (Some(gone), false) = (gone, taken[place]) {
+            deaths[gone.min(end)] += storage.bytes;
+        }
+    }
+    let mut base = Base { during: Vec::with_capacity(end), after: Vec::with_capacity(end) };
+    for at in 0..end {
+        before += births[at];
+        base.during.push(before);
+        before = before.saturating_sub(deaths[at]);
+        base.after.push(before);
+    }
+    base
+}
+
+/// Most bytes that a unit holds while it runs beside its inputs and outputs.
+fn scratch(trace: &Trace, large: &Large, values: &[Option<ValueId>], unit: &Unit) -> u64 {
+    let inside = |place: Place| large.is[place as usize] && values[place as usize].is_none();
+    let mut held = 0_u64;
+    let mut most = 0;
+    for at in unit.range.clone() {
+        let op = &trace.ops[at];
+        for &place in &op.writes {
+            let storage = &trace.storages[place as usize];
+            let fresh = large.is[place as usize] && storage.made_by == Some(at as Position);
+            // In place of something that is not of this unit: counted in full, the other may have to stay.
+            if fresh && !storage.reuses.is_some_and(inside) {
+                held += storage.bytes;
+            }
+        }
+        most = most.max(held);
+        let mut gone: Vec<Place> = op.reads.iter().chain(&op.writes).copied().filter(|&place| inside(place)).collect();
+        gone.sort_unstable();
+        gone.dedup();
+        for place in gone {
+            let taken = op.writes.iter().any(|&out| trace.storages[out as usize].reuses == Some(place));
+            if trace.storages[place as usize].died == Some(at as Position) && !taken {
+                held = held.saturating_sub(trace.storages[place as usize].bytes);
+            }
+        }
+    }
+    let outputs: u64 = unit
+        .created
+        .iter()
+        .filter(|&&place| values[place as usize].is_some())
+        .map(|&place| trace.storages[place as usize].bytes)
+        .sum();
+    most.saturating_sub(outputs)
+}
+
+/// Values that cannot be computed again and that the program holds beyond the last unit that reads them, and values
+/// that the host reads, by the unit after which it does so.
+fn touches(
+    trace: &Trace,
+    large: &Large,
+    values: &[Option<ValueId>],
+    units: &[Unit],
+    unit_of: &[usize],
+    last_use: &[Option<usize>],
+) -> Vec<Vec<ValueId>> {
+    let mut touches = vec![Vec::new(); units.len()];
+    for (place, storage) in trace.storages.iter().enumerate() {
+        let (Some(value), Some(died)) = (values[place], storage.died) else { continue };
+        let root = storage.made_by.is_none_or(|made| !units[unit_of[made as usize]].recordable);
+        let unit = unit_of[died as usize];
+        if root && (died as usize) < large.until[place] && last_use[place].is_none_or(|last| last < unit) {
+            touches[unit].push(value);
+        }
+    }
+    for &(position, place) in &trace.reads {
+        if let Some(value) = values[place as usize] {
+            let unit = unit_of[position as usize];
+            if units[unit].range.end < trace.ops.len() && !touches[unit].contains(&value) {
+                touches[unit].push(value);
+            }
+        }
+    }
+    touches.iter_mut().for_each(|values| values.sort_unstable());
+    touches
+}
+
+/// Where forward turns into backward: the scalar made of nothing (the gradient of the loss) nearest to the peak.
+fn turning_point(trace: &Trace, store_all: &[u64]) -> usize {
+    let peak = store_all.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes).map_or(0, |(at, _)| at);
+    let seed = |at: &usize| {
+        let op = &trace.ops[*at];
+        op.reads.is_empty() && op.writes.iter().all(|&place| trace.storages[place as usize].bytes <= 8)
+    };
+    (0..trace.ops.len()).filter(seed).min_by_key(|&at| at.abs_diff(peak)).unwrap_or(peak)
+}
+
+/// Name of the costliest operation of a unit that makes something large.
+fn unit_name(trace: &Trace, large: &Large, unit: &Unit) -> String {
+    let makes = |at: usize| trace.ops[at].writes.iter().any(|&place| large.is[place as usize]);
+    let at = unit.range.clone().max_by_key(|&at| (makes(at), trace.ops[at].cost_ns)).unwrap_or(unit.range.start);
+    let name = trace.name(at as Position);
+    match unit.range.len() {
+        1 => format!("{name}.{at}"),
+        count => format!("{name}.{at} and {} more", count - 1),
+    }
+}

@@ -1,0 +1,18 @@
+//! From a traced step to a plan that the engine follows.
+//!
+//! Data flows one way: the engine writes a [`Trace`]; [`lower`](lower::lower) makes a graph of it; a planner of
+//! `burn-remat-plan` plans the graph on a thread of its own ([`Plans`]), or the [cache](cache) has the plan already; a
+//! [`Schedule`] turns the checked plan into what the engine does between operations.
+
+mod cache;
+mod lower;
+mod picture;
+mod plans;
+mod report;
+mod schedule;
+mod trace;
+
+pub(crate) use plans::{PlanSettings, Plans, Wait};
+pub use report::PlanReport;
+pub(crate) use schedule::{Action, Schedule};
+pub(crate) use trace::{Place, Position, Trace, TracedOp, TracedStorage, extend};

@@ -1,0 +1,480 @@
+//! Which steps are known, which plan comes next, and the planner's thread.
+//!
+//! A step is planned once it has been seen [`SEEN`] times (its costs are then medians), or at once if the cache has its
+//! plan. Planning runs in the background, first for a moment, so that a plan is there soon, then for the time that the
+//! user allows; the engine takes a plan up at the next step boundary. Several kinds of step (the last batch of an epoch,
+//! sequences of different lengths) each have a plan of their own; what followed a kind of step last time is expected to
+//! follow it again.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::registry::planner;
+use burn_remat_plan::{
+    CheckedPlan, Outcome, PlanError, Planner, Progress, Request, Status, StopReason, check, minimum, solve,
+};
+use rustc_hash::FxHashMap;
+
+use super::cache::{self, CacheKey};
+use super::lower::{Lowered, lower};
+use super::schedule::Schedule;
+use super::trace::Trace;
+
+/// How often a step is seen before it is planned.
+const SEEN: usize = 3;
+/// Kinds of step that are remembered.
+const MOST_KINDS: usize = 16;
+/// Time of the first, quick plan.
+const QUICK: Duration = Duration::from_millis(400);
+/// A plan this near to its lower bound is not improved further.
+const GOOD_ENOUGH: f64 = 0.002;
+
+/// How plans are made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PlanSettings {
+    /// A planner's name; `None` to plan nothing.
+    pub planner: Option<String>,
+    pub time_limit: Duration,
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for PlanSettings {
+    fn default() -> Self {
+        Self {
+            planner: Some("auto".to_owned()),
+            time_limit: Duration::from_secs(10),
+            cache: cache::default_folder(),
+        }
+    }
+}
+
+/// A plan's account of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Origin {
+    pub planner: String,
+    pub status: Option<Status>,
+    pub stop_reason: Option<StopReason>,
+    pub lower_bound: Option<f64>,
+    pub seconds: f64,
+    pub cached: bool,
+}
+
+/// What planning has come to, for the report.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlanState {
+    /// The plan last taken up.
+    pub schedule: Option<Arc<Schedule>>,
+    pub origin: Option<Origin>,
+    /// A step as traced, where there is no plan.
+    pub traced: Option<Arc<(Trace, Lowered)>>,
+    /// Plans made, those from the cache not counted.
+    pub made: u64,
+    pub from_cache: u64,
+    /// The planner at work, and since when.
+    pub running: Option<Instant>,
+    pub progress: Progress,
+    /// Steps that went by their plan from beginning to end.
+    pub followed: u64,
+    /// Largest difference between bytes held and bytes foreseen in any of them.
+    pub deviation: u64,
+    /// Most bytes held during each operation of the last of them.
+    pub measured: Arc<Vec<u64>>,
+    /// Steps that left their plan, and where the last did.
+    pub left: u64,
+    pub difference: Option<String>,
+    /// Why there is no plan.
+    pub problem: Option<String>,
+    /// Smallest budget that the planned step can do with, and the op that sets it.
+    pub floor: Option<(u64, String)>,
+}
+
+struct Observed {
+    signature: u64,
+    costs: Vec<Vec<u64>>,
+    seen: usize,
+    /// Whether planning was tried, or is of no use.
+    settled: bool,
+}
+
+enum Message {
+    Plan(Box<(Arc<Schedule>, Origin)>),
+    Floor(u64, String),
+    Problem(String),
+    Done,
+}
+
+struct Job {
+    messages: Receiver<Message>,
+    progress: Arc<Mutex<Progress>>,
+}
+
+/// Lets another thread wait until no planner is at work.
+#[derive(Clone, Default)]
+pub(crate) struct Wait(Arc<(Mutex<bool>, Condvar)>);
+
+impl Wait {
+    fn set(&self, busy: bool) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = busy;
+        self.0.1.notify_all();
+    }
+
+    /// Waits; `false` if the time was up first.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let busy = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.1.wait_timeout_while(busy, limit, |busy| *busy);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct Plans {
+    settings: PlanSettings,
+    device: String,
+    observed: Vec<Observed>,
+    schedules: Vec<(Arc<Schedule>, u64)>,
+    job: Option<Job>,
+    wait: Wait,
+    /// Kind of the last finished step, and what followed each kind last time.
+    last: Option<u64>,
+    successor: FxHashMap<u64, u64>,
+    pub state: PlanState,
+}
+
+impl Plans {
+    pub fn new(settings: PlanSettings, device: String) -> Self {
+        Self {
+            settings,
+            device,
+            observed: Vec::new(),
+            schedules: Vec::new(),
+            job: None,
+            wait: Wait::default(),
+            last: None,
+            successor: FxHashMap::default(),
+            state: PlanState::default(),
+        }
+    }
+
+    /// Whether steps are planned at all.
+    pub fn is_on(&self) -> bool {
+        self.settings.planner.is_some()
+    }
+
+    pub fn wait(&self) -> Wait {
+        self.wait.clone()
+    }
+
+    /// The plan with which the next step probably goes.
+    pub fn next(&self) -> Option<Arc<Schedule>> {
+        let expected = self.last.and_then(|last| self.successor.get(&last));
+        let by = |signature: u64| self.schedules.iter().find(|(_, known)| *known == signature);
+        match expected {
+            Some(&signature) => by(signature).map(|(schedule, _)| schedule.clone()),
+            None => self.schedules.last().map(|(schedule, _)| schedule.clone()),
+        }
+    }
+
+    /// Another plan whose first `count` operations have this signature.
+    pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
+        let fits = |(schedule, _): &&(Arc<Schedule>, u64)| schedule.prefixes.get(count) == Some(&prefix);
+        self.schedules.iter().rev().find(fits).map(|(schedule, _)| schedule.clone())
+    }
+
+    /// Whether the coming step need not be traced: steps like the last have been seen often enough and planning them is
+    /// of no use.
+    pub fn is_settled(&self) -> bool {
+        let last = self.last.and_then(|last| self.observed.iter().find(|known| known.signature == last));
+        !self.is_on() || last.is_some_and(|known| known.settled && known.seen > SEEN)
+    }
+
+    /// Forgets what was settled: the budget has begun to matter.
+    pub fn unsettle(&mut self) {
+        for known in &mut self.observed {
+            known.settled &= self.schedules.iter().any(|(_, signature)| *signature == known.signature);
+        }
+    }
+
+    /// A step went by its plan from beginning to end.
+    pub fn followed(&mut self, schedule: &Arc<Schedule>, deviation: u64, measured: Vec<u64>) {
+        let signature = schedule.prefixes.last().copied().unwrap_or(0);
+        self.finished(signature);
+        self.state.followed += 1;
+        self.state.deviation = self.state.deviation.max(deviation);
+        self.state.measured = Arc::new(measured);
+    }
+
+    /// A step left its plan.
+    pub fn differs(&mut self, at: usize, found: &str, planned: &str) {
+        self.state.left += 1;
+        let text = format!("operation {at} was `{found}`, planned was `{planned}`, or its shapes differ");
+        log::info!("this step leaves its plan: {text}");
+        self.state.difference = Some(text);
+    }
+
+    /// A plan did not fit what happened.
+    pub fn abandoned(&mut self, why: &str) {
+        self.state.left += 1;
+        log::warn!("this step leaves its plan: {why}");
+        self.state.difference = Some(why.to_owned());
+    }
+
+    fn finished(&mut self, signature: u64) {
+        if let Some(last) = self.last.replace(signature) {
+            self.successor.insert(last, signature);
+        }
+    }
+
+    /// Takes the trace of a whole step.
+    pub fn observe(&mut self, trace: Trace, budget: Option<u64>) {
+        let signature = trace.signature();
+        self.finished(signature);
+        let at = match self.observed.iter().position(|known| known.signature == signature) {
+            Some(at) => at,
+            None => {
+                if self.observed.len() >= MOST_KINDS {
+                    self.observed.remove(0);
+                }
+                let costs = vec![Vec::with_capacity(SEEN); trace.ops.len()];
+                self.observed.push(Observed { signature, costs, seen: 0, settled: false });
+                self.observed.len() - 1
+            }
+        };
+        let known = &mut self.observed[at];
+        known.seen += 1;
+        if known.seen <= 2 * SEEN {
+            for (costs, op) in known.costs.iter_mut().zip(&trace.ops) {
+                costs.push(op.cost_ns);
+            }
+        }
+        if known.settled || self.job.is_some() || self.settings.planner.is_none() {
+            return;
+        }
+        let medians = known.costs.iter().map(|costs| {
+            let mut costs = costs.clone();
+            costs.sort_unstable();
+            costs.get(costs.len() / 2).copied().unwrap_or(1)
+        });
+        let seen = known.seen;
+        let trace = trace.with_costs(medians.collect::<Vec<_>>());
+        let peak = trace.store_all().into_iter().max().unwrap_or(0);
+        let Some(budget) = budget.filter(|&budget| budget < peak) else {
+            if seen >= SEEN {
+                known.settled = true;
+                self.state.traced = lower(&trace, "step").ok().map(|lowered| Arc::new((trace, lowered)));
+            }
+            return;
+        };
+        self.plan(trace, budget, seen >= SEEN, at);
+    }
+
+    /// Takes the plan from the cache, or has one made if `may_make`.
+    fn plan(&mut self, trace: Trace, budget: u64, may_make: bool, at: usize) {
+        let lowered = match lower(&trace, &self.device) {
+            Ok(lowered) => lowered,
+            Err(error) => {
+                self.state.problem = Some(error.to_string());
+                self.observed[at].settled = true;
+                return;
+            }
+        };
+        log::info!(
+            "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters, from {:?} on",
+            trace.ops.len(),
+            lowered.graph.ops().len(),
+            lowered.graph.values().len(),
+            trace.ops.iter().filter(|op| op.updates).count(),
+            lowered.updates
+        );
+        let name = self.settings.planner.clone().unwrap_or_default();
+        let signature = self.observed[at].signature;
+        let key = CacheKey { signature, device: self.device.clone(), budget, planner: name.clone() };
+        let folder = self.settings.cache.clone();
+        if let Some((checked, file)) = folder.as_ref().and_then(|folder| cache::load(folder, &key, &lowered.graph)) {
+            self.observed[at].settled = true;
+            self.state.from_cache += 1;
+            let origin = Origin {
+                planner: file.planner,
+                status: file.status,
+                stop_reason: file.stop_reason,
+                lower_bound: file.lower_bound,
+                seconds: file.solve_seconds.unwrap_or(0.0),
+                cached: true,
+            };
+            let schedule = Schedule::new(trace, lowered, &checked);
+            log::info!("the plan for this step comes from the cache");
+            self.take_up(Arc::new(schedule), origin, signature);
+            return;
+        }
+        if !may_make {
+            return;
+        }
+        self.observed[at].settled = true;
+        let Some(planner) = planner(&name) else {
+            self.state.problem = Some(format!("there is no planner `{name}`"));
+            return;
+        };
+        let (sender, messages) = channel();
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let shown = progress.clone();
+        let task = Task { trace, lowered, budget, key, folder, limit: self.settings.time_limit, sender, shown };
+        self.state.running = Some(Instant::now());
+        self.wait.set(true);
+        let wait = self.wait.clone();
+        let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
+            task.run(&*planner);
+            wait.set(false);
+        });
+        match spawned {
+            Ok(_) => self.job = Some(Job { messages, progress }),
+            Err(error) => {
+                self.wait.set(false);
+                self.state.running = None;
+                self.state.problem = Some(format!("the planner's thread could not start: {error}"));
+            }
+        }
+    }
+
+    /// Takes up what the planner's thread has found since.
+    pub fn poll(&mut self) {
+        while let Some(job) = &self.job {
+            if let Ok(progress) = job.progress.lock() {
+                self.state.progress = *progress;
+            }
+            match job.messages.try_recv() {
+                Ok(Message::Plan(found)) => {
+                    let (schedule, origin) = *found;
+                    let signature = schedule.prefixes.last().copied().unwrap_or(0);
+                    self.state.made += 1;
+                    self.take_up(schedule, origin, signature);
+                }
+                Ok(Message::Floor(bytes, op)) => self.state.floor = Some((bytes, op)),
+                Ok(Message::Problem(problem)) => self.state.problem = Some(problem),
+                Ok(Message::Done) | Err(TryRecvError::Disconnected) => {
+                    self.job = None;
+                    self.state.running = None;
+                }
+                Err(TryRecvError::Empty) => return,
+            }
+        }
+    }
+
+    fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin, signature: u64) {
+        self.schedules.retain(|(_, known)| *known != signature);
+        if self.schedules.len() >= MOST_KINDS {
+            self.schedules.remove(0);
+        }
+        self.schedules.push((schedule.clone(), signature));
+        self.state.schedule = Some(schedule);
+        self.state.origin = Some(origin);
+        self.state.problem = None;
+    }
+}
+
+/// What the planner's thread works on.
+struct Task {
+    trace: Trace,
+    lowered: Lowered,
+    budget: u64,
+    key: CacheKey,
+    folder: Option<PathBuf>,
+    limit: Duration,
+    sender: Sender<Message>,
+    shown: Arc<Mutex<Progress>>,
+}
+
+impl Task {
+    fn say(&self, message: Message) {
+        // The engine may be gone by now: then nobody needs to know.
+        let _ = self.sender.send(message);
+    }
+
+    fn run(self, planner: &dyn Planner) {
+        self.plan(planner);
+        self.say(Message::Done);
+    }
+
+    fn plan(&self, planner: &dyn Planner) {
+        let start = Instant::now();
+        let graph = &self.lowered.graph;
+        let least = minimum(graph);
+        let op = self.name_of(least.blocking_op);
+        self.say(Message::Floor(least.achieved, op.clone()));
+        if least.achieved > self.budget {
+            log::warn!(
+                "the budget of {} bytes is below the {} bytes that this step can be planned in; `{op}` sets them. The \
+                 step is planned in as little as it can.",
+                self.budget,
+                least.achieved
+            );
+        }
+        let budget = self.budget.max(least.achieved);
+        let outcome = Outcome::of_plan("minimum", graph, least.plan, Status::Feasible, StopReason::Heuristic);
+        let mut best = f64::INFINITY;
+        let mut limits = vec![self.limit];
+        if self.limit > 2 * QUICK {
+            limits.insert(0, QUICK);
+        }
+        for limit in limits {
+            let left = self.limit.saturating_sub(start.elapsed()).min(limit);
+            let mut request = Request::new(budget);
+            request.time_limit = left;
+            let shown = self.shown.clone();
+            request.progress = Some(Arc::new(move |progress: Progress| {
+                *shown.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+            }));
+            match solve(planner, graph, &request) {
+                Ok(solved) => {
+                    let Some(checked) = solved.checked else { continue };
+                    if checked.makespan() < best {
+                        best = checked.makespan();
+                        self.found(&solved.outcome, &checked, start);
+                    }
+                    let near = |bound: f64| best <= bound * (1.0 + GOOD_ENOUGH);
+                    if solved.outcome.status == Status::Optimal || solved.outcome.lower_bound.is_some_and(near) {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    self.say(Message::Problem(error.to_string()));
+                    // The same request fails the same way.
+                    if !matches!(error, PlanError::Infeasible { .. }) {
+                        break;
+                    }
+                }
+            }
+        }
+        if best.is_infinite()
+            && let Some(plan) = &outcome.plan
+            && let Ok(checked) = check(graph, plan, budget)
+        {
+            self.found(&outcome, &checked, start);
+        }
+    }
+
+    fn found(&self, outcome: &Outcome, checked: &CheckedPlan, start: Instant) {
+        let origin = Origin {
+            planner: outcome.planner.clone(),
+            status: Some(outcome.status),
+            stop_reason: Some(outcome.stop_reason),
+            lower_bound: outcome.lower_bound,
+            seconds: start.elapsed().as_secs_f64(),
+            cached: false,
+        };
+        if let Some(folder) = self.folder.as_ref().filter(|_| checked.peak_bytes() <= self.budget) {
+            let store_all: f64 = self.lowered.graph.ops().iter().map(|op| op.cost).sum();
+            let mut file = PlanFile::of_outcome(outcome, store_all);
+            file.solve_seconds = Some(origin.seconds);
+            cache::store(folder, &self.key, &self.lowered.graph, &file);
+        }
+        let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), checked);
+        self.say(Message::Plan(Box::new((Arc::new(schedule), origin))));
+    }
+
+    /// The operation of the step that an op of the graph is named after.
+    fn name_of(&self, op: usize) -> String {
+        self.lowered.graph.ops()[op].name.clone()
+    }
+}

@@ -1,0 +1,175 @@
+//! What planning has come to, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn_remat_plan::{Graph, Step};
+use serde::Serialize;
+
+use super::picture;
+use super::plans::{PlanState, Plans};
+use super::schedule::Schedule;
+
+/// Operations listed as recomputed most.
+const MOST_RECOMPUTED: usize = 5;
+
+/// The plan of a training step, and how it went.
+///
+/// Times are in ns of this device, bytes are those of tensors (views and in-place results counted once).
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct PlanReport {
+    /// The planner that made the plan.
+    pub planner: String,
+    /// Whether the plan is proven to be the cheapest of the planner's class.
+    pub optimal: bool,
+    /// Whether it came from the cache.
+    pub from_cache: bool,
+    /// Time that it took to make, in seconds.
+    pub plan_seconds: f64,
+    /// Operations of the step.
+    pub operations: usize,
+    /// Operations of the graph that was planned.
+    pub graph_ops: usize,
+    /// Most bytes that the step would hold if nothing were evicted.
+    pub store_all_peak_bytes: u64,
+    /// Most bytes that the plan foresees: an upper bound.
+    pub predicted_peak_bytes: u64,
+    /// Time of the step's operations, each run once, in ns.
+    pub store_all_ns: f64,
+    /// Time that the plan adds, as a share of the former.
+    pub predicted_overhead: f64,
+    /// Time that was spent recomputing on steps that followed a plan, as a share of the rest of their time.
+    pub measured_overhead: Option<f64>,
+    /// No plan within the budget adds less than this share, where that is proven.
+    pub lower_bound: Option<f64>,
+    /// Smallest budget in which the step is known to fit, and the operation that sets it.
+    pub floor_bytes: Option<u64>,
+    /// The operation that sets it.
+    pub floor_op: Option<String>,
+    /// What the plan computes most again: names, times run again, and ns that this takes.
+    pub recomputed: Vec<(String, usize, f64)>,
+    /// Steps that went by a plan from beginning to end.
+    pub steps_followed: u64,
+    /// Steps that left their plan.
+    pub steps_left: u64,
+    /// Where the last of them did.
+    pub difference: Option<String>,
+    /// Largest difference on those steps between the bytes held and those foreseen, between operations.
+    pub deviation_bytes: u64,
+    /// Most bytes held during each operation of the last step that followed the plan.
+    #[serde(skip)]
+    measured: Arc<Vec<u64>>,
+    #[serde(skip)]
+    budget: Option<u64>,
+    #[serde(skip)]
+    schedule: Arc<Schedule>,
+}
+
+impl PlanReport {
+    /// The report on the plan last taken up.
+    pub(crate) fn of(plans: &Plans, followed_ns: (u64, u64), budget: Option<u64>) -> Option<Self> {
+        let PlanState { schedule, origin, floor, measured, .. } = &plans.state;
+        let (schedule, origin) = (schedule.clone()?, origin.as_ref()?);
+        let graph = &schedule.lowered.graph;
+        let store_all_ns = schedule.lowered.cost_ns as f64;
+        let (compute, recompute) = followed_ns;
+        Some(Self {
+            planner: origin.planner.clone(),
+            optimal: origin.status == Some(burn_remat_plan::Status::Optimal),
+            from_cache: origin.cached,
+            plan_seconds: origin.seconds,
+            operations: schedule.trace.ops.len(),
+            graph_ops: graph.ops().len(),
+            store_all_peak_bytes: schedule.lowered.store_all.iter().max().copied().unwrap_or(0),
+            predicted_peak_bytes: schedule.peak,
+            store_all_ns,
+            predicted_overhead: schedule.overhead(),
+            measured_overhead: (compute > 0).then(|| recompute as f64 / compute as f64),
+            lower_bound: origin.lower_bound.map(|bound| (bound / store_all_ns - 1.0).max(0.0)),
+            floor_bytes: floor.as_ref().map(|(bytes, _)| *bytes),
+            floor_op: floor.as_ref().map(|(_, op)| op.clone()),
+            recomputed: recomputed(&schedule),
+            steps_followed: plans.state.followed,
+            steps_left: plans.state.left,
+            difference: plans.state.difference.clone(),
+            deviation_bytes: plans.state.deviation,
+            measured: measured.clone(),
+            budget,
+            schedule,
+        })
+    }
+
+    /// The graph that was planned: costs in ns, sizes in bytes.
+    pub fn graph(&self) -> &Graph {
+        &self.schedule.lowered.graph
+    }
+
+    /// Writes the graph as a `remat-graph/1` file, for `remat-plan` and others.
+    ///
+    /// # Errors
+    ///
+    /// What the file system says.
+    pub fn save_graph(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
+        std::fs::write(path, self.graph().to_json())
+    }
+
+    /// A picture (SVG, `size` in pixels) of the memory held over the step: without evictions, as planned, as measured on
+    /// the last planned step, and the budget.
+    ///
+    /// # Errors
+    ///
+    /// What the drawing library says.
+    pub fn memory_picture(&self, size: (u32, u32)) -> Result<String, String> {
+        picture::memory(&self.schedule, &self.measured, self.budget, size)
+    }
+
+    /// A picture (SVG, `size` in pixels) of the time added against the budget. It plans anew at nine budgets and may
+    /// take `limit` for each.
+    ///
+    /// # Errors
+    ///
+    /// What the drawing library says.
+    pub fn overhead_picture(&self, limit: Duration, size: (u32, u32)) -> Result<String, String> {
+        picture::overhead(&self.schedule, limit, size)
+    }
+
+    /// Writes `graph.json`, `plan.json`, `memory.svg` and `overhead.svg` into `folder`, which is made where it is not
+    /// there. Takes some seconds: see [`overhead_picture`](Self::overhead_picture).
+    ///
+    /// # Errors
+    ///
+    /// What the file system or the drawing library says.
+    pub fn save(&self, folder: impl AsRef<Path>) -> std::io::Result<()> {
+        const SIZE: (u32, u32) = (960, 540);
+        let folder = folder.as_ref();
+        std::fs::create_dir_all(folder)?;
+        self.save_graph(folder.join("graph.json"))?;
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
+        std::fs::write(folder.join("plan.json"), text + "\n")?;
+        let picture = self.memory_picture(SIZE).map_err(std::io::Error::other)?;
+        std::fs::write(folder.join("memory.svg"), picture)?;
+        let picture = self.overhead_picture(Duration::from_millis(400), SIZE).map_err(std::io::Error::other)?;
+        std::fs::write(folder.join("overhead.svg"), picture)
+    }
+}
+
+fn recomputed(schedule: &Schedule) -> Vec<(String, usize, f64)> {
+    let mut runs: BTreeMap<usize, usize> = BTreeMap::new();
+    for step in &schedule.plan.steps {
+        if let Step::Compute(op) = step {
+            *runs.entry(*op).or_default() += 1;
+        }
+    }
+    let ops = schedule.lowered.graph.ops();
+    let mut again: Vec<(String, usize, f64)> = runs
+        .into_iter()
+        .filter(|(_, runs)| *runs > 1)
+        .map(|(op, runs)| (ops[op].name.clone(), runs - 1, ops[op].cost * (runs - 1) as f64))
+        .collect();
+    again.sort_by(|a, b| b.2.total_cmp(&a.2));
+    again.truncate(MOST_RECOMPUTED);
+    again
+}

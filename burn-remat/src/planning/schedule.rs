@@ -1,0 +1,189 @@
+//! A checked plan in terms of the engine: what to do before and after each operation of the step.
+//!
+//! The plan is first made tight (nothing is kept beyond its last use before it is computed again), so that what the
+//! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
+
+use burn_remat_plan::sequence::{order_of, plan_of};
+use burn_remat_plan::{CheckedPlan, Phase, Plan, Step, ValueId, simulate};
+use smallvec::SmallVec;
+
+use super::lower::Lowered;
+use super::trace::{Place, Position, Trace, extend};
+
+/// What the engine does between operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Computes storages again and holds them.
+    Recompute(SmallVec<[Place; 2]>),
+    /// Gives a storage up.
+    Evict(Place),
+    /// Lets a storage go by itself: the next operations are the last that need it.
+    Loosen(Place),
+    /// Lets all go: parameters are about to be updated.
+    ReleaseAll,
+    /// So many bytes are held now.
+    Check(u64),
+}
+
+/// A plan that the engine can follow.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    pub trace: Trace,
+    pub lowered: Lowered,
+    /// The plan in the graph's terms, tight.
+    pub plan: Plan,
+    /// Signature of the step's first operations, by their number.
+    pub prefixes: Vec<u64>,
+    /// What to do before each operation.
+    pub before: Vec<Vec<Action>>,
+    /// What to do after each operation.
+    pub after: Vec<Vec<Action>>,
+    /// Whether a storage is held from when it appears.
+    pub holds: Vec<bool>,
+    /// Tensors of each storage, as operation and number of its output.
+    pub owners: Vec<SmallVec<[(Position, u8); 2]>>,
+    /// Bytes that the plan foresees during each operation, an upper bound.
+    pub foreseen: Vec<u64>,
+    /// Most bytes foreseen.
+    pub peak: u64,
+    /// Time of one step under the plan, in ns.
+    pub makespan: f64,
+}
+
+impl Schedule {
+    pub fn new(trace: Trace, lowered: Lowered, plan: &CheckedPlan) -> Self {
+        let plan = plan_of(&lowered.graph, &order_of(plan.plan()));
+        let timeline = simulate(&lowered.graph, &plan);
+        let mut prefixes = vec![0];
+        for op in &trace.ops {
+            prefixes.push(extend(prefixes[prefixes.len() - 1], op.signature));
+        }
+        let mut owners = vec![SmallVec::new(); trace.storages.len()];
+        for (at, op) in trace.ops.iter().enumerate() {
+            for (k, &place) in op.writes.iter().enumerate() {
+                owners[place as usize].push((at as Position, k as u8));
+            }
+        }
+        let holds = (0..trace.storages.len()).map(|at| lowered.small[at] || lowered.values[at].is_some()).collect();
+        let count = trace.ops.len();
+        let mut schedule = Self {
+            prefixes,
+            before: vec![Vec::new(); count],
+            after: vec![Vec::new(); count],
+            holds,
+            owners,
+            foreseen: vec![0; count],
+            peak: timeline.peak_bytes,
+            makespan: timeline.makespan,
+            trace,
+            lowered,
+            plan,
+        };
+        schedule.place_actions(&timeline.bytes);
+        schedule
+    }
+
+    /// Goes through the plan and puts every step where the engine takes it.
+    fn place_actions(&mut self, bytes: &[u64]) {
+        let graph = &self.lowered.graph;
+        let count = self.trace.ops.len();
+        let place = |value: ValueId| self.lowered.places[value];
+        let mut resident = vec![false; graph.values().len()];
+        let mut held: u64 = graph.inputs().map(|value| graph.bytes(value)).sum();
+        graph.inputs().for_each(|value| resident[value] = true);
+        let mut next = 0;
+        let mut pending: Vec<Action> = Vec::new();
+        let mut most: u64 = 0;
+        let steps = &self.plan.steps;
+        let mut at = 0;
+        while at < steps.len() {
+            let op = steps[at].op();
+            let evicted: Vec<ValueId> = steps[at + usize::from(op.is_some())..]
+                .iter()
+                .map_while(|step| if let Step::Evict(value) = step { Some(*value) } else { None })
+                .collect();
+            most = most.max(bytes[at]);
+            at += evicted.len() + usize::from(op.is_some());
+            let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
+            for &value in outputs {
+                if !std::mem::replace(&mut resident[value], true) {
+                    held += graph.bytes(value);
+                }
+            }
+            for &value in &evicted {
+                if std::mem::replace(&mut resident[value], false) {
+                    held -= graph.bytes(value);
+                }
+            }
+            match op {
+                Some(op) if op == next => {
+                    next += 1;
+                    let range = self.lowered.ranges[op].clone();
+                    let (start, end) = (range.start as usize, range.end as usize);
+                    let update = graph.ops()[op].phase == Some(Phase::Update);
+                    let mut before = std::mem::take(&mut pending);
+                    if update {
+                        before.push(Action::ReleaseAll);
+                    } else if start < end {
+                        let inputs = evicted.iter().filter(|value| !outputs.contains(value));
+                        before.extend(inputs.map(|&value| Action::Loosen(place(value))));
+                    }
+                    // An op without operations comes right after the one before it.
+                    let list = if start < end { &mut self.before[start] } else { &mut self.after[end.max(1) - 1] };
+                    list.extend(before);
+                    if !update {
+                        let after = &mut self.after[end.max(1) - 1];
+                        after.extend(evicted.iter().map(|&value| Action::Evict(place(value))));
+                        after.push(Action::Check(self.lowered.base[end.max(1) - 1] + held));
+                    }
+                    self.foreseen[start.min(count - 1)..end].iter_mut().for_each(|bytes| *bytes = most);
+                    most = 0;
+                }
+                Some(_) => {
+                    let kept: SmallVec<[Place; 2]> = outputs
+                        .iter()
+                        .filter(|value| !evicted.contains(value))
+                        .map(|&value| place(value))
+                        .collect();
+                    if !kept.is_empty() {
+                        pending.push(Action::Recompute(kept));
+                    }
+                    let others = evicted.iter().filter(|value| !outputs.contains(value));
+                    pending.extend(others.map(|&value| Action::Evict(place(value))));
+                }
+                None => pending.extend(evicted.iter().map(|&value| Action::Evict(place(value)))),
+            }
+        }
+        if self.lowered.updates.is_empty() {
+            self.after[count - 1].push(Action::ReleaseAll);
+        }
+    }
+
+    /// Which storages the plan holds when the operation at `position` is about to begin.
+    pub fn held_before(&self, position: usize) -> Vec<bool> {
+        let mut held = vec![false; self.holds.len()];
+        let take = |held: &mut Vec<bool>, actions: &[Action]| {
+            for action in actions {
+                match action {
+                    Action::Recompute(places) => places.iter().for_each(|&place| held[place as usize] = true),
+                    Action::Evict(place) | Action::Loosen(place) => held[*place as usize] = false,
+                    Action::ReleaseAll => held.fill(false),
+                    Action::Check(_) => {}
+                }
+            }
+        };
+        for (at, op) in self.trace.ops[..position].iter().enumerate() {
+            let outside = |&&place: &&Place| self.trace.storages[place as usize].made_by.is_none();
+            op.reads.iter().filter(outside).for_each(|&p| held[p as usize] |= self.holds[p as usize]);
+            take(&mut held, &self.before[at]);
+            op.writes.iter().for_each(|&place| held[place as usize] |= self.holds[place as usize]);
+            take(&mut held, &self.after[at]);
+        }
+        held
+    }
+
+    /// Share of the step's time that the plan adds.
+    pub fn overhead(&self) -> f64 {
+        if self.lowered.cost_ns == 0 { 0.0 } else { self.makespan / self.lowered.cost_ns as f64 - 1.0 }
+    }
+}

@@ -1,0 +1,121 @@
+//! What one training step did: its operations in order, the buffers they made, and when the program let go of them.
+//!
+//! A trace speaks of *storages* (buffers), numbered in the order in which they appear, and of *positions*, the number of
+//! an operation within its step. It describes what the program asked for, as if nothing had been evicted: the
+//! recomputations that went on while it was recorded are not in it.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+/// Number of an operation within its step.
+pub(crate) type Position = u32;
+/// Number of a storage within its step.
+pub(crate) type Place = u32;
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TracedOp {
+    /// Hash of its kind, its outputs' shapes and where its inputs come from; the same in every step that does the same.
+    pub signature: u64,
+    /// Kind, to be looked up in [`Trace::names`].
+    pub kind: u64,
+    /// The storage of each input tensor, each tensor once.
+    pub reads: SmallVec<[Place; 4]>,
+    /// The storage of each output tensor. A view's is one that was there before.
+    pub writes: SmallVec<[Place; 2]>,
+    /// Time it took, in ns.
+    pub cost_ns: u64,
+    /// Whether it can run again.
+    pub recordable: bool,
+    /// Whether it replaces a parameter.
+    pub updates: bool,
+}
+
+/// One buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TracedStorage {
+    pub bytes: u64,
+    /// The operation that made it; `None` if it was there before the step or was uploaded.
+    pub made_by: Option<Position>,
+    /// Whether it came from the host after the step began.
+    pub uploaded: bool,
+    /// Position of the next operation when it appeared; 0 if it was there before the step.
+    pub appeared: Position,
+    /// The operation after which the program held none of its tensors any more; `None` if it outlives the step.
+    pub died: Option<Position>,
+    /// The storage whose buffer it took over in place.
+    pub reuses: Option<Place>,
+}
+
+/// A whole step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Trace {
+    pub ops: Vec<TracedOp>,
+    pub storages: Vec<TracedStorage>,
+    /// Storages that the program read, each with the operation after which it did.
+    pub reads: Vec<(Position, Place)>,
+    /// Bytes held when the step began, all of them out of the planner's reach.
+    pub held_at_start: u64,
+    /// Names of operations by kind.
+    pub names: FxHashMap<u64, String>,
+}
+
+impl Trace {
+    /// Name of an operation.
+    pub fn name(&self, position: Position) -> &str {
+        self.ops
+            .get(position as usize)
+            .and_then(|op| self.names.get(&op.kind))
+            .map_or("an operation", String::as_str)
+    }
+
+    /// Identifies the step: equal for steps that do the same.
+    pub fn signature(&self) -> u64 {
+        self.ops.iter().fold(0, |prefix, op| extend(prefix, op.signature))
+    }
+
+    /// Bytes that would be held during each operation if nothing were ever evicted.
+    pub fn store_all(&self) -> Vec<u64> {
+        let mut deaths = vec![0_u64; self.ops.len()];
+        let mut appears = vec![0_u64; self.ops.len() + 1];
+        let mut taken = vec![false; self.storages.len()];
+        for storage in &self.storages {
+            match storage.reuses {
+                Some(base) => taken[base as usize] = true,
+                None if storage.made_by.is_some() || storage.uploaded => {
+                    appears[(storage.appeared as usize).min(self.ops.len())] += storage.bytes;
+                }
+                None => {}
+            }
+        }
+        for (storage, taken) in self.storages.iter().zip(taken) {
+            if let (Some(died), false) = (storage.died, taken) {
+                deaths[(died as usize).min(self.ops.len() - 1)] += storage.bytes;
+            }
+        }
+        let mut held = self.held_at_start;
+        deaths
+            .iter()
+            .zip(&appears)
+            .map(|(death, appear)| {
+                held += appear;
+                let during = held;
+                held = held.saturating_sub(*death);
+                during
+            })
+            .collect()
+    }
+
+    /// Takes over the measured costs of another trace of the same step, each the median of those seen.
+    pub fn with_costs(mut self, medians: impl IntoIterator<Item = u64>) -> Self {
+        for (op, cost) in self.ops.iter_mut().zip(medians) {
+            op.cost_ns = cost;
+        }
+        self
+    }
+}
+
+/// Signature of a step's first operations, from that of one fewer.
+pub(crate) fn extend(prefix: u64, signature: u64) -> u64 {
+    (prefix.rotate_left(5) ^ signature).wrapping_mul(0x517c_c1b7_2722_0a95)
+}
