@@ -6,14 +6,13 @@
 //! Method: `C(s, t, m)` is the least cost of carrying stages `s..=t` forward and backward within `m` bytes, where the
 //! input of `s` is held outside of `m` and the backward side of `t` inside. Either `s` saves everything and stays
 //! (`F_all`, then `C(s+1, t, m - saved)`, then `B`), or its input is kept and the run goes forward without saving up to
-//! the next checkpoint `k` (`C(k, t, m - activation)`, then `C(s, k-1, m)`). All rows of equal `t - s` are independent
-//! of one another and are shared out over the threads. Decisions are not stored: the walk back finds them again from
-//! the costs. Memory is counted in units: exact where the table then stays small, else in slots (sizes up, limit
+//! the next checkpoint `k` (`C(k, t, m - activation)`, then `C(s, k-1, m)`). Decisions are not stored: the walk back
+//! finds them again from the costs. Memory is counted in units: exact where the table then stays small, else in slots (sizes up, limit
 //! down).
 //!
-//! Speed: `C` falls with `m`, so an option can only win below the first `m` at which the row is no dearer than the
-//! option's cost with unlimited memory. Within that range blocks of units are first compared by their bounds. The two
-//! cuts remove nearly all of the work.
+//! Speed: the table is filled in tiles that stay in the cache (`chain_tiles`), the innermost loop runs over
+//! the memory units of three rows and has no branch, and an option is weighed only below the first `m` at which the row
+//! is no dearer than the option's cost with unlimited memory.
 //!
 //! Invariants: the plan never needs more than the limit in true bytes. Whether a budget is feasible at all is decided
 //! in bytes, not slots, by [`minimum_budget`]; where slots are too coarse for a feasible budget they are refined, and at

@@ -1,10 +1,11 @@
 //! The tables behind [`chain_dp`](super::chain_dp): least memory and least cost of every sub-chain.
 //!
-//! The notation is that of `chain_dp`'s header. Both tables hold one entry (a number, or a row of costs per memory
-//! unit) for each sub-chain `s..=t`, stored by diagonal `t - s`, because an entry depends on shorter sub-chains only.
+//! The notation is that of `chain_dp`'s header. Both tables hold one entry for each sub-chain `s..=t`, which depends on
+//! shorter sub-chains only: a number, or a row of costs per memory unit, which is stored in [tiles](Tiles).
 
 use std::time::Instant;
 
+use super::chain_tiles::{Recipe, Tiles};
 use crate::chain::terms::Terms;
 use crate::chain::{ChainStep, StageId};
 
@@ -175,104 +176,14 @@ fn walk(terms: &Terms, m: usize, first: impl Fn(StageId, StageId, usize) -> Firs
     steps
 }
 
-/// Units per block of a row.
-const BLOCK: usize = 16;
-
-/// Rows of costs per memory unit, infinite where a sub-chain does not fit.
-pub(super) struct Rows {
-    width: usize,
-    /// `cells[t - s]` holds the rows of one diagonal, each `width` long.
-    cells: Vec<Vec<f64>>,
-    /// The last, and so the least, cost of every block of a row, laid out likewise.
-    block_floors: Vec<Vec<f64>>,
-    /// The least cost of every sub-chain.
-    least: Pairs<f64>,
-}
-
-/// A row and the least costs of its blocks.
-#[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
-    pub(super) cells: &'a [f64],
-    block_floors: &'a [f64],
-}
-
-impl Rows {
-    /// Room for rows of `0..=limit` units.
-    pub(super) fn new(stages: usize, limit: usize) -> Self {
-        Self { width: limit + 1, cells: Vec::new(), block_floors: Vec::new(), least: Pairs::new(stages) }
-    }
-
-    /// Costs of `s..=t`.
-    pub(super) fn row(&self, s: StageId, t: StageId) -> Row<'_> {
-        let blocks = self.width.div_ceil(BLOCK);
-        Row {
-            cells: &self.cells[t - s][s * self.width..(s + 1) * self.width],
-            block_floors: &self.block_floors[t - s][s * blocks..(s + 1) * blocks],
-        }
-    }
-
-    /// Adds the next diagonal, its rows computed by `fill` on up to `threads` threads.
-    pub(super) fn add_diagonal(
-        &mut self,
-        rows: usize,
-        threads: usize,
-        fill: impl Fn(&Self, StageId, &mut [f64]) + Sync,
-    ) {
-        let d = self.cells.len();
-        let mut cells = vec![f64::INFINITY; rows * self.width];
-        // Below this much work a thread costs more than it brings.
-        let threads = if rows * d * self.width < 1 << 17 { 1 } else { threads.clamp(1, rows) };
-        let share = rows.div_ceil(threads);
-        let fill_share = |(part, chunk): (usize, &mut [f64])| {
-            for (k, row) in chunk.chunks_mut(self.width).enumerate() {
-                fill(self, part * share + k, row);
-            }
-        };
-        let mut parts = cells.chunks_mut(share * self.width).enumerate();
-        let own = parts.next();
-        std::thread::scope(|scope| {
-            for part in parts {
-                scope.spawn(|| fill_share(part));
-            }
-            own.map(fill_share);
-        });
-        let last = |block: &[f64]| block[block.len() - 1];
-        let floors = cells.chunks(self.width).flat_map(|row| row.chunks(BLOCK).map(last)).collect();
-        for (s, row) in cells.chunks(self.width).enumerate() {
-            self.least.add(s, s + d, last(row));
-        }
-        self.cells.push(cells);
-        self.block_floors.push(floors);
-    }
-}
-
-/// Lowers `row[m]` to `constant + left[m - shift] + right[m]` for each `m` from `start` on where that is less. All
-/// three fall with `m`; `floor` is a lower bound of the sum. Blocks in which even the least sum is no less than the
-/// dearest cell are passed over: nearly all are.
-pub(super) fn relax(row: &mut [f64], start: usize, floor: f64, constant: f64, (left, shift): (Row, usize), right: Row) {
-    let end = row.partition_point(|&cost| cost > floor);
-    let mut from = start;
-    while from < end {
-        let block = from / BLOCK;
-        let to = ((block + 1) * BLOCK).min(end);
-        let least = constant + left.block_floors[(to - 1 - shift) / BLOCK] + right.block_floors[block];
-        if least < row[from] {
-            let left = &left.cells[from - shift..to - shift];
-            for ((cell, &a), &b) in row[from..to].iter_mut().zip(left).zip(&right.cells[from..to]) {
-                let cost = constant + a + b;
-                *cell = if cost < *cell { cost } else { *cell };
-            }
-        }
-        from = to;
-    }
-}
-
-/// Least costs of every sub-chain for every number of memory units.
+/// Least costs of every sub-chain for every number of memory units, infinite where it does not fit.
 pub(crate) struct Table<'a> {
     terms: &'a Terms,
     choices: Choices,
     minimum: Minimum,
-    rows: Rows,
+    /// Bytes and cost of the run from `s` to each checkpoint: `runs[s][k - s - 1]`.
+    runs: Vec<Vec<(u64, f64)>>,
+    rows: Tiles,
     limit: usize,
 }
 
@@ -286,59 +197,26 @@ impl<'a> Table<'a> {
         deadline: Instant,
     ) -> Option<Self> {
         let n = terms.len();
-        let minimum = Minimum::of(terms, choices);
-        let mut table = Self { terms, choices, minimum, rows: Rows::new(n, limit), limit };
-        for d in 0..n {
-            if Instant::now() >= deadline {
-                return None;
-            }
-            let mut rows = std::mem::replace(&mut table.rows, Rows::new(0, 0));
-            rows.add_diagonal(n - d, threads, |rows, s, row| table.fill_row(rows, s, s + d, row));
-            table.rows = rows;
-        }
+        let run = |s| {
+            let mut run = Run::from(terms, s);
+            (s + 1..n).map(|_| run.step()).map(|(_, way, cost)| (way, cost)).collect()
+        };
+        let mut table = Self {
+            terms,
+            choices,
+            minimum: Minimum::of(terms, choices),
+            runs: (0..n).map(run).collect(),
+            rows: Tiles::new(n, 0),
+            limit,
+        };
+        let rows = Tiles::fill(n, limit + 1, threads, deadline, &table)?;
+        table.rows = rows;
         Some(table)
     }
 
     /// Least cost of the whole chain within `limit` units beside its input; infinite where it does not fit.
     pub(crate) fn cost(&self) -> f64 {
-        self.rows.row(0, self.terms.len() - 1).cells[self.limit]
-    }
-
-    fn fill_row(&self, rows: &Rows, s: StageId, t: StageId, row: &mut [f64]) {
-        let (terms, limit) = (self.terms, self.limit);
-        let once = terms.forward_cost[s] + terms.backward_cost[s];
-        let fits = |need: u64| usize::try_from(need).ok().filter(|&need| need <= limit);
-        if s == t {
-            if let Some(need) = fits(terms.save_need(s, s)) {
-                row[need..].fill(once);
-            }
-            return;
-        }
-        if self.choices == Choices::SavedAndInputs {
-            let need = terms.save_need(s, t).max(terms.saved[s] + self.minimum.get(s + 1, t));
-            if let Some(need) = fits(need) {
-                let shift = terms.saved[s] as usize;
-                let rest = &rows.row(s + 1, t).cells[need - shift..=limit - shift];
-                for (cell, cost) in row[need..].iter_mut().zip(rest) {
-                    *cell = once + cost;
-                }
-            }
-        }
-        let mut run = Run::from(terms, s);
-        for _ in s..t {
-            let (k, way, cost) = run.step();
-            let Some(way) = fits(terms.gradient[t] + way) else { break };
-            let after = terms.activation[k] + self.minimum.bytes.behind(k, t);
-            let Some(after) = fits(after.max(self.minimum.bytes.before(s, k - 1))) else { continue };
-            let floor = cost + rows.least.behind(k, t) + rows.least.before(s, k - 1);
-            let start = way.max(after);
-            if row[start] <= floor {
-                continue;
-            }
-            let shift = terms.activation[k] as usize;
-            let (left, right) = (rows.row(k, t), rows.row(s, k - 1));
-            relax(row, start, floor, cost, (left, shift), right);
-        }
+        self.rows.row(0, self.terms.len() - 1)[self.limit]
     }
 
     /// The cheapest schedule, or `None` where none fits.
@@ -360,15 +238,66 @@ impl<'a> Table<'a> {
             match first {
                 First::Save => {
                     let once = terms.forward_cost[s] + terms.backward_cost[s];
-                    consider(once + self.rows.row(s + 1, t).cells[m - terms.saved[s] as usize], first);
+                    consider(once + self.rows.row(s + 1, t)[m - terms.saved[s] as usize], first);
                 }
                 First::Checkpoint(k) => {
-                    let way: f64 = terms.forward_cost[s..k].iter().sum();
-                    let left = self.rows.row(k, t).cells[m - terms.activation[k] as usize];
-                    consider(way + left + self.rows.row(s, k - 1).cells[m], first);
+                    let left = self.rows.row(k, t)[m - terms.activation[k] as usize];
+                    consider(self.runs[s][k - s - 1].1 + left + self.rows.row(s, k - 1)[m], first);
                 }
             }
         }
         best.1
     }
+
+    fn fits(&self, need: u64) -> Option<usize> {
+        usize::try_from(need).ok().filter(|&need| need <= self.limit)
+    }
+}
+
+impl Recipe for Table<'_> {
+    fn single(&self, s: StageId, row: &mut [f64]) {
+        if let Some(need) = self.fits(self.terms.save_need(s, s)) {
+            row[need..].fill(self.terms.forward_cost[s] + self.terms.backward_cost[s]);
+        }
+    }
+
+    fn save(&self, s: StageId, t: StageId, row: &mut [f64], rest: &[f64]) {
+        let terms = self.terms;
+        if self.choices == Choices::InputsOnly {
+            return;
+        }
+        let need = terms.save_need(s, t).max(terms.saved[s] + self.minimum.get(s + 1, t));
+        if let Some(need) = self.fits(need) {
+            let once = terms.forward_cost[s] + terms.backward_cost[s];
+            let rest = &rest[need - terms.saved[s] as usize..];
+            for (cell, &cost) in row[need..].iter_mut().zip(rest) {
+                *cell = least(*cell, once + cost);
+            }
+        }
+    }
+
+    fn checkpoint(&self, (s, k, t): (StageId, StageId, StageId), row: &mut [f64], behind: &[f64], before: &[f64]) {
+        let terms = self.terms;
+        let (way, cost) = self.runs[s][k - s - 1];
+        let need = (terms.gradient[t] + way)
+            .max(terms.activation[k] + self.minimum.bytes.behind(k, t))
+            .max(self.minimum.bytes.before(s, k - 1));
+        let Some(start) = self.fits(need) else { return };
+        // All three rows fall with the memory: where this row is down at the least sum, there is nothing to gain.
+        let floor = cost + behind[self.limit] + before[self.limit];
+        let end = row.partition_point(|&cost| cost > floor);
+        if start >= end {
+            return;
+        }
+        let shift = terms.activation[k] as usize;
+        let sums = behind[start - shift..end - shift].iter().zip(&before[start..end]);
+        for (cell, (behind, before)) in row[start..end].iter_mut().zip(sums) {
+            *cell = least(*cell, cost + behind + before);
+        }
+    }
+}
+
+/// The lesser of two numbers, neither of which is NaN: one instruction, which `f64::min` is not.
+fn least(a: f64, b: f64) -> f64 {
+    if b < a { b } else { a }
 }

@@ -7,6 +7,7 @@ mod chain_exchange;
 mod chain_on_graph;
 pub(crate) mod chain_search;
 mod chain_table;
+mod chain_tiles;
 #[cfg(feature = "highs")]
 pub mod checkmate;
 pub mod chen;
