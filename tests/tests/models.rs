@@ -1,7 +1,7 @@
 //! Every model trains the same under a budget as on plain Burn, to the last bit, and within the budget.
 
 use burn::tensor::Device;
-use burn_remat::{RematExt, RematReport};
+use burn_remat::{RematConfig, RematExt, RematReport};
 use burn_remat_examples::data::{Images, Text};
 use burn_remat_examples::training::{Job, ModelKind, Run, Source};
 
@@ -14,7 +14,7 @@ fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
 }
 
 fn run(job: &Job, budget: &str) -> (Run, RematReport) {
-    let device = Device::flex().remat(budget).unwrap();
+    let device = Device::flex().remat(RematConfig::new(budget).without_cache()).unwrap();
     let run = job.run(&device, |_, _| {}).unwrap();
     (run, device.remat_report().unwrap())
 }

@@ -131,6 +131,11 @@ impl<B: RematBackend> Engine<B> {
                 Action::ReleaseAll => self.release_holds(),
                 Action::Check(bytes) => {
                     let live = self.storages.live;
+                    if live != *bytes {
+                        let at = self.last_position();
+                        log::debug!("after operation {at} {live} bytes are held where the plan foresaw {bytes}");
+                        self.explain_deviation();
+                    }
                     if let Some(follow) = &mut self.follow {
                         follow.deviation = follow.deviation.max(live.abs_diff(*bytes));
                     }
@@ -138,6 +143,26 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         Ok(())
+    }
+
+    /// Logs which storages are there and should not be, or the other way round.
+    fn explain_deviation(&self) {
+        let Some(follow) = self.follow.as_ref().filter(|_| log::log_enabled!(log::Level::Trace)) else { return };
+        let schedule = &follow.schedule;
+        let planned = schedule.held_before(self.position as usize);
+        for (place, planned) in planned.into_iter().enumerate() {
+            let owners = self.owners_of(place as Place);
+            let resident = owners.iter().any(|name| self.tensors[name.0].storage.is_some());
+            if resident != planned {
+                let storage = &schedule.trace.storages[place];
+                let states: Vec<(bool, bool, bool)> = owners
+                    .iter()
+                    .map(|name| &self.tensors[name.0])
+                    .map(|tensor| (tensor.alive, tensor.held, tensor.recipe.is_some()))
+                    .collect();
+                log::trace!("place {place}: resident {resident}, planned {planned}; {storage:?} {states:?}");
+            }
+        }
     }
 
     /// Tensors of a storage that are still known.
@@ -178,7 +203,13 @@ impl<B: RematBackend> Engine<B> {
             if !self.knows(name) {
                 continue;
             }
-            let Some(storage) = self.tensors[name.0].storage else { continue };
+            let tensor = &self.tensors[name.0];
+            let Some(storage) = tensor.storage else { continue };
+            if tensor.recipe.is_none() && !tensor.alive && tensor.pins == 0 {
+                // A small root is kept for what it might be needed for; the plan knows that it is not.
+                self.cut(name.0, false);
+                continue;
+            }
             let entry = self.storages.get(storage);
             if entry.roots == 0 && entry.owners.iter().all(|&owner| self.tensors[owner].pins == 0) {
                 self.evict(storage);

@@ -383,7 +383,7 @@ impl<B: RematBackend> Engine<B> {
                 return !tensor.held;
             }
             let small = tensor.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
-            takes_root |= !small;
+            takes_root |= !small && !tensor.held;
             let keep = small || tensor.held || !tensor.dependents.is_empty();
             if keep {
                 kept.push(tensor.id);

@@ -11,6 +11,8 @@ use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{CheckedPlan, Graph, check};
 use serde::{Deserialize, Serialize};
 
+/// Files beyond which the oldest go.
+const MOST_FILES: usize = 500;
 const FORMAT: &str = "burn-remat-cache/1";
 
 /// What tells one plan from another.
@@ -86,6 +88,22 @@ pub(crate) fn store(folder: &Path, key: &CacheKey, graph: &Graph, plan: &PlanFil
         .and_then(|()| std::fs::rename(&draft, &path));
     if let Err(error) = done {
         log::warn!("the plan could not be stored in {}: {error}", path.display());
+    }
+    prune(folder);
+}
+
+/// Removes the oldest plans where there are too many.
+fn prune(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "json"))
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    files.sort();
+    for (_, path) in files.iter().take(files.len().saturating_sub(MOST_FILES)) {
+        // Another process may have been quicker.
+        let _ = std::fs::remove_file(path);
     }
 }
 

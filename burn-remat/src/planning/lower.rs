@@ -8,6 +8,8 @@
 //! - *Single-use chains* merge: where all that an operation makes dies within the next one, and the next needs nothing
 //!   else, the two are one op, and what passes between them is scratch. An operation that makes only small storages (a
 //!   *rider*) joins a neighbour that needs the same large inputs.
+//! - *Many tiny operations* (a recurrent network) are more than a planner can weigh. Beyond [`MOST_OPS`] ops neighbours
+//!   merge whatever passes between them, as long as what they touch is a small part of the store-all peak.
 //! - *Updates*: from the first parameter update to the end of the step (or to the next forward pass) all is one op that
 //!   cannot run again and needs everything that is alive then. So whatever the program holds on to is resident when
 //!   history is cut.
@@ -28,6 +30,11 @@ use super::trace::{Place, Position, Trace};
 
 /// One part in this many of the store-all peak goes to storages that no plan decides on.
 const SMALL_SHARE: u64 = 100;
+/// Ops of a graph that planners handle well within seconds.
+const MOST_OPS: usize = 1200;
+/// What a merged op may touch, as one part in so many of the store-all peak: tried in this order until the graph is
+/// small enough.
+const COARSE: [u64; 5] = [256, 128, 64, 32, 16];
 /// Operations between two parameter updates that still belong to one update phase.
 const UPDATE_GAP: usize = 64;
 
@@ -99,7 +106,13 @@ pub(crate) fn lower(trace: &Trace, name: &str) -> Result<Lowered, GraphError> {
     let store_all = trace.store_all();
     let updates = update_phases(trace);
     let large = Large::of(trace, &store_all, &updates);
-    let units = merge(trace, &large, &updates);
+    let mut units = merge(trace, &large, &updates);
+    let peak = store_all.iter().max().copied().unwrap_or(0);
+    for share in COARSE {
+        if units.len() > MOST_OPS {
+            units = coarsen(trace, units, peak / share);
+        }
+    }
     build(trace, name, store_all, &updates, &large, units)
 }
 
@@ -144,14 +157,17 @@ impl Large {
         let until_of = |appeared: usize| {
             updates.iter().find(|phase| phase.end > appeared).map_or((end, end), |phase| (phase.start, phase.end))
         };
+        let mut read = vec![false; count];
+        trace.ops.iter().flat_map(|op| &op.reads).for_each(|&place| read[place as usize] = true);
         let mut until = vec![end; count];
         let mut candidates = Vec::new();
         for (at, storage) in trace.storages.iter().enumerate() {
             let (start, _) = until_of(storage.appeared as usize);
             until[at] = start;
             let before_update = (storage.appeared as usize) < start;
-            // What was there before and stays is a constant.
-            let passes = storage.made_by.is_some() || storage.died.is_some_and(|died| (died as usize) < start);
+            // What was there before and stays, or only goes, is a constant.
+            let leaves = storage.died.is_some_and(|died| (died as usize) < start);
+            let passes = storage.made_by.is_some() || (leaves && read[at]);
             if before_update && passes {
                 candidates.push(at);
             }
@@ -236,6 +252,26 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>]) -> Vec<Unit> {
         at += 1;
     }
     units
+}
+
+/// Merges neighbours of one kind that together touch at most `limit` bytes.
+fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
+    let touched = |unit: &Unit| -> u64 {
+        unit.inputs.iter().chain(&unit.created).map(|&place| trace.storages[place as usize].bytes).sum()
+    };
+    let is_update = |unit: &Unit| unit.inputs.is_empty() && unit.created.is_empty();
+    let mut coarse: Vec<Unit> = Vec::new();
+    for next in units {
+        let joins = |top: &&mut Unit| {
+            let alike = top.recordable == next.recordable && !is_update(top) && !is_update(&next);
+            alike && touched(top) + touched(&next) <= limit
+        };
+        match coarse.last_mut().filter(joins) {
+            Some(top) => top.absorb(next),
+            None => coarse.push(next),
+        }
+    }
+    coarse
 }
 
 fn build(

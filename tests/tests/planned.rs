@@ -1,0 +1,227 @@
+//! Planned steps: what the engine holds is what the plan says, results stay the same, plans are kept, and steps that
+//! differ leave their plan unharmed.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat_examples::data::{Images, Text};
+use burn_remat_examples::training::{Job, ModelKind, Run, Source};
+
+/// Steps until a plan is in force: the first, three that are traced, one in which the planner starts, one more.
+const WARMUP: usize = 6;
+
+fn config(budget: u64) -> RematConfig {
+    RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(1))
+}
+
+fn wait(device: &Device) {
+    assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap(), "the planner does not end");
+}
+
+/// Runs `job` and reports on the steps after the plan is in force.
+fn run(job: &Job, config: RematConfig) -> (Run, RematReport) {
+    let device = Device::flex().remat(config).unwrap();
+    let run = job
+        .run(&device, |step, _| match step + 1 {
+            WARMUP => wait(&device),
+            // The plan is taken up when the next step begins, and the peak counts from then on.
+            step if step == WARMUP + 1 => device.remat_reset_report().unwrap(),
+            _ => {}
+        })
+        .unwrap();
+    (run, device.remat_report().unwrap())
+}
+
+fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
+    let source = match model {
+        ModelKind::Transformer => Source::Text(Text::open(None).unwrap()),
+        _ => Source::Images(Images::digits().unwrap()),
+    };
+    Job { model, batch_size, steps, seed: 3, source }
+}
+
+/// Every planned step of `model` holds what the plan says, within the budget, with the results of plain Burn.
+fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
+    let job = job(model, batch_size, WARMUP + 5);
+    let plain = job.run(&Device::flex(), |_, _| {}).unwrap();
+    let (_, stored) = run(&job, RematConfig::default().without_planning());
+    for share in shares {
+        let budget = stored.peak_bytes * share / 100;
+        let (planned, report) = run(&job, config(budget));
+        assert!(planned.is_identical(&plain), "{model:?} at {share}%");
+        let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{model:?} at {share}%: no plan: {report}"));
+        assert!(plan.steps_followed >= 3, "{model:?} at {share}%: {report}");
+        assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?} at {share}%: {report}");
+        assert_eq!(plan.store_all_peak_bytes, stored.peak_bytes, "{model:?}: {report}");
+        let allowed = budget.max(plan.floor_bytes.unwrap_or(0));
+        assert!(report.peak_bytes <= plan.predicted_peak_bytes, "{model:?} at {share}%: {report}");
+        assert!(plan.predicted_peak_bytes <= allowed, "{model:?} at {share}%: {report}");
+        assert!(plan.lower_bound.is_none_or(|bound| bound <= plan.predicted_overhead + 1e-6), "{report}");
+        assert_eq!((report.tensors, report.recipes), (0, 0), "{report}");
+    }
+}
+
+#[test]
+fn planned_steps_hold_what_the_plan_says() {
+    // One test, because all runs share the backend's generator of random numbers.
+    follows(ModelKind::Resnet, 4, &[50]);
+    follows(ModelKind::Unet, 4, &[60, 40]);
+    follows(ModelKind::Transformer, 4, &[60]);
+    follows(ModelKind::Cnn, 8, &[70]);
+    follows(ModelKind::Lstm, 8, &[70]);
+}
+
+#[test]
+#[ignore = "every model at three budgets with larger batches, some minutes"]
+fn planned_steps_of_all_models_hold_what_the_plan_says() {
+    for model in ModelKind::ALL {
+        follows(model, 32, &[70, 50, 35]);
+    }
+}
+
+// ---- small programs
+
+fn weights(device: &Device, layers: usize) -> Vec<Tensor<2>> {
+    (0..layers)
+        .map(|layer| {
+            let values: Vec<f32> = (0..32 * 32).map(|at| ((at * 7 + layer * 13) % 101) as f32 / 500.0 - 0.1).collect();
+            Tensor::from_data(TensorData::new(values, [32, 32]), device)
+        })
+        .collect()
+}
+
+/// One step of gradient descent on a chain of layers; with `twist`, one operation differs in the middle.
+fn descend(device: &Device, weights: Vec<Tensor<2>>, rows: usize, twist: bool) -> (Vec<Tensor<2>>, f32) {
+    let weights: Vec<Tensor<2>> = weights.into_iter().map(|weight| weight.require_grad()).collect();
+    let values: Vec<f32> = (0..rows * 32).map(|at| (at % 17) as f32 / 17.0).collect();
+    let mut x = Tensor::<2>::from_data(TensorData::new(values, [rows, 32]), device);
+    for (layer, weight) in weights.iter().enumerate() {
+        let y = x.clone().matmul(weight.clone());
+        let y = if twist && layer == weights.len() / 2 { y.sin() } else { y.tanh() };
+        x = y * 0.5 + x;
+    }
+    let loss = x.powf_scalar(2.0).mean();
+    let gradients = loss.backward();
+    let next = weights
+        .into_iter()
+        .map(|weight| {
+            let gradient = weight.grad(&gradients).unwrap();
+            Tensor::from_inner(weight.inner() - gradient * 0.1)
+        })
+        .collect();
+    (next, loss.into_scalar::<f32>())
+}
+
+/// Losses of a training run, one step per entry of `steps`.
+fn losses(device: &Device, steps: &[(usize, bool)], seen: impl Fn(usize)) -> Vec<u32> {
+    let device = &device.clone().autodiff();
+    let mut state = weights(device, 8);
+    let mut losses = Vec::new();
+    for (at, &(rows, twist)) in steps.iter().enumerate() {
+        device.remat_mark_step();
+        let (next, loss) = descend(device, state, rows, twist);
+        state = next;
+        losses.push(loss.to_bits());
+        seen(at);
+    }
+    losses
+}
+
+const BUDGET: u64 = 120 << 10;
+
+#[test]
+fn steps_of_other_shapes_get_plans_of_their_own() {
+    // Every third step is smaller, like the last batch of an epoch.
+    let steps: Vec<(usize, bool)> = (0..48).map(|at| (if at % 3 == 2 { 48 } else { 64 }, false)).collect();
+    let device = Device::flex().remat(config(BUDGET)).unwrap();
+    let found = losses(&device, &steps, |at| {
+        if at % 6 == 5 {
+            wait(&device);
+        }
+        if at == 35 {
+            device.remat_reset_report().unwrap();
+        }
+    });
+    assert_eq!(found, losses(&Device::flex(), &steps, |_| {}));
+    let report = device.remat_report().unwrap();
+    let plan = report.plan.as_ref().unwrap();
+    // The last twelve steps all went by a plan, of either kind.
+    assert_eq!(report.steps_over_budget, 0, "{report}");
+    assert!(plan.steps_followed >= 20, "{report}");
+    assert!(report.peak_bytes <= BUDGET, "{report}");
+    assert_eq!(plan.deviation_bytes, 0, "{report}");
+}
+
+#[test]
+fn a_step_that_differs_leaves_its_plan_and_is_named() {
+    let steps: Vec<(usize, bool)> = (0..20).map(|at| (64, at == 14)).collect();
+    let device = Device::flex().remat(config(BUDGET)).unwrap();
+    let found = losses(&device, &steps, |at| {
+        if at == 8 {
+            wait(&device);
+        }
+    });
+    assert_eq!(found, losses(&Device::flex(), &steps, |_| {}));
+    let report = device.remat_report().unwrap();
+    let plan = report.plan.as_ref().unwrap();
+    assert_eq!(plan.steps_left, 1, "{report}");
+    assert!(plan.difference.as_ref().unwrap().contains("Sin"), "{report}");
+    // The steps after it follow the plan again.
+    assert!(plan.steps_followed >= 6, "{report}");
+}
+
+/// A folder for this test, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("burn-remat-planned-{}-{number}", std::process::id())))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
+    let folder = Folder::new();
+    let steps = vec![(64, false); 12];
+    let train = || {
+        let device = Device::flex().remat(config(BUDGET).with_cache(&folder.0)).unwrap();
+        losses(&device, &steps, |at| if at == 6 { wait(&device) });
+        device.remat_report().unwrap().plan.unwrap()
+    };
+    let first = train();
+    assert!(!first.from_cache);
+    let second = train();
+    assert!(second.from_cache && second.steps_followed > first.steps_followed, "{second:?}");
+    assert_eq!((second.planner, second.predicted_peak_bytes), (first.planner, first.predicted_peak_bytes));
+    for file in std::fs::read_dir(&folder.0).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replacen("\"+1\"", "\"+2\"", 1)).unwrap();
+    }
+    assert!(!train().from_cache);
+}
+
+#[test]
+fn a_report_saves_the_graph_and_the_pictures() {
+    let folder = Folder::new();
+    let device = Device::flex().remat(config(BUDGET)).unwrap();
+    losses(&device, &[(64, false); 10], |at| if at == 6 { wait(&device) });
+    let plan = device.remat_report().unwrap().plan.unwrap();
+    plan.save(&folder.0).unwrap();
+    let text = std::fs::read_to_string(folder.0.join("graph.json")).unwrap();
+    assert!(text.contains("remat-graph/1") && text.contains("backward"));
+    for picture in ["memory.svg", "overhead.svg"] {
+        assert!(std::fs::read_to_string(folder.0.join(picture)).unwrap().ends_with("</svg>\n"), "{picture}");
+    }
+}
