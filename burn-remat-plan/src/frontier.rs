@@ -3,13 +3,13 @@
 //! A graph of *n* ops is run in *n* stages. Stage *t* computes op *t* for the first time; before it, in ascending
 //! order, any earlier ops may be computed again, each at most once. A [`Retention`] says which values are resident at
 //! the start of each stage; [`computations`] gives the least set of ops that every stage must then compute, and
-//! [`plan_of`] turns the resulting sequence into a [`Plan`] that evicts every value the moment it becomes useless.
+//! [`plan_of`](crate::sequence::plan_of) turns the resulting sequence into a [`Plan`] that evicts every value the moment it becomes useless.
 //!
 //! | paper | here |
 //! | --- | --- |
 //! | S (t, i), value i retained from stage t-1 to t | [`Retention::keep`], spans of stages per value |
 //! | R (t, i), op i computed in stage t | the rows of [`computations`], one after the other |
-//! | FREE (t, i, k), value i freed after op k of stage t | the evictions of [`plan_of`] |
+//! | FREE (t, i, k), value i freed after op k of stage t | the evictions of [`plan_of`](crate::sequence::plan_of) |
 //!
 //! Given S, the rows of R do not depend on each other: row *t* is the closure of op *t*, and of the producers of the
 //! values whose retention begins at stage *t + 1*, under "an input that is not resident must be computed". That is the
@@ -19,11 +19,10 @@
 //! of ops that may not run again are resident in every stage after they appear (evictions still come early: they
 //! follow from the sequence alone, which never holds more than S does).
 //!
-//! Complexity: [`computations`] is O(values + spans log spans + inputs of all computed ops), [`plan_of`] is linear in
+//! Complexity: [`computations`] is O(values + spans log spans + inputs of all computed ops), [`plan_of`](crate::sequence::plan_of) is linear in
 //! the uses of the sequence.
 
 use crate::graph::{Graph, OpId, ValueId};
-use crate::plan::{Plan, Step};
 
 /// Which values are resident at the start of which stages.
 #[derive(Clone, Debug, Default)]
@@ -118,40 +117,32 @@ pub fn computations(graph: &Graph, retention: &Retention) -> Vec<OpId> {
     sequence
 }
 
-/// The plan that computes `sequence` and evicts each value as soon as no op needs it before its next computation.
+/// What a plan that computes `sequence` retains between the stages: whatever it still uses before computing it again.
 ///
-/// `sequence` must be valid: inputs before users, first computations in execution order.
-pub fn plan_of(graph: &Graph, sequence: &[OpId]) -> Plan {
-    let mut needed: Vec<bool> = (0..graph.values().len()).map(|value| graph.is_result(value)).collect();
-    let mut steps = Vec::with_capacity(sequence.len() * 2);
-    // Backwards, so that the first use seen is the last one.
-    for &op in sequence.iter().rev() {
-        let node = &graph.ops()[op];
-        for &value in node.outputs.iter().rev() {
-            if !std::mem::replace(&mut needed[value], false) {
-                steps.push(Step::Evict(value));
+/// With [`computations`] this maps any plan to a frontier-advancing one that retains the same.
+pub fn retention_of(graph: &Graph, sequence: &[OpId]) -> Retention {
+    let mut retention = Retention::new();
+    let mut live: Vec<bool> = (0..graph.values().len()).map(|value| graph.is_result(value)).collect();
+    let mut seen = vec![false; graph.ops().len()];
+    let is_first: Vec<bool> = sequence.iter().map(|&op| !std::mem::replace(&mut seen[op], true)).collect();
+    for (&op, is_first) in sequence.iter().zip(is_first).rev() {
+        if is_first {
+            // What is live behind the first computation of op t is retained at the start of stage t + 1.
+            for value in (0..live.len()).filter(|&value| live[value]) {
+                retention.keep(value, op + 1, op + 1);
             }
         }
-        for &value in node.inputs.iter().rev() {
-            if !std::mem::replace(&mut needed[value], true) {
-                steps.push(Step::Evict(value));
-            }
-        }
-        steps.push(Step::Compute(op));
+        graph.ops()[op].outputs.iter().for_each(|&value| live[value] = false);
+        graph.ops()[op].inputs.iter().for_each(|&value| live[value] = true);
     }
-    for value in graph.inputs() {
-        if !needed[value] {
-            steps.push(Step::Evict(value));
-        }
-    }
-    steps.reverse();
-    Plan { steps }
+    retention
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, Op};
+    use crate::sequence::plan_of;
     use crate::simulate::simulate;
 
     /// a -> b -> c, and d uses a and c.
@@ -182,6 +173,16 @@ mod tests {
         assert_eq!(computations(&graph, &retention), [0, 1, 0, 2, 3]);
         retention.keep(0, 2, 2);
         assert_eq!(computations(&graph, &retention), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_frontier_advancing_sequence_is_its_own_image() {
+        let graph = graph();
+        for sequence in [vec![0, 1, 2, 3], vec![0, 1, 0, 2, 3], vec![0, 1, 2, 0, 3], vec![0, 1, 0, 1, 2, 0, 3]] {
+            assert_eq!(computations(&graph, &retention_of(&graph, &sequence)), sequence);
+        }
+        // Out of order within the last stage: what the repeat of b reads is retained for it, and serves d as well.
+        assert_eq!(computations(&graph, &retention_of(&graph, &[0, 1, 2, 1, 0, 3])), [0, 1, 2, 3]);
     }
 
     #[test]

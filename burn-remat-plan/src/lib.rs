@@ -32,6 +32,6 @@ pub use error::{ChainError, GraphError, PlanError};
 pub use graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, Value, ValueId};
 pub use minimum::{Minimum, minimum};
 pub use plan::{Plan, Step};
-pub use planner::{Checkpoints, Outcome, Planner, Progress, Request, Status, StopReason};
+pub use planner::{AnyPlan, Checkpoints, Outcome, Planner, Progress, Request, Status, StopReason};
 pub use simulate::{Timeline, simulate};
 pub use solve::{Solved, solve, solve_chain};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chain::{Chain, ChainOutcome};
+use crate::chain::{self, Chain, ChainPlan};
 use crate::error::PlanError;
 use crate::graph::{Graph, ValueId};
 use crate::plan::Plan;
@@ -84,9 +84,50 @@ pub enum StopReason {
     Heuristic,
 }
 
-/// What a planner found.
+/// A plan as an [`Outcome`] holds it: of a graph or of a chain.
+pub trait AnyPlan {
+    /// What it plans.
+    type Problem;
+
+    /// Its cost, and the most bytes that it holds at once, by simulation.
+    fn measure(&self, problem: &Self::Problem) -> (f64, u64);
+
+    /// Its steps in the text form of plan files.
+    fn step_texts(&self) -> Vec<String>;
+}
+
+impl AnyPlan for Plan {
+    type Problem = Graph;
+
+    fn measure(&self, graph: &Graph) -> (f64, u64) {
+        let timeline = simulate(graph, self);
+        (timeline.makespan, timeline.peak_bytes)
+    }
+
+    fn step_texts(&self) -> Vec<String> {
+        self.steps.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl AnyPlan for ChainPlan {
+    type Problem = Chain;
+
+    fn measure(&self, chain: &Chain) -> (f64, u64) {
+        let timeline = chain::simulate(chain, self);
+        (timeline.makespan, timeline.peak_bytes)
+    }
+
+    fn step_texts(&self) -> Vec<String> {
+        self.steps.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// What a planner found for a chain.
+pub type ChainOutcome = Outcome<ChainPlan>;
+
+/// What a planner found: for a graph, or for a chain as [`ChainOutcome`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct Outcome<P = Plan> {
     /// Name of the planner that made the plan (for `auto`, of the one that won).
     pub planner: String,
     /// What is known about the plan.
@@ -94,7 +135,7 @@ pub struct Outcome {
     /// Why the planner stopped.
     pub stop_reason: StopReason,
     /// The plan; `None` only with [`Status::NoSolution`].
-    pub plan: Option<Plan>,
+    pub plan: Option<P>,
     /// Cost of the plan.
     pub makespan: f64,
     /// Most bytes resident at once.
@@ -116,19 +157,27 @@ pub struct Checkpoints {
     pub bytes: u64,
 }
 
-impl Outcome {
-    /// An outcome around `plan`, with makespan and peak from [`simulate`]. `solve_time` is left at zero: the caller
-    /// of [`Planner::solve`] measures it.
-    pub fn of_plan(planner: &str, graph: &Graph, plan: Plan, status: Status, stop_reason: StopReason) -> Self {
-        let timeline = simulate(graph, &plan);
+impl<P: AnyPlan> Outcome<P> {
+    /// An outcome around `plan`, with makespan and peak from simulation. `solve_time` is left at zero: the caller of
+    /// [`Planner::solve`] measures it.
+    pub fn of_plan(planner: &str, problem: &P::Problem, plan: P, status: Status, stop_reason: StopReason) -> Self {
+        let (makespan, peak_bytes) = plan.measure(problem);
+        let empty = Self::without_plan(planner, None);
+        Self { status, stop_reason, plan: Some(plan), makespan, peak_bytes, ..empty }
+    }
+}
+
+impl<P> Outcome<P> {
+    /// The outcome where the time limit came before any plan.
+    pub fn without_plan(planner: &str, lower_bound: Option<f64>) -> Self {
         Self {
             planner: planner.to_owned(),
-            status,
-            stop_reason,
-            plan: Some(plan),
-            makespan: timeline.makespan,
-            peak_bytes: timeline.peak_bytes,
-            lower_bound: None,
+            status: Status::NoSolution,
+            stop_reason: StopReason::TimeLimit,
+            plan: None,
+            makespan: 0.0,
+            peak_bytes: 0,
+            lower_bound,
             solve_time: Duration::ZERO,
             checkpoints: None,
         }

@@ -35,13 +35,12 @@
 
 mod check;
 mod json;
-mod outcome;
 mod plan;
 mod simulate;
 pub(crate) mod terms;
 
+pub use crate::planner::ChainOutcome;
 pub use check::{ChainViolation, check};
-pub use outcome::ChainOutcome;
 pub use plan::{ChainPlan, ChainStep, ParseChainStepError};
 pub use simulate::{ChainTimeline, simulate};
 

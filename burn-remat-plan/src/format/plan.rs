@@ -5,10 +5,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{FormatError, parse_tagged};
-use crate::chain::ChainOutcome;
 use crate::error::PlanError;
 use crate::plan::{Plan, Step};
-use crate::planner::{Outcome, Status, StopReason};
+use crate::planner::{AnyPlan, Outcome, Status, StopReason};
 
 /// The tag of a plan file.
 pub const PLAN_FORMAT: &str = "remat-plan/1";
@@ -72,7 +71,7 @@ impl PlanFile {
     }
 
     /// The file of an outcome; `store_all` is the makespan without recomputation.
-    pub fn of_outcome(outcome: &Outcome, store_all: f64) -> Self {
+    pub fn of_outcome<P: AnyPlan>(outcome: &Outcome<P>, store_all: f64) -> Self {
         let found = outcome.plan.as_ref();
         Self {
             makespan: found.map(|_| outcome.makespan),
@@ -82,21 +81,7 @@ impl PlanFile {
             solve_seconds: Some(outcome.solve_time.as_secs_f64()),
             checkpoints: outcome.checkpoints.as_ref().map(|kept| kept.values.clone()),
             checkpoint_bytes: outcome.checkpoints.as_ref().map(|kept| kept.bytes),
-            steps: found.map_or_else(Vec::new, |plan| plan.steps.iter().map(ToString::to_string).collect()),
-            ..Self::empty(&outcome.planner, outcome.status, outcome.stop_reason)
-        }
-    }
-
-    /// The file of an outcome for a chain; `store_all` is the makespan without recomputation.
-    pub fn of_chain_outcome(outcome: &ChainOutcome, store_all: f64) -> Self {
-        let found = outcome.plan.as_ref();
-        Self {
-            makespan: found.map(|_| outcome.makespan),
-            overhead: found.map(|_| overhead(outcome.makespan, store_all)),
-            peak_bytes: found.map(|_| outcome.peak_bytes),
-            lower_bound: outcome.lower_bound,
-            solve_seconds: Some(outcome.solve_time.as_secs_f64()),
-            steps: found.map_or_else(Vec::new, |plan| plan.steps.iter().map(ToString::to_string).collect()),
+            steps: found.map_or_else(Vec::new, P::step_texts),
             ..Self::empty(&outcome.planner, outcome.status, outcome.stop_reason)
         }
     }

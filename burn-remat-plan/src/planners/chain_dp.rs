@@ -38,7 +38,7 @@ use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 /// Fewest memory units that a table in slots has: the report's figure.
 const SLOTS: usize = 500;
 /// A table of up to this many cells is made exact, or given more slots, without a second thought (64 MiB).
-const EASY_CELLS: usize = 1 << 23;
+pub(super) const EASY_CELLS: usize = 1 << 23;
 /// A table never has more cells than this (512 MiB).
 const MOST_CELLS: usize = 1 << 26;
 /// Longer chains are planned in so many groups of stages.
@@ -91,7 +91,7 @@ pub(crate) fn solve_chain(
     request: &Request,
 ) -> Result<ChainOutcome, PlanError> {
     let terms = Terms::of_chain(chain);
-    let found = solve_terms(&terms, choices, request).map_err(|shortage| PlanError::Infeasible {
+    let found = solve_terms(&terms, choices, request, EASY_CELLS).map_err(|shortage| PlanError::Infeasible {
         budget: request.budget,
         minimum: Some(shortage.minimum),
         blocking_op: Some(peak_stage(chain, shortage.steps)),
@@ -126,8 +126,14 @@ fn least_memory(grouped: &Grouped, choices: Choices) -> Shortage {
     Shortage { minimum: terms.activation[0] + bytes, steps: grouped.expand(&minimum.schedule(terms, choices)) }
 }
 
-/// The cheapest schedule of `terms` within the request's budget.
-pub(crate) fn solve_terms(terms: &Terms, choices: Choices, request: &Request) -> Result<Found, Shortage> {
+/// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells wherever that
+/// makes it finer than [`SLOTS`].
+pub(crate) fn solve_terms(
+    terms: &Terms,
+    choices: Choices,
+    request: &Request,
+    easy_cells: usize,
+) -> Result<Found, Shortage> {
     let deadline = deadline(request);
     let grouped = Grouped::of(terms, MOST_STAGES);
     let least = least_memory(&grouped, choices);
@@ -145,8 +151,8 @@ pub(crate) fn solve_terms(terms: &Terms, choices: Choices, request: &Request) ->
     let limit = request.budget.min(most) - grouped.terms.activation[0];
     let pairs = n * (n + 1) / 2;
     let common = grouped.terms.common_unit();
-    let exact = usize::try_from(limit / common).ok().filter(|&units| units < (EASY_CELLS / pairs).max(SLOTS + 1));
-    let mut slots = exact.unwrap_or((EASY_CELLS / pairs).max(SLOTS));
+    let exact = usize::try_from(limit / common).ok().filter(|&units| units < (easy_cells / pairs).max(SLOTS + 1));
+    let mut slots = exact.unwrap_or((easy_cells / pairs).max(SLOTS));
     loop {
         let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
         let scaled = grouped.terms.in_units(unit);

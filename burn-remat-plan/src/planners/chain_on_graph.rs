@@ -4,7 +4,7 @@
 //! costs opportunities, never validity. Where even keeping everything fits, that is the plan.
 
 use super::StoreAll;
-use super::chain_dp::solve_terms;
+use super::chain_dp::{EASY_CELLS, solve_terms};
 use super::chain_table::Choices;
 use crate::error::PlanError;
 use crate::graph::Graph;
@@ -12,6 +12,9 @@ use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 use crate::simulate::simulate;
 use crate::views::chain_of::ChainView;
+
+/// Cells of the table where only inputs may be kept: a quick baseline, which a view of the graph limits more than slots do.
+const QUICK_CELLS: usize = 1 << 20;
 
 /// Plans `graph` as a chain for the planner called `name`.
 pub(super) fn solve(
@@ -30,10 +33,11 @@ pub(super) fn solve(
         return Err(PlanError::Unsupported { planner: name, reason: reason.to_owned() });
     }
     let chain_request = Request { budget: request.budget.saturating_sub(graph.constant_bytes()), ..request.clone() };
+    let cells = if choices == Choices::InputsOnly { QUICK_CELLS } else { EASY_CELLS };
     let mut best: Option<Outcome> = None;
     let mut least: Option<(u64, Plan)> = None;
     for view in &views {
-        let (steps, reason) = match solve_terms(view.terms(), choices, &chain_request) {
+        let (steps, reason) = match solve_terms(view.terms(), choices, &chain_request, cells) {
             Ok(found) => (found.steps, found.stop_reason),
             Err(shortage) => (shortage.steps, StopReason::Heuristic),
         };

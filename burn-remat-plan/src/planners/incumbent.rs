@@ -1,10 +1,10 @@
 //! The best of many schedules: what fits the budget and costs least, and the lowest peak of all.
 
 use crate::error::PlanError;
-use crate::frontier::plan_of;
 use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
 use crate::planner::{Outcome, Status, StopReason};
+use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
 /// The best schedule so far.

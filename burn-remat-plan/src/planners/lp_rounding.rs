@@ -31,6 +31,7 @@ use super::checkmate::model::{Knapsacks, Model, estimated_entries};
 use super::checkmate::solver::{Deadline, Relaxation, RelaxationSolver, Relaxed};
 use super::checkmate::{LARGEST_MODEL, failed, too_large};
 use super::incumbent::Incumbent;
+use super::limited::{Latest, within_limit};
 use crate::error::PlanError;
 use crate::frontier::computations;
 use crate::graph::Graph;
@@ -63,54 +64,56 @@ impl Planner for LpRounding {
     }
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-        let start = Instant::now();
-        let deadline = Deadline::new(start, request.time_limit);
-        let mut incumbent = Incumbent::new(graph, request.budget);
-        if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
-            return Ok(outcome);
-        }
-        if estimated_entries(graph) > LARGEST_MODEL {
-            return Err(too_large(NAME, graph));
-        }
-        let least = (request.budget as f64 * (1.0 - ALLOWANCES[ALLOWANCES.len() - 1])) as u64;
-        let model = Model::new(graph, request.budget, least, Knapsacks::Omit);
-        let mut solver = RelaxationSolver::new(&model, request, deadline).map_err(|status| failed(NAME, status))?;
-        let mut bound = None;
-        let mut reason = StopReason::Heuristic;
-        for allowance in ALLOWANCES {
-            let shortfall = allowance * request.budget as f64;
-            match solver.solve(shortfall).map_err(|status| failed(NAME, status))? {
-                Relaxed::Infeasible if bound.is_none() => return Err(incumbent.infeasible()),
-                Relaxed::Infeasible => break,
-                Relaxed::OutOfTime => {
-                    reason = StopReason::TimeLimit;
+        within_limit(NAME, graph, request, solve)
+    }
+}
+
+fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
+    let start = Instant::now();
+    let deadline = Deadline::new(start, request.time_limit);
+    let mut incumbent = Incumbent::new(graph, request.budget);
+    if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
+        return Ok(outcome);
+    }
+    if estimated_entries(graph) > LARGEST_MODEL {
+        return Err(too_large(NAME, graph));
+    }
+    let least = (request.budget as f64 * (1.0 - ALLOWANCES[ALLOWANCES.len() - 1])) as u64;
+    let model = Model::new(graph, request.budget, least, Knapsacks::Omit);
+    let mut solver = RelaxationSolver::new(&model, request, deadline).map_err(|status| failed(NAME, status))?;
+    let mut bound = None;
+    let mut reason = StopReason::Heuristic;
+    for allowance in ALLOWANCES {
+        let shortfall = allowance * request.budget as f64;
+        match solver.solve(shortfall).map_err(|status| failed(NAME, status))? {
+            Relaxed::Infeasible if bound.is_none() => return Err(incumbent.infeasible()),
+            Relaxed::Infeasible => break,
+            Relaxed::OutOfTime => {
+                reason = StopReason::TimeLimit;
+                break;
+            }
+            Relaxed::Solved(relaxation) => {
+                let bound = *bound.get_or_insert(relaxation.cost);
+                if incumbent.cost().is_some_and(|cost| relaxation.cost >= cost) {
                     break;
                 }
-                Relaxed::Solved(relaxation) => {
-                    let bound = *bound.get_or_insert(relaxation.cost);
-                    if incumbent.cost().is_some_and(|cost| relaxation.cost >= cost) {
-                        break;
-                    }
-                    round(graph, &model, &relaxation, &mut incumbent, request, deadline);
-                    if allowance == 0.0 {
-                        let limit = deadline.within(start.elapsed().max(Duration::from_secs(1)));
-                        dive(graph, &model, &mut solver, &relaxation, &mut incumbent, limit)
-                            .map_err(|status| failed(NAME, status))?;
-                    }
-                    request.report(Progress { incumbent: incumbent.cost(), lower_bound: Some(bound) });
-                    log::debug!(
-                        "{NAME}: allowance {allowance}: relaxed {}, best {:?}",
-                        relaxation.cost,
-                        incumbent.cost()
-                    );
+                round(graph, &model, &relaxation, &mut incumbent, request, deadline);
+                if allowance == 0.0 {
+                    let limit = deadline.within(start.elapsed().max(Duration::from_secs(1)));
+                    dive(graph, &model, &mut solver, &relaxation, &mut incumbent, limit)
+                        .map_err(|status| failed(NAME, status))?;
                 }
+                let stopped = incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, Some(bound));
+                latest.set(stopped.unwrap_or_else(|| Outcome::without_plan(NAME, Some(bound))));
+                request.report(Progress { incumbent: incumbent.cost(), lower_bound: Some(bound) });
+                log::debug!("{NAME}: allowance {allowance}: relaxed {}, best {:?}", relaxation.cost, incumbent.cost());
             }
         }
-        match incumbent.outcome(NAME, Status::Feasible, reason, bound) {
-            Some(outcome) => Ok(outcome),
-            None if reason == StopReason::TimeLimit => Ok(super::checkmate::no_solution(NAME, bound)),
-            None => Err(incumbent.infeasible()),
-        }
+    }
+    match incumbent.outcome(NAME, Status::Feasible, reason, bound) {
+        Some(outcome) => Ok(outcome),
+        None if reason == StopReason::TimeLimit => Ok(Outcome::without_plan(NAME, bound)),
+        None => Err(incumbent.infeasible()),
     }
 }
 

@@ -13,6 +13,8 @@ pub mod checkmate;
 pub mod chen;
 pub mod feng_huang;
 mod incumbent;
+#[cfg(feature = "highs")]
+mod limited;
 pub mod linearized;
 #[cfg(feature = "highs")]
 pub mod lp_rounding;

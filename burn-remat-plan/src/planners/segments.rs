@@ -21,9 +21,10 @@ use std::collections::BTreeSet;
 
 use super::incumbent::Incumbent;
 use crate::error::PlanError;
-use crate::frontier::{Retention, computations, plan_of};
+use crate::frontier::{Retention, computations};
 use crate::graph::{Graph, OpId, Phase};
 use crate::planner::{Outcome, Request, Status, StopReason};
+use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
 /// Most checkpoint sets that a greedy search tries.

@@ -79,7 +79,7 @@ impl Input {
                 solve(planner, graph, request).map(|solved| PlanFile::of_outcome(&solved.outcome, store_all))
             }
             Self::Chain(chain) => {
-                solve_chain(planner, chain, request).map(|outcome| PlanFile::of_chain_outcome(&outcome, store_all))
+                solve_chain(planner, chain, request).map(|outcome| PlanFile::of_outcome(&outcome, store_all))
             }
         }
     }

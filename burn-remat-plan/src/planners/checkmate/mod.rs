@@ -4,7 +4,8 @@
 //! between stages and which ops to compute again within them, at least cost, so that no moment exceeds the budget.
 //!
 //! Method, in order, each step handing its plan and bound to the next:
-//! 1. The greedy segment heuristics give a plan that fits.
+//! 1. The greedy segment heuristics, `online` and a short run of `search` give a plan that fits. Plans outside of (9)
+//!    are replaced by the cheapest of (9) that retain the same between the stages.
 //! 2. The relaxation of the program (see `model`) gives a lower bound, and its rounding
 //!    and diving ([`lp_rounding`](super::lp_rounding)) often the optimum.
 //! 3. Every 0-1 column whose reduced cost lifts the bound above the best plan is fixed: what remains is often small.
@@ -13,7 +14,8 @@
 //! The bound is that of the relaxation or of the branch and bound, whichever is higher. The plan comes from the
 //! retention alone: its cheapest computations, simulated exactly. The solver works with tolerances; should its
 //! schedule exceed the budget by some bytes, the program is solved again with that much less, and the result counts as
-//! optimal only if it costs no more than the bound of the first program.
+//! optimal only if it costs no more than the bound of the first program. All of it runs under `limited`, so that the
+//! answer comes soon after the time limit whatever the solver does.
 //!
 //! Invariants: the plan fits the budget; the bound holds for all schedules of (9), not for those that compute an op
 //! twice between two first computations, which may be cheaper.
@@ -21,26 +23,34 @@
 //! Complexity: exponential at worst. A graph whose program would not fit in memory is refused.
 
 pub(super) mod model;
+pub(super) mod program;
 pub(super) mod solver;
 
 use std::time::{Duration, Instant};
 
 use highs::HighsStatus;
 
-use self::model::{Knapsacks, Model, Term, estimated_entries};
+use self::model::{Knapsacks, Model, estimated_entries};
+use self::program::Term;
 use self::solver::{Deadline, End, Relaxation, RelaxationSolver, Relaxed, solve_integer};
 use super::incumbent::Incumbent;
+use super::limited::{Latest, within_limit};
 use super::lp_rounding::{dive, round};
 use super::segments::Segments;
+use super::{Online, Search};
 use crate::error::PlanError;
-use crate::frontier::computations;
+use crate::frontier::{computations, retention_of};
 use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+use crate::sequence::order_of;
 
 const NAME: &str = "checkmate";
 
 /// Most entries of a program: about 4 GiB with the solver's copies.
 pub(super) const LARGEST_MODEL: u64 = 20_000_000;
+
+/// How long `search` looks for a first plan, a tenth of the time limit at most.
+const SEARCH_TIME_PER_ENTRY: Duration = Duration::from_micros(4);
 
 /// Times the program is solved again with less, where the solver's tolerance exceeded the budget.
 const RETRIES: usize = 3;
@@ -55,22 +65,31 @@ impl Planner for Checkmate {
     }
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-        let deadline = Deadline::new(Instant::now(), request.time_limit);
-        let mut incumbent = Incumbent::new(graph, request.budget);
-        if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
-            return Ok(outcome);
-        }
-        Segments::new(graph).offer_greedy(&mut incumbent);
-        Segments::at_articulation_points(graph).offer_greedy(&mut incumbent);
-        if largest_need(graph) > request.budget {
-            return Err(incumbent.infeasible());
-        }
-        if estimated_entries(graph) > LARGEST_MODEL {
-            return Err(too_large(NAME, graph));
-        }
-        request.report(Progress { incumbent: incumbent.cost(), lower_bound: Some(incumbent.least_cost()) });
-        Search { graph, request, deadline, incumbent, bound: None }.run()
+        within_limit(NAME, graph, request, solve)
     }
+}
+
+fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
+    let deadline = Deadline::new(Instant::now(), request.time_limit);
+    let mut incumbent = Incumbent::new(graph, request.budget);
+    if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
+        return Ok(outcome);
+    }
+    Segments::new(graph).offer_greedy(&mut incumbent);
+    Segments::at_articulation_points(graph).offer_greedy(&mut incumbent);
+    if largest_need(graph) > request.budget {
+        return Err(incumbent.infeasible());
+    }
+    let entries = estimated_entries(graph);
+    if entries > LARGEST_MODEL {
+        return Err(too_large(NAME, graph));
+    }
+    let mut solve = Solve { graph, request, deadline, latest, incumbent, bound: None };
+    solve.offer_image(&Online, request.time_limit);
+    solve.report();
+    solve.offer_image(&Search::default(), SEARCH_TIME_PER_ENTRY.mul_f64(entries as f64).min(request.time_limit / 10));
+    solve.report();
+    solve.run()
 }
 
 /// What no schedule can do without: the inputs of the graph at the start, the inputs and outputs of each op.
@@ -84,15 +103,25 @@ fn largest_need(graph: &Graph) -> u64 {
 }
 
 /// The steps of one solve and what they have found.
-struct Search<'a> {
+struct Solve<'a> {
     graph: &'a Graph,
     request: &'a Request,
     deadline: Deadline,
+    latest: &'a Latest,
     incumbent: Incumbent<'a>,
     bound: Option<f64>,
 }
 
-impl Search<'_> {
+impl Solve<'_> {
+    /// Offers the frontier-advancing plan that retains between the stages what another planner's plan does.
+    fn offer_image(&mut self, planner: &dyn Planner, time_limit: Duration) {
+        let request = Request { time_limit, progress: None, ..self.request.clone() };
+        if let Ok(Outcome { plan: Some(plan), .. }) = planner.solve(self.graph, &request) {
+            self.incumbent.offer(&computations(self.graph, &retention_of(self.graph, &order_of(&plan))));
+            log::debug!("{NAME}: with the plan of {} {:?}", planner.name(), self.incumbent.cost());
+        }
+    }
+
     fn run(mut self) -> Result<Outcome, PlanError> {
         let relaxed = Model::new(self.graph, self.request.budget, self.request.budget, Knapsacks::Omit);
         let start = Instant::now();
@@ -128,7 +157,7 @@ impl Search<'_> {
             // Both models have the same decisions unless the budget differs.
             let fixings = if attempt == 0 { self.fixings(&relaxed, &model, &relaxation) } else { Vec::new() };
             let start = self.start(&model);
-            let result = solve_integer(&model, &fixings, start.as_deref(), self.request, self.deadline)
+            let result = solve_integer(&model.program, &fixings, start.as_deref(), self.request, self.deadline)
                 .map_err(|status| failed(NAME, status))?;
             if attempt == 0 {
                 self.raise_bound(result.end, result.bound);
@@ -154,7 +183,7 @@ impl Search<'_> {
         // Within the solver's tolerance of the budget nothing more can be told.
         match self.incumbent.outcome(NAME, Status::Feasible, StopReason::Heuristic, self.bound) {
             Some(outcome) => Ok(outcome),
-            None => Ok(no_solution(NAME, self.bound)),
+            None => Ok(Outcome::without_plan(NAME, self.bound)),
         }
     }
 
@@ -178,15 +207,14 @@ impl Search<'_> {
                 consider(relaxed.retained(stage, value), model.retained(stage, value));
             }
         }
-        log::debug!("{NAME}: {} of {} columns fixed by reduced cost", fixings.len(), model.columns.len());
+        log::debug!("{NAME}: {} of {} columns fixed by reduced cost", fixings.len(), model.program.columns.len());
         fixings
     }
 
     /// The best plan as numbers of the columns.
     fn start(&self, model: &Model) -> Option<Vec<f64>> {
         let best = self.incumbent.best()?;
-        let sequence: Vec<OpId> = best.plan.steps.iter().filter_map(|step| step.op()).collect();
-        Some(model.values_of(self.graph, &sequence))
+        Some(model.values_of(self.graph, &order_of(&best.plan)))
     }
 
     fn raise_bound(&mut self, end: End, bound: Option<f64>) {
@@ -203,7 +231,9 @@ impl Search<'_> {
     }
 
     fn report(&self) {
-        self.request.report(Progress { incumbent: self.incumbent.cost(), lower_bound: self.bound });
+        let bound = self.bound.unwrap_or_else(|| self.incumbent.least_cost());
+        self.request.report(Progress { incumbent: self.incumbent.cost(), lower_bound: Some(bound) });
+        self.latest.set(self.stopped());
     }
 
     /// The outcome when the gap is closed.
@@ -218,22 +248,7 @@ impl Search<'_> {
     /// The outcome at the time limit.
     fn stopped(&self) -> Outcome {
         let outcome = self.incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, self.bound);
-        outcome.unwrap_or_else(|| no_solution(NAME, self.bound))
-    }
-}
-
-/// The outcome without a plan, at a limit.
-pub(super) fn no_solution(name: &str, bound: Option<f64>) -> Outcome {
-    Outcome {
-        planner: name.to_owned(),
-        status: Status::NoSolution,
-        stop_reason: StopReason::TimeLimit,
-        plan: None,
-        makespan: 0.0,
-        peak_bytes: 0,
-        lower_bound: bound,
-        solve_time: Duration::ZERO,
-        checkpoints: None,
+        outcome.unwrap_or_else(|| Outcome::without_plan(NAME, self.bound))
     }
 }
 

@@ -37,37 +37,9 @@
 //! Size: O(ops (values + uses)) columns, rows and entries. Sizes and costs are divided by powers of two, which loses
 //! nothing.
 
+use super::program::{ONE, Program, Term, ZERO, power_of_two_above};
 use crate::frontier::Retention;
 use crate::graph::{Graph, OpId, ValueId};
-
-/// A constant or a column.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::planners) enum Term {
-    /// A number known in advance.
-    Fixed(f64),
-    /// A column of the model.
-    Column(usize),
-}
-
-const ZERO: Term = Term::Fixed(0.0);
-const ONE: Term = Term::Fixed(1.0);
-
-/// A variable of the program.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::planners) struct Column {
-    pub cost: f64,
-    pub lower: f64,
-    pub upper: f64,
-    pub integer: bool,
-}
-
-/// `lower <= sum of terms <= upper`; infinite where there is no bound.
-#[derive(Clone, Debug)]
-pub(in crate::planners) struct Row {
-    pub lower: f64,
-    pub upper: f64,
-    pub terms: Vec<(usize, f64)>,
-}
 
 /// How a continuous column follows from the others.
 #[derive(Clone, Debug)]
@@ -79,14 +51,7 @@ enum Definition {
 /// The program for one graph and budget.
 #[derive(Clone, Debug)]
 pub(in crate::planners) struct Model {
-    pub columns: Vec<Column>,
-    pub rows: Vec<Row>,
-    /// Cost of the first computations, in the model's unit: add it to every objective.
-    pub base_cost: f64,
-    /// Costs of the graph are the model's times this.
-    pub cost_unit: f64,
-    /// A row over constants that cannot hold, if one came up.
-    pub contradiction: bool,
+    pub program: Program,
     /// Columns of U.
     pub memory_columns: Vec<usize>,
     byte_unit: f64,
@@ -100,11 +65,6 @@ pub(in crate::planners) struct Model {
     /// Up to this stage everything useful is retained.
     ample_stages: Option<usize>,
     definitions: Vec<Definition>,
-}
-
-/// Least power of two that is at least `x`, as a float; 1 for 0.
-fn power_of_two_above(x: f64) -> f64 {
-    if x > 0.0 { x.log2().ceil().exp2() } else { 1.0 }
 }
 
 /// The last stage at whose start each value may be of use: `n` for results, 0 for values that nobody needs.
@@ -153,19 +113,12 @@ impl Model {
         let count = ops.len();
         let largest = graph.values().iter().map(|value| value.bytes).max().unwrap_or(0);
         let dearest = ops.iter().map(|op| op.cost).fold(0.0, f64::max);
-        let cost_unit =
-            if (1.0..=1e6).contains(&dearest) { 1.0 } else { power_of_two_above(dearest) / f64::from(1 << 14) };
-        let cost_unit = if cost_unit > 0.0 && cost_unit.is_finite() { cost_unit } else { 1.0 };
         let byte_unit = power_of_two_above(largest as f64);
         let total: u64 = graph.constant_bytes()
             + graph.values().iter().map(|value| value.bytes).sum::<u64>()
             + ops.iter().map(|op| op.scratch_bytes).max().unwrap_or(0);
         let mut model = Self {
-            columns: Vec::new(),
-            rows: Vec::new(),
-            base_cost: ops.iter().map(|op| op.cost / cost_unit).sum(),
-            cost_unit,
-            contradiction: false,
+            program: Program::new(dearest),
             memory_columns: Vec::new(),
             byte_unit,
             // More than everything is as good as everything, and keeps the numbers small.
@@ -177,6 +130,7 @@ impl Model {
             ample_stages: None,
             definitions: Vec::new(),
         };
+        ops.iter().for_each(|op| model.program.add_base_cost(op.cost));
         let useful = last_useful_stages(graph);
         model.ample_stages = ample_stages(graph, least_budget, &useful);
         model.add_decisions(graph, &useful);
@@ -184,36 +138,6 @@ impl Model {
             model.add_stage(graph, stage, knapsacks);
         }
         model
-    }
-
-    fn column(&mut self, cost: f64, upper: f64, integer: bool) -> usize {
-        self.columns.push(Column { cost, lower: 0.0, upper, integer });
-        self.columns.len() - 1
-    }
-
-    fn add_row(&mut self, lower: f64, upper: f64, terms: &[(f64, Term)]) {
-        let mut shift = 0.0;
-        let mut merged: Vec<(usize, f64)> = Vec::with_capacity(terms.len());
-        for &(factor, term) in terms {
-            match term {
-                Term::Fixed(number) => shift += factor * number,
-                Term::Column(column) => merged.push((column, factor)),
-            }
-        }
-        merged.sort_unstable_by_key(|&(column, _)| column);
-        merged.dedup_by(|next, kept| {
-            next.0 == kept.0 && {
-                kept.1 += next.1;
-                true
-            }
-        });
-        merged.retain(|&(_, factor)| factor != 0.0);
-        let (lower, upper) = (lower - shift, upper - shift);
-        if merged.is_empty() {
-            self.contradiction |= lower > 1e-9 || upper < -1e-9;
-        } else {
-            self.rows.push(Row { lower, upper, terms: merged });
-        }
     }
 
     /// R(stage, op).
@@ -248,7 +172,7 @@ impl Model {
                 } else if !node.recomputable || self.is_ample(stage) || !reaches {
                     ZERO
                 } else {
-                    Term::Column(self.column(node.cost / self.cost_unit, 1.0, true))
+                    Term::Column(self.program.binary(node.cost))
                 };
                 self.computed.push(term);
             }
@@ -263,7 +187,7 @@ impl Model {
                 } else if stage == self.ops || self.is_ample(stage) || graph.bytes(value) == 0 {
                     ONE
                 } else {
-                    Term::Column(self.column(0.0, 1.0, true))
+                    Term::Column(self.program.binary(0.0))
                 };
                 self.retained.push(term);
             }
@@ -280,10 +204,10 @@ impl Model {
             } else if later == ZERO {
                 here
             } else {
-                let column = self.column(0.0, 1.0, false);
+                let column = self.program.continuous(1.0);
                 let term = Term::Column(column);
-                self.add_row(0.0, f64::INFINITY, &[(1.0, term), (-1.0, later)]);
-                self.add_row(0.0, f64::INFINITY, &[(1.0, term), (-1.0, here)]);
+                self.program.add_row(0.0, f64::INFINITY, &[(1.0, term), (-1.0, later)]);
+                self.program.add_row(0.0, f64::INFINITY, &[(1.0, term), (-1.0, here)]);
                 self.definitions.push(Definition::Larger(column, later, here));
                 term
             };
@@ -308,12 +232,12 @@ impl Model {
             let chain = self.add_residency(stage, value, &users);
             let kept = self.retained(stage, value);
             let made = producer.map_or(ZERO, |op| self.computed(stage, op));
-            self.add_row(0.0, f64::INFINITY, &[(1.0, kept), (1.0, made), (-1.0, chain[0])]);
+            self.program.add_row(0.0, f64::INFINITY, &[(1.0, kept), (1.0, made), (-1.0, chain[0])]);
             let bytes = graph.bytes(value) as f64 / self.byte_unit;
             if bytes == 0.0 {
                 continue;
             }
-            self.add_row(f64::NEG_INFINITY, 1.0, &[(1.0, kept), (1.0, made)]);
+            self.program.add_row(f64::NEG_INFINITY, 1.0, &[(1.0, kept), (1.0, made)]);
             // Resident until the first user, in one or two terms.
             let mut held = vec![chain[0]];
             if let Some(op) = producer {
@@ -359,16 +283,16 @@ impl Model {
                 continue;
             }
             pending.extend(previous.map(|column| (1.0, Term::Column(column))));
-            let column = self.column(0.0, self.budget, false);
+            let column = self.program.continuous(self.budget);
             self.memory_columns.push(column);
             let mut terms = std::mem::take(&mut pending);
             self.definitions.push(Definition::Sum(column, terms.clone()));
             terms.push((-1.0, Term::Column(column)));
-            self.add_row(0.0, 0.0, &terms);
+            self.program.add_row(0.0, 0.0, &terms);
             previous = Some(column);
         }
         if knapsacks == Knapsacks::Include {
-            self.add_row(f64::NEG_INFINITY, self.budget, &all);
+            self.program.add_row(f64::NEG_INFINITY, self.budget, &all);
         }
     }
 
@@ -379,7 +303,7 @@ impl Model {
 
     /// All columns for the schedule that computes `sequence`: ascending stages, each value live where a plan has it.
     pub fn values_of(&self, graph: &Graph, sequence: &[OpId]) -> Vec<f64> {
-        let mut numbers = vec![0.0; self.columns.len()];
+        let mut numbers = vec![0.0; self.program.columns.len()];
         let mut live: Vec<bool> = (0..self.values).map(|value| graph.is_result(value)).collect();
         let ends = row_ends(sequence);
         // Backwards: what is live before the first op of stage t is S(t).
@@ -404,9 +328,9 @@ impl Model {
         }
         for definition in &self.definitions {
             match definition {
-                Definition::Larger(column, a, b) => numbers[*column] = number(*a, &numbers).max(number(*b, &numbers)),
+                Definition::Larger(column, a, b) => numbers[*column] = a.number(&numbers).max(b.number(&numbers)),
                 Definition::Sum(column, terms) => {
-                    numbers[*column] = terms.iter().map(|&(factor, term)| factor * number(term, &numbers)).sum();
+                    numbers[*column] = terms.iter().map(|&(factor, term)| factor * term.number(&numbers)).sum();
                 }
             }
         }
@@ -437,13 +361,6 @@ impl Model {
             }
         }
         retention
-    }
-}
-
-fn number(term: Term, numbers: &[f64]) -> f64 {
-    match term {
-        Term::Fixed(number) => number,
-        Term::Column(column) => numbers[column],
     }
 }
 

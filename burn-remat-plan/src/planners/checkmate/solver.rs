@@ -1,15 +1,15 @@
 //! HiGHS, wrapped so that its outcomes stay apart: proved, infeasible, stopped with or without a solution.
 //!
-//! HiGHS keeps one pool of threads per process and refuses another number of threads later on. So the first solve of
-//! the process settles the number, and later requests run with it.
+//! HiGHS keeps one pool of threads per calling thread and refuses another number of threads on it later. Each request
+//! is solved on a thread of its own (see `limited`), so each gets the number that it asks for.
 
 use std::ops::Bound;
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, HighsStatus, RowProblem, Sense, SolvedModel};
 
-use super::model::{Column, Model, Row};
+use super::model::Model;
+use super::program::Program;
 use crate::planner::Request;
 
 /// The relaxation's optimum.
@@ -77,62 +77,27 @@ impl Deadline {
 }
 
 fn threads(request: &Request) -> i32 {
-    static SETTLED: OnceLock<i32> = OnceLock::new();
-    *SETTLED.get_or_init(|| i32::try_from(request.threads.clamp(1, 64)).unwrap_or(1))
-}
-
-/// What the solver needs to know of a mixed integer program.
-pub(in crate::planners) trait Program {
-    fn columns(&self) -> &[Column];
-    fn rows(&self) -> &[Row];
-    /// A constant part of the cost.
-    fn base_cost(&self) -> f64;
-    /// Costs of the graph are the program's times this.
-    fn cost_unit(&self) -> f64;
-    /// Whether a row over constants cannot hold.
-    fn contradiction(&self) -> bool;
-}
-
-impl Program for Model {
-    fn columns(&self) -> &[Column] {
-        &self.columns
-    }
-
-    fn rows(&self) -> &[Row] {
-        &self.rows
-    }
-
-    fn base_cost(&self) -> f64 {
-        self.base_cost
-    }
-
-    fn cost_unit(&self) -> f64 {
-        self.cost_unit
-    }
-
-    fn contradiction(&self) -> bool {
-        self.contradiction
-    }
+    i32::try_from(request.threads.clamp(1, 64)).unwrap_or(1)
 }
 
 /// Bounds of integer columns that replace the model's: `(column, number)`.
 type Fixings = [(usize, f64)];
 
-fn problem(program: &impl Program, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
-    let mut bounds: Vec<_> = program.columns().iter().map(|column| (column.lower, column.upper)).collect();
+fn problem(program: &Program, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
+    let mut bounds: Vec<_> = program.columns.iter().map(|column| (column.lower, column.upper)).collect();
     for &(column, number) in fixings {
         bounds[column] = (number, number);
     }
     let mut problem = RowProblem::new();
     let columns: Vec<Col> = program
-        .columns()
+        .columns
         .iter()
         .zip(bounds)
         .map(|(column, (lower, upper))| {
             problem.add_column_with_integrality(column.cost, lower..=upper, integer && column.integer)
         })
         .collect();
-    for row in program.rows() {
+    for row in &program.rows {
         let bound = |limit: f64| if limit.is_finite() { Bound::Included(limit) } else { Bound::Unbounded };
         let terms = row.terms.iter().map(|&(column, factor)| (columns[column], factor));
         problem.add_row((bound(row.lower), bound(row.upper)), terms);
@@ -173,7 +138,7 @@ pub(in crate::planners) struct RelaxationSolver<'a> {
 
 impl<'a> RelaxationSolver<'a> {
     pub fn new(model: &'a Model, request: &'a Request, deadline: Deadline) -> Result<Self, HighsStatus> {
-        let (problem, columns) = problem(model, &[], false);
+        let (problem, columns) = problem(&model.program, &[], false);
         let solver = instance(problem, request, deadline)?;
         Ok(Self { model, request, deadline, columns, spent: Duration::ZERO, solver: Some(solver) })
     }
@@ -181,7 +146,7 @@ impl<'a> RelaxationSolver<'a> {
     /// Solves with `shortfall` bytes less than the budget; later calls start from the last basis.
     pub fn solve(&mut self, shortfall: f64) -> Result<Relaxed, HighsStatus> {
         let budget = self.model.scaled_budget(shortfall);
-        if budget < 0.0 || self.model.contradiction {
+        if budget < 0.0 || self.model.program.contradiction {
             return Ok(Relaxed::Infeasible);
         }
         if shortfall > 0.0 {
@@ -211,15 +176,15 @@ impl<'a> RelaxationSolver<'a> {
             HighsModelStatus::Optimal => {
                 let solution = solved.get_solution();
                 Relaxed::Solved(Relaxation {
-                    cost: (solved.objective_value() + self.model.base_cost) * self.model.cost_unit,
+                    cost: self.model.program.in_graph_unit(solved.objective_value()),
                     numbers: solution.columns().to_vec(),
-                    reduced_costs: solution.dual_columns().iter().map(|d| d * self.model.cost_unit).collect(),
+                    reduced_costs: solution.dual_columns().iter().map(|d| d * self.model.program.cost_unit).collect(),
                 })
             }
             HighsModelStatus::ModelEmpty => Relaxed::Solved(Relaxation {
-                cost: self.model.base_cost * self.model.cost_unit,
-                numbers: vec![0.0; self.model.columns.len()],
-                reduced_costs: vec![0.0; self.model.columns.len()],
+                cost: self.model.program.in_graph_unit(0.0),
+                numbers: vec![0.0; self.model.program.columns.len()],
+                reduced_costs: vec![0.0; self.model.program.columns.len()],
             }),
             HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => Relaxed::Infeasible,
             status => {
@@ -234,13 +199,13 @@ impl<'a> RelaxationSolver<'a> {
 
 /// Solves the integer program with `fixings`, from `start` if there is one.
 pub(in crate::planners) fn solve_integer(
-    program: &impl Program,
+    program: &Program,
     fixings: &Fixings,
     start: Option<&[f64]>,
     request: &Request,
     deadline: Deadline,
 ) -> Result<Integer, HighsStatus> {
-    if program.contradiction() {
+    if program.contradiction {
         return Ok(Integer { end: End::Infeasible, numbers: None, bound: None });
     }
     let mut solver = instance(problem(program, fixings, true).0, request, deadline)?;
@@ -248,7 +213,7 @@ pub(in crate::planners) fn solve_integer(
     let gap = request.gap.max(1e-9);
     let options = [
         solver.try_set_option("mip_rel_gap", gap),
-        solver.try_set_option("mip_abs_gap", (gap * program.base_cost()).max(1e-6)),
+        solver.try_set_option("mip_abs_gap", (gap * program.base_cost).max(1e-6)),
     ];
     if options.iter().any(Result::is_err) {
         log::warn!("HiGHS refused a gap of {gap}");
@@ -257,7 +222,6 @@ pub(in crate::planners) fn solve_integer(
         solver.try_set_solution(Some(start), None, None, None)?;
     }
     let solved = solver.try_solve()?;
-    let in_graph_unit = |cost: f64| (cost + program.base_cost()) * program.cost_unit();
     let end = match solved.status() {
         HighsModelStatus::Optimal | HighsModelStatus::ModelEmpty => End::Solved,
         HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => End::Infeasible,
@@ -270,7 +234,7 @@ pub(in crate::planners) fn solve_integer(
     let numbers = (found && end != End::Infeasible).then(|| solved.get_solution().columns().to_vec());
     // A program without integer columns is solved as a linear one, which leaves no bound beside its optimum.
     let bound = dual_bound(&solved).or_else(|| (end == End::Solved).then(|| solved.objective_value()));
-    Ok(Integer { end, numbers, bound: bound.map(in_graph_unit) })
+    Ok(Integer { end, numbers, bound: bound.map(|bound| program.in_graph_unit(bound)) })
 }
 
 /// The proven bound; none before the first relaxation is solved.

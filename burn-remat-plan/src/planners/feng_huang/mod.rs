@@ -38,10 +38,10 @@ mod solver;
 use std::time::Instant;
 
 use crate::error::PlanError;
-use crate::frontier::plan_of;
 use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
 use crate::planner::{Checkpoints, Outcome, Planner, Request, Status, StopReason};
+use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
 use dag::Dag;

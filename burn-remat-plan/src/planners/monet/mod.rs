@@ -33,7 +33,6 @@
 
 mod heuristic;
 mod model;
-mod program;
 mod stages;
 
 use std::time::Instant;
@@ -42,7 +41,8 @@ use self::heuristic::Start;
 use self::model::{Model, estimated_entries};
 use self::stages::{Candidate, Stages, implementation, implementations, plan_of};
 use super::checkmate::solver::{Deadline, End, solve_integer};
-use super::checkmate::{LARGEST_MODEL, failed, no_solution};
+use super::checkmate::{LARGEST_MODEL, failed};
+use super::limited::{Latest, within_limit};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
@@ -65,24 +65,28 @@ impl Planner for Monet {
     }
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-        let began = Instant::now();
-        let deadline = Deadline::new(began, request.time_limit);
-        let stages = Stages::new(graph);
-        let (need, blocking_op) = largest_need(graph);
-        let entries = estimated_entries(graph, &stages);
-        if entries > LARGEST_MODEL {
-            let reason = format!(
-                "its program for {} ops would have about {} million entries, more than {}; use `search`",
-                graph.ops().len(),
-                entries / 1_000_000,
-                LARGEST_MODEL / 1_000_000
-            );
-            return Err(PlanError::Unsupported { planner: Self::NAME, reason });
-        }
-        let start = heuristic::start(graph, &stages, request, began.checked_add(request.time_limit));
-        let run = Run { graph, request, deadline, stages, blocking_op, start, bound: least_cost(graph) };
-        if need > request.budget { Err(run.infeasible()) } else { run.solve() }
+        within_limit(Self::NAME, graph, request, solve)
     }
+}
+
+fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
+    let began = Instant::now();
+    let deadline = Deadline::new(began, request.time_limit);
+    let stages = Stages::new(graph);
+    let (need, blocking_op) = largest_need(graph);
+    let entries = estimated_entries(graph, &stages);
+    if entries > LARGEST_MODEL {
+        let reason = format!(
+            "its program for {} ops would have about {} million entries, more than {}; use `search`",
+            graph.ops().len(),
+            entries / 1_000_000,
+            LARGEST_MODEL / 1_000_000
+        );
+        return Err(PlanError::Unsupported { planner: Monet::NAME, reason });
+    }
+    let start = heuristic::start(graph, &stages, request, began.checked_add(request.time_limit));
+    let run = Run { graph, request, deadline, latest, stages, blocking_op, start, bound: least_cost(graph) };
+    if need > request.budget { Err(run.infeasible()) } else { run.solve() }
 }
 
 /// What no schedule can do without, and the op that needs it: the inputs of the graph at the start, and for each op the
@@ -113,6 +117,7 @@ struct Run<'a> {
     graph: &'a Graph,
     request: &'a Request,
     deadline: Deadline,
+    latest: &'a Latest,
     stages: Stages,
     blocking_op: Option<OpId>,
     start: Start,
@@ -173,6 +178,7 @@ impl Run<'_> {
 
     fn report(&self) {
         self.request.report(Progress { incumbent: self.cost(), lower_bound: Some(self.bound) });
+        self.latest.set(self.outcome(Status::Feasible, StopReason::TimeLimit));
     }
 
     /// The outcome when the gap is closed.
@@ -183,7 +189,7 @@ impl Run<'_> {
 
     /// The best plan, or none yet.
     fn outcome(&self, status: Status, reason: StopReason) -> Outcome {
-        let Some(best) = &self.start.best else { return no_solution(Monet::NAME, Some(self.bound)) };
+        let Some(best) = &self.start.best else { return Outcome::without_plan(Monet::NAME, Some(self.bound)) };
         let plan = plan_of(self.graph, &best.choices);
         let mut outcome = Outcome::of_plan(Monet::NAME, self.graph, plan, status, reason);
         outcome.lower_bound = Some(self.bound.min(outcome.makespan));

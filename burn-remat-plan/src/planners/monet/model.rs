@@ -28,14 +28,9 @@
 //! Where the paper bounds the local tensors of a recomputation from above (appendix B), Y is exact: a value that no
 //! later op of the stage asks for is gone.
 
-use super::program::{Program, power_of_two_above};
 use super::stages::{Choice, Stages, implementation, implementations, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
-use crate::planners::checkmate::model::Term;
-use crate::planners::checkmate::solver::Program as _;
-
-const ZERO: Term = Term::Fixed(0.0);
-const ONE: Term = Term::Fixed(1.0);
+use crate::planners::checkmate::program::{ONE, Program, Term, ZERO, power_of_two_above};
 
 /// An op that has its turn in a stage.
 #[derive(Clone, Debug)]
@@ -329,7 +324,7 @@ impl Model {
 
     /// All columns for a schedule of the class.
     pub fn values_of(&self, graph: &Graph, choices: &[Choice]) -> Vec<f64> {
-        let mut numbers = vec![0.0; self.program.columns().len()];
+        let mut numbers = vec![0.0; self.program.columns.len()];
         let mut set = |term: Term, number: bool| {
             if let Term::Column(column) = term {
                 numbers[column] = f64::from(u8::from(number));
@@ -352,18 +347,14 @@ impl Model {
                 set(self.retained(stage, value), live);
             }
         }
-        let number = |term: Term, numbers: &[f64]| match term {
-            Term::Fixed(number) => number,
-            Term::Column(column) => numbers[column],
-        };
         for definition in &self.definitions {
             match definition {
                 Definition::Larger(column, later, here) => {
-                    let here: f64 = here.iter().map(|&term| number(term, &numbers)).sum();
-                    numbers[*column] = number(*later, &numbers).max(here);
+                    let here: f64 = here.iter().map(|&term| term.number(&numbers)).sum();
+                    numbers[*column] = later.number(&numbers).max(here);
                 }
                 Definition::Sum(column, terms) => {
-                    numbers[*column] = terms.iter().map(|&(factor, term)| factor * number(term, &numbers)).sum();
+                    numbers[*column] = terms.iter().map(|&(factor, term)| factor * term.number(&numbers)).sum();
                 }
             }
         }
@@ -387,13 +378,9 @@ impl Model {
 
     /// The schedule that the solver's numbers stand for.
     pub fn choices(&self, numbers: &[f64]) -> Vec<Choice> {
-        let weight = |term: Term| match term {
-            Term::Fixed(number) => number,
-            Term::Column(column) => numbers[column],
-        };
-        let runs = |entry: &&Entry| entry.by.iter().map(|&(_, term)| weight(term)).sum::<f64>() > 0.5;
+        let runs = |entry: &&Entry| entry.by.iter().map(|&(_, term)| term.number(numbers)).sum::<f64>() > 0.5;
         let chosen = |entry: &Entry| {
-            let best = entry.by.iter().max_by(|a, b| weight(a.1).total_cmp(&weight(b.1)));
+            let best = entry.by.iter().max_by(|a, b| a.1.number(numbers).total_cmp(&b.1.number(numbers)));
             Choice { op: entry.op, implementation: best.map_or(0, |&(k, _)| k) }
         };
         self.entries.iter().flatten().filter(runs).map(chosen).collect()

@@ -53,17 +53,7 @@ impl Planner for Online {
         let deadline = Instant::now() + request.time_limit.min(Duration::from_secs(30 * 86_400));
         match run(graph, request.budget, deadline) {
             Ok(plan) => Ok(Outcome::of_plan(Self::NAME, graph, plan, Status::Feasible, StopReason::Heuristic)),
-            Err(Stuck::TimeLimit) => Ok(Outcome {
-                planner: Self::NAME.to_owned(),
-                status: Status::NoSolution,
-                stop_reason: StopReason::TimeLimit,
-                plan: None,
-                makespan: 0.0,
-                peak_bytes: 0,
-                lower_bound: None,
-                solve_time: Duration::ZERO,
-                checkpoints: None,
-            }),
+            Err(Stuck::TimeLimit) => Ok(Outcome::without_plan(Self::NAME, None)),
             Err(Stuck::At(op)) => {
                 let (minimum, op) = bisect(graph, request, op, deadline);
                 Err(PlanError::Infeasible { budget: request.budget, minimum: Some(minimum), blocking_op: Some(op) })
