@@ -7,6 +7,9 @@
 //!
 //! Data flows one way: a file or a trace becomes a [`Graph`]; a planner turns it into an [`Outcome`]; [`simulate()`]
 //! tells what a plan costs; [`check`](check::check) decides, sharing no code with any of them, whether a plan is valid.
+//!
+//! [`planners`] has tables that lead from each planner to its paper, and from the papers' equations and algorithms to the
+//! code.
 
 pub mod chain;
 pub mod check;

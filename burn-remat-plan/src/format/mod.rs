@@ -66,9 +66,13 @@ pub fn tag(text: &str) -> Result<String, FormatError> {
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, FormatError> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut reader)
-        .map_err(|error| FormatError::Json { field: error.path().to_string(), message: error.inner().to_string() })?;
-    reader.end().map_err(|error| FormatError::Json { field: ".".to_owned(), message: error.to_string() })?;
+        .map_err(|error| FormatError::Json { field: error.path().to_string(), message: message_of(error.inner()) })?;
+    reader.end().map_err(|error| FormatError::Json { field: ".".to_owned(), message: message_of(&error) })?;
     Ok(value)
+}
+
+fn message_of(error: &serde_json::Error) -> String {
+    if error.is_syntax() || error.is_eof() { format!("this is no JSON: {error}") } else { error.to_string() }
 }
 
 /// [`parse`], after a look at the tag: a file of another format is better called that than faulted for its keys.

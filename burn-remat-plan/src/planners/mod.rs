@@ -1,4 +1,74 @@
 //! The planners for graphs: one file per algorithm, each with its paper. [`crate::registry`] lists them by name.
+//!
+//! # From a planner to its paper
+//!
+//! | planner | module | paper, and where in it |
+//! | --- | --- | --- |
+//! | `store-all` | [`store_all`] | Checkmate, "checkpoint all" |
+//! | `chen-sqrt`, `chen-greedy` | [`chen`] | Chen et al. 2016; Checkmate 6.1 |
+//! | `ap-sqrt`, `ap-greedy` | [`articulation`] | Checkmate 6.1, B.1 |
+//! | `linear-sqrt`, `linear-greedy` | [`linearized`] | Checkmate 6.1, B.2 |
+//! | `revolve` | [`revolve`] | Griewank and Walther 2000; for heterogeneous chains RR-9302, 5.3 |
+//! | `chain-dp` | [`chain_dp`] | RR-9302, Theorem 1, Algorithms 1 and 2 |
+//! | `feng-huang` | [`feng_huang`] | Feng and Huang 2018, Algorithms 1 to 6 |
+//! | `checkmate` | `checkmate` | Checkmate, (9) |
+//! | `lp-rounding` | `lp_rounding` | Checkmate, section 5, Algorithm 2 |
+//! | `monet` | `monet` | MONeT, sections 3 and 4, appendices B and C |
+//! | `search` | [`search`] | this project; its module names what it builds on |
+//! | `online` | [`online`] | Kirisame et al. 2021 (DTR), with another score |
+//! | `auto` | [`auto`] | this project |
+//!
+//! # From a paper to the code
+//!
+//! *Checkmate*: Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", 2020.
+//!
+//! | there | here |
+//! | --- | --- |
+//! | 4.2, R and S; 4.6, (8a) to (8c) | [`crate::frontier`]: stages, [`Retention`](crate::frontier::Retention) |
+//! | (1a) to (1f) | `checkmate::model`: objective, rows of residency |
+//! | (2), (3), U; (4), (5), FREE | `checkmate::model`: `add_memory`, `add_residency` |
+//! | (6), (7a) to (7c), Lemmas 4.1 and 4.2 | replaced by one row per hazard: head of `checkmate::model` |
+//! | (9) | `checkmate`, with the solver in `checkmate::solver` |
+//! | 4.8, what optimality implies | `checkmate::model`: variables fixed in advance |
+//! | 4.9, Algorithm 1 | [`crate::sequence::plan_of`]: evictions as early as can be |
+//! | 4.10, costs | [`crate::generate`] for FLOPs; a profile gives others |
+//! | 5.1, relaxation | `checkmate::solver`, `RelaxationSolver` |
+//! | 5.2, Algorithm 2 | [`crate::frontier::computations`] (phase two), `lp_rounding` (phase one) |
+//! | 5.3, allowance | `lp_rounding`: `ALLOWANCES` |
+//! | 6.1, appendix B | [`chen`], [`articulation`], [`linearized`] |
+//! | (10), (11), largest batch | not planned here: it changes the graph, not the plan |
+//! | appendix A, integrality gap | not used; the bound is the solver's |
+//! | appendix D, random rounding | `lp_rounding`: `round` |
+//!
+//! *RR-9302*: Beaumont et al., "Optimal checkpointing for heterogeneous chains", Inria 2019.
+//!
+//! | there | here |
+//! | --- | --- |
+//! | Table 1, the operations and their memory | [`crate::chain`]: simulation and checker; `chain::terms` |
+//! | 4.1, figure 2, schedules that are not persistent | `chain_exchange`, used by `search` |
+//! | 4.2, the needs of a run and of saving | `chain::terms`: `departure` and `transit`; `save_need` |
+//! | Theorem 1, Algorithm 1 | `chain_table`: `Table`; its order of work in `chain_tiles` |
+//! | Algorithm 2 | `chain_table`: `walk` |
+//! | 5.2, discretised sizes | [`chain_dp`]: `SLOTS`, `chain::terms`: `in_units` |
+//! | 5.3, sequential, revolve | [`chen`], [`revolve`] |
+//!
+//! *Feng and Huang*: "Optimal gradient checkpoint search for arbitrary computation graphs", 2018.
+//!
+//! | there | here |
+//! | --- | --- |
+//! | Algorithm 1, linear graphs; 5, division tree; 6, ACG solver | `feng_huang::solver` |
+//! | 5.1, independent segments; Algorithms 2 to 4, divisions | `feng_huang::division` |
+//!
+//! *MONeT*: Shah et al., "Memory optimization for deep networks", 2020.
+//!
+//! | there | here |
+//! | --- | --- |
+//! | section 3, (1) to (4), memory of a schedule | `monet::stages`, [`crate::simulate()`] |
+//! | (5) to (8), (10) to (14), constraints | `monet::model`: `add_stage`, `add_memory` |
+//! | (9), objective | `monet::model`: `entries_of` |
+//! | appendix B, bound on local tensors | replaced by exact residency: head of `monet::model` |
+//! | C.3, (15), (16), in-place operators | alternatives of the op before: head of `monet` |
+//! | C.4, products | `monet::model`: `residency`, `larger` |
 
 pub mod articulation;
 pub mod auto;
