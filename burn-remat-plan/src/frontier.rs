@@ -3,7 +3,8 @@
 //! A graph of *n* ops is run in *n* stages. Stage *t* computes op *t* for the first time; before it, in ascending
 //! order, any earlier ops may be computed again, each at most once. A [`Retention`] says which values are resident at
 //! the start of each stage; [`computations`] gives the least set of ops that every stage must then compute, and
-//! [`plan_of`](crate::sequence::plan_of) turns the resulting sequence into a [`Plan`] that evicts every value the moment it becomes useless.
+//! [`plan_of`](crate::sequence::plan_of) turns the resulting sequence into a [`Plan`](crate::Plan) that evicts every
+//! value the moment it becomes useless.
 //!
 //! | paper | here |
 //! | --- | --- |
