@@ -23,6 +23,7 @@ use burn_std::future::DynFut;
 use crate::config::RematConfig;
 use crate::engine::{Engine, fresh_id};
 use crate::error::RematError;
+use crate::planning::Trace;
 use crate::report::RematReport;
 
 /// A backend whose tensors are evicted and recomputed to stay inside a memory budget.
@@ -317,6 +318,10 @@ impl<B: RematBackend> RematClient<B> {
 
     pub(crate) fn reset_report(&self) {
         self.engine().reset_report();
+    }
+
+    pub(crate) fn rehearsed(&self) -> Vec<Trace> {
+        self.engine().rehearsed()
     }
 
     pub(crate) fn wait_for_plan(&self, limit: Duration) -> bool {

@@ -8,6 +8,7 @@ use burn_remat_plan::registry::planner;
 use crate::budget::{Budget, BudgetError};
 use crate::error::RematError;
 use crate::planning::PlanSettings;
+use crate::rehearse::Rehearsal;
 
 /// What happens to the results of random operations (dropout masks, noise).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -36,6 +37,8 @@ pub struct RematConfig {
     pub(crate) strict: bool,
     pub(crate) recompute_limit: f64,
     pub(crate) planning: PlanSettings,
+    /// The program is looked at, not trained.
+    pub(crate) rehearsal: Option<Rehearsal>,
     /// A budget that could not be read, told when the device is made.
     error: Option<RematError>,
 }
@@ -48,6 +51,7 @@ impl Default for RematConfig {
             strict: false,
             recompute_limit: 20.0,
             planning: PlanSettings::default(),
+            rehearsal: None,
             error: None,
         }
     }
@@ -66,6 +70,11 @@ impl RematConfig {
             Ok(budget) => Self { budget, ..Self::default() },
             Err(error) => Self { error: Some(error.into()), ..Self::default() },
         }
+    }
+
+    /// A configuration for a program that is only looked at.
+    pub(crate) fn rehearsing(rehearsal: Rehearsal) -> Self {
+        Self { rehearsal: Some(rehearsal), ..Self::default().without_planning() }
     }
 
     /// What happens to random results. Default: [`RandomPolicy::Keep`].

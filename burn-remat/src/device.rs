@@ -21,6 +21,8 @@ use tokio::runtime::Runtime;
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice};
 use crate::config::RematConfig;
 use crate::error::RematError;
+use crate::planning::Trace;
+use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 
 /// The in-band operation that marks a step.
@@ -49,6 +51,18 @@ pub trait RematExt: Sized {
     ///
     /// A budget that cannot be, a device that cannot carry one, or a loopback server that cannot start.
     fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError>;
+
+    /// A device like this one with a budget in bytes and a plan for every step that `train` does, made on a dry device
+    /// before anything is allocated, so that the first step already fits. `train` is to do at least three training steps.
+    ///
+    /// # Errors
+    ///
+    /// As [`remat`](Self::remat) and [`minimum_budget`](crate::minimum_budget).
+    fn remat_rehearsed(
+        &self,
+        config: impl Into<RematConfig>,
+        train: impl FnOnce(&Device),
+    ) -> Result<Device, RematError>;
 
     /// What this remat device has done so far. Waits for its pending operations.
     ///
@@ -88,6 +102,14 @@ impl RematExt for Device {
         })
     }
 
+    fn remat_rehearsed(
+        &self,
+        config: impl Into<RematConfig>,
+        train: impl FnOnce(&Device),
+    ) -> Result<Device, RematError> {
+        crate::rehearse::rehearsed(self, config.into(), train)
+    }
+
     fn remat_report(&self) -> Result<RematReport, RematError> {
         let engine = engine_of(self)?;
         // An error of earlier work stands in the report.
@@ -123,6 +145,7 @@ trait EngineControl: Send + Sync {
     fn report(&self) -> RematReport;
     fn reset_report(&self);
     fn wait_for_plan(&self, limit: Duration) -> bool;
+    fn rehearsed(&self) -> Vec<Trace>;
 }
 
 impl<B: RematBackend> EngineControl for RematClient<B> {
@@ -137,6 +160,32 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
     fn wait_for_plan(&self, limit: Duration) -> bool {
         self.wait_for_plan(limit)
     }
+
+    fn rehearsed(&self) -> Vec<Trace> {
+        self.rehearsed()
+    }
+}
+
+/// Runs `train` on a device like `device` that is only looked at, and gives the steps that it did, each kind once, in
+/// order.
+pub(crate) fn rehearse(
+    device: &Device,
+    rehearsal: Rehearsal,
+    train: impl FnOnce(&Device),
+) -> Result<Vec<Trace>, RematError> {
+    let observed = device.remat(RematConfig::rehearsing(rehearsal))?;
+    train(&observed);
+    let engine = engine_of(&observed)?;
+    let _ = observed.sync();
+    let traces = engine.rehearsed();
+    forget(&observed);
+    if traces.is_empty() { Err(RematError::NoSteps) } else { Ok(traces) }
+}
+
+/// Lets go of a device that was only looked at.
+fn forget(device: &Device) {
+    let plain = device.clone().without_autodiff();
+    ENGINES.lock().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| *known != plain);
 }
 
 /// The remat devices made by this process and their engines.

@@ -26,6 +26,25 @@ pub enum RematError {
         /// The name asked for.
         name: String,
     },
+    /// Only a budget in bytes will do.
+    #[error("give the budget in bytes, such as \"8 GiB\": a share of a peak that nobody has seen yet is no number")]
+    BudgetInBytes,
+    /// No whole training step was seen.
+    #[error(
+        "no whole training step was seen: do at least three optimizer steps, or call `device.remat_mark_step()` at the \
+         beginning of each and once at the end"
+    )]
+    NoSteps,
+    /// Not even a batch of one fits.
+    #[error("a batch of one needs {minimum} bytes, set by `{op}`: more than the budget of {budget} bytes, or too slow")]
+    NothingFits {
+        /// The budget, in bytes.
+        budget: u64,
+        /// The smallest budget for a batch of one, in bytes.
+        minimum: u64,
+        /// The operation that sets it.
+        op: String,
+    },
     /// The device cannot carry a budget.
     #[error("{device} cannot be a remat device: {reason}")]
     UnsupportedDevice {

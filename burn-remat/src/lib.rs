@@ -8,6 +8,7 @@ mod device;
 mod engine;
 mod error;
 mod planning;
+mod rehearse;
 mod report;
 
 pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice};
@@ -16,4 +17,5 @@ pub use config::{RandomPolicy, RematConfig};
 pub use device::{RematExt, random_token, serve};
 pub use error::RematError;
 pub use planning::PlanReport;
+pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget};
 pub use report::RematReport;

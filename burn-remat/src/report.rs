@@ -99,7 +99,10 @@ impl fmt::Display for RematReport {
                 (false, true) => format!("optimal, after {:.1} s", plan.plan_seconds),
                 (false, false) => format!("after {:.1} s", plan.plan_seconds),
             };
-            row("plan", format!("{}, {origin}; {} operations in {} ops", plan.planner, plan.operations, plan.graph_ops))?;
+            row(
+                "plan",
+                format!("{}, {origin}; {} operations in {} ops", plan.planner, plan.operations, plan.graph_ops),
+            )?;
             row("planned steps", format!("{}, {} left their plan", plan.steps_followed, plan.steps_left))?;
             row(
                 "peak, store-all",

@@ -196,7 +196,11 @@ fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
     let steps = vec![(64, false); 12];
     let train = || {
         let device = Device::flex().remat(config(BUDGET).with_cache(&folder.0)).unwrap();
-        losses(&device, &steps, |at| if at == 6 { wait(&device) });
+        losses(&device, &steps, |at| {
+            if at == 6 {
+                wait(&device)
+            }
+        });
         device.remat_report().unwrap().plan.unwrap()
     };
     let first = train();
@@ -216,7 +220,11 @@ fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
 fn a_report_saves_the_graph_and_the_pictures() {
     let folder = Folder::new();
     let device = Device::flex().remat(config(BUDGET)).unwrap();
-    losses(&device, &[(64, false); 10], |at| if at == 6 { wait(&device) });
+    losses(&device, &[(64, false); 10], |at| {
+        if at == 6 {
+            wait(&device)
+        }
+    });
     let plan = device.remat_report().unwrap().plan.unwrap();
     plan.save(&folder.0).unwrap();
     let text = std::fs::read_to_string(folder.0.join("graph.json")).unwrap();

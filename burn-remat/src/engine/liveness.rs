@@ -183,7 +183,7 @@ impl<B: RematBackend> Engine<B> {
         let ir = tensor.bare(TensorStatus::ReadWrite);
         self.storages.detach(storage, key, root);
         self.storages.sweep(storage);
-        self.interpreter.register_op(OperationIr::Drop(ir));
+        self.executor.run(OperationIr::Drop(ir));
     }
 
     /// Forgets all history recorded before `clock`: what is alive and rests on it becomes a root, after it has been

@@ -20,6 +20,7 @@
 //!   reaches the program, with its cause, when one of them is read.
 
 mod evict;
+mod executor;
 mod follow;
 mod liveness;
 mod operation;
@@ -46,7 +47,9 @@ use crate::backend::{BufferId, RematBackend};
 use crate::budget::Budget;
 use crate::config::{RandomPolicy, RematConfig};
 use crate::planning::{PlanReport, Plans, Trace, Wait};
+use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
+use executor::{Dry, Executor};
 use follow::Follow;
 use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
 use reuse::Reuse;
@@ -105,7 +108,7 @@ struct Stats {
 
 /// See the [module](self).
 pub(crate) struct Engine<B: RematBackend> {
-    interpreter: TensorInterpreter<B>,
+    executor: Executor<B>,
     device: B::Device,
     config: RematConfig,
     /// The budget in force: `None` while unlimited, or while a share of the first step's peak is not known yet.
@@ -163,9 +166,14 @@ impl<B: RematBackend> Engine<B> {
             Budget::Bytes(bytes) => Some(bytes),
             Budget::Unlimited | Budget::Share(_) => None,
         };
-        let plans = Plans::new(config.planning.clone(), B::name(&device));
-        Self {
-            interpreter: TensorInterpreter::new(device.clone()),
+        let executor = match &config.rehearsal {
+            Some(Rehearsal::Dry(guide)) => Executor::Dry(Dry::new(guide.clone())),
+            _ => Executor::Backend(TensorInterpreter::new(device.clone())),
+        };
+        let rehearsing = config.rehearsal.is_some();
+        let plans = Plans::new(config.planning.clone(), B::name(&device), rehearsing);
+        let mut engine = Self {
+            executor,
             device,
             config,
             step_number: 0,
@@ -197,7 +205,13 @@ impl<B: RematBackend> Engine<B> {
             spare: Vec::new(),
             garbage: Vec::new(),
             stack: Vec::new(),
+        };
+        if rehearsing {
+            engine.tracer = Some(Tracer::new(0));
+        } else if engine.plans.begins_ready() {
+            engine.follow = engine.plans.next().map(Follow::new);
         }
+        engine
     }
 
     /// Takes one operation of the program.
@@ -401,32 +415,42 @@ impl<B: RematBackend> Engine<B> {
 
     /// Whether an operation that takes `consumed` replaces a parameter: see `steps.rs`.
     fn is_update(&self, consumed: &[TensorKey], outs: &[Description]) -> bool {
-        consumed
-            .iter()
-            .map(|&key| &self.tensors[key])
-            .any(|tensor| {
-                tensor.recipe.is_none()
-                    && tensor.read
-                    && self.detector.may_be_parameter(tensor.born)
-                    && outs.iter().any(|out| out.shape == tensor.shape)
-            })
+        consumed.iter().map(|&key| &self.tensors[key]).any(|tensor| {
+            tensor.recipe.is_none()
+                && tensor.read
+                && self.detector.may_be_parameter(tensor.born)
+                && outs.iter().any(|out| out.shape == tensor.shape)
+        })
+    }
+
+    /// On a dry device, the time that an operation would take; it also learns there where in its step it is.
+    fn dry_cost(&mut self, op: &OperationIr, kind: u64) -> Option<u64> {
+        if !self.executor.is_dry() {
+            return None;
+        }
+        let position = self.last_position() as usize;
+        let Executor::Dry(dry) = &mut self.executor else { return None };
+        dry.at(position);
+        let touched = op.inputs().chain(op.outputs()).map(|tensor| Description::of(tensor).bytes).sum();
+        Some(dry.cost(kind, touched))
     }
 
     /// Runs an operation on the backend and returns the time it took, in ns.
     #[inline]
     fn run(&mut self, op: OperationIr, seed: Option<u64>, kind: u64) -> Result<u64, Failure> {
-        let interpreter = &mut self.interpreter;
+        let dry = self.dry_cost(&op, kind);
+        let executor = &mut self.executor;
         let mut op = Some(op);
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| {
             if let Some(seed) = seed {
-                interpreter.seed(seed);
+                executor.seed(seed);
             }
             if let Some(op) = op.take() {
-                interpreter.register_op(op);
+                executor.run(op);
             }
         }));
-        let elapsed = start.elapsed().as_nanos() as u64;
+        let elapsed = dry.unwrap_or_else(|| start.elapsed().as_nanos() as u64);
         result.map(|()| elapsed.max(1)).map_err(|payload| {
             let cause = panic_message(&*payload);
             let name = self.names.get(&kind).map_or("an operation", String::as_str);
@@ -463,8 +487,8 @@ impl<B: RematBackend> Engine<B> {
         let base = inputs.first().and_then(|&input| self.tensors[input].storage).or(left.first().copied());
         for &output in outputs {
             let tensor = &self.tensors[output];
-            let handle = self.interpreter.get_tensor_handle(&tensor.bare(TensorStatus::ReadOnly));
-            let (key, bytes) = match (B::buffer(&handle), base) {
+            let buffer = self.executor.buffer(&tensor.bare(TensorStatus::ReadOnly));
+            let (key, bytes) = match (buffer, base) {
                 (BufferId::Known { key, bytes }, _) => (key, bytes),
                 (BufferId::Unknown, Some(base)) if views => {
                     let base = self.storages.get(base);
@@ -702,8 +726,8 @@ impl<B: RematBackend> Engine<B> {
         let about = Description::of(&ir);
         let done = refuse_quantized(&ir).and_then(|()| {
             self.make_room(about.bytes);
-            let interpreter = &mut self.interpreter;
-            catch_unwind(AssertUnwindSafe(|| interpreter.register_tensor_data_id(id, data)))
+            let executor = &mut self.executor;
+            catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
                 .map_err(|payload| explain("upload", panic_message(&*payload), self.storages.live).into())
         });
         match done {
@@ -724,7 +748,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// Takes a tensor of the same backend, moved to this engine's device, as `ir`.
     pub fn import(&mut self, ir: TensorIr, tensor: burn_ir::HandleKind<B>) {
-        self.interpreter.register_tensor_to_device(ir.id, tensor);
+        self.executor.import(&ir, tensor);
         self.adopt(Description::of(&ir), None);
     }
 
@@ -736,7 +760,7 @@ impl<B: RematBackend> Engine<B> {
         self.tensors[key].pins += 1;
         match self.ensure(key) {
             Ok(()) => {
-                self.interpreter.register_alias(new, source);
+                self.executor.alias(new, source);
                 self.adopt(about, Some(key));
             }
             Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
@@ -747,8 +771,8 @@ impl<B: RematBackend> Engine<B> {
     /// Reads a tensor. The future does not hold the engine.
     pub fn read(&mut self, ir: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
         let result = self.with_resident(&ir, |engine, ir| {
-            let interpreter = &mut engine.interpreter;
-            catch_unwind(AssertUnwindSafe(|| interpreter.read_tensor_async(ir)))
+            let executor = &mut engine.executor;
+            catch_unwind(AssertUnwindSafe(|| executor.read(ir)))
                 .map_err(|payload| explain("read", panic_message(&*payload), engine.storages.live).into())
         });
         result.unwrap_or_else(|failure| {
@@ -759,7 +783,9 @@ impl<B: RematBackend> Engine<B> {
 
     /// The backend's handle of a tensor.
     pub fn handle(&mut self, ir: &TensorIr) -> Result<B::Handle, Failure> {
-        self.with_resident(ir, |engine, ir| Ok(engine.interpreter.get_tensor_handle(&ir)))
+        self.with_resident(ir, |engine, ir| {
+            engine.executor.handle(&ir).ok_or_else(|| "a dry device holds no data".into())
+        })
     }
 
     fn with_resident<T>(
@@ -788,7 +814,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// Waits for all work; reports the first failure since the last call.
     pub fn sync(&mut self) -> Result<(), ExecutionError> {
-        self.interpreter.sync()?;
+        self.executor.sync()?;
         match self.unsynced_failure.take() {
             Some(failure) => Err(ExecutionError::with_context(failure.to_string())),
             None => Ok(()),
@@ -798,10 +824,15 @@ impl<B: RematBackend> Engine<B> {
     /// Seeds the backend's generator and the engine's own.
     pub fn seed(&mut self, seed: u64) {
         self.seeds = seed;
-        self.interpreter.seed(seed);
+        self.executor.seed(seed);
     }
 
     // ---- report
+
+    /// On a dry device: the steps that it has seen, each kind once, in order.
+    pub fn rehearsed(&self) -> Vec<Trace> {
+        self.plans.rehearsed().to_vec()
+    }
 
     /// For waiting, without the engine, until no planner is at work.
     pub fn planning(&self) -> Wait {

@@ -126,7 +126,7 @@ impl<B: RematBackend> Engine<B> {
         let outputs: SmallVec<[TensorKey; 2]> = outputs.into_iter().flatten().collect();
         let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
         for (ir, (_, id)) in extra.into_iter().zip(renamed) {
-            self.interpreter.register_op(OperationIr::Drop(TensorIr { id, status: TensorStatus::ReadWrite, ..ir }));
+            self.executor.run(OperationIr::Drop(TensorIr { id, status: TensorStatus::ReadWrite, ..ir }));
         }
         for output in outputs {
             let tensor = &mut self.tensors[output];

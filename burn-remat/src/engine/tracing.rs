@@ -10,6 +10,9 @@ use super::{Engine, Outs};
 use crate::backend::RematBackend;
 use crate::planning::{Place, Position, Trace, TracedOp, TracedStorage};
 
+/// Operations beyond which a step is not written down: a program without steps.
+const LONGEST: usize = 100_000;
+
 /// [`Tensor::origin`](super::table::Tensor) of a tensor that no operation of its step made.
 pub(super) const EXTERNAL: u32 = u32::MAX;
 
@@ -37,6 +40,7 @@ impl Tracer {
     pub fn finish(mut self, names: &FxHashMap<u64, String>) -> Trace {
         let named = self.trace.ops.iter().filter_map(|op| Some((op.kind, names.get(&op.kind)?.clone())));
         self.trace.names = named.collect();
+        self.trace.keep_lasting_updates();
         self.trace
     }
 
@@ -70,13 +74,7 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// What an operation does, in terms that are the same in every step.
-    pub(super) fn signature(
-        &self,
-        kind: u64,
-        outs: &Outs,
-        inputs: &[TensorKey],
-        consumed: &[TensorKey],
-    ) -> u64 {
+    pub(super) fn signature(&self, kind: u64, outs: &Outs, inputs: &[TensorKey], consumed: &[TensorKey]) -> u64 {
         let mut hasher = FxHasher::default();
         kind.hash(&mut hasher);
         for Description { shape, dtype, .. } in outs {
@@ -147,6 +145,9 @@ impl<B: RematBackend> Engine<B> {
     ) {
         let (kind, signature, cost_ns) = about;
         let position = self.last_position();
+        if self.tracer.as_ref().is_some_and(|tracer| tracer.trace.ops.len() >= LONGEST) {
+            self.tracer = None;
+        }
         let Some(tracer) = self.tracer.as_mut() else { return };
         let mut writes: SmallVec<[Place; 2]> = SmallVec::new();
         for (k, &output) in outputs.iter().enumerate() {

@@ -355,12 +355,8 @@ fn build(
             op
         } else {
             let of = |set: &BTreeSet<Place>| set.iter().filter_map(|&place| values[place as usize]).collect();
-            let mut op = Op::new(
-                unit_name(trace, large, unit),
-                unit.cost_ns as f64,
-                of(&unit.inputs),
-                of(&unit.created),
-            );
+            let mut op =
+                Op::new(unit_name(trace, large, unit), unit.cost_ns as f64, of(&unit.inputs), of(&unit.created));
             op.scratch_bytes = scratch(trace, large, &values, unit);
             op.recomputable = unit.recordable && !unit.is_rider();
             op.phase = Some(if unit.range.start < turn { Phase::Forward } else { Phase::Backward });

@@ -12,7 +12,8 @@ mod report;
 mod schedule;
 mod trace;
 
-pub(crate) use plans::{PlanSettings, Plans, Wait};
+pub(crate) use lower::lower;
+pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
 pub use report::PlanReport;
 pub(crate) use schedule::{Action, Schedule};
 pub(crate) use trace::{Place, Position, Trace, TracedOp, TracedStorage, extend};

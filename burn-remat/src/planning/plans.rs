@@ -33,12 +33,14 @@ const QUICK: Duration = Duration::from_millis(400);
 const GOOD_ENOUGH: f64 = 0.002;
 
 /// How plans are made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct PlanSettings {
     /// A planner's name; `None` to plan nothing.
     pub planner: Option<String>,
     pub time_limit: Duration,
     pub cache: Option<PathBuf>,
+    /// Plans to begin with, in the order of the steps for which they are.
+    pub ready: Vec<(Arc<Schedule>, Origin)>,
 }
 
 impl Default for PlanSettings {
@@ -47,6 +49,7 @@ impl Default for PlanSettings {
             planner: Some("auto".to_owned()),
             time_limit: Duration::from_secs(10),
             cache: cache::default_folder(),
+            ready: Vec::new(),
         }
     }
 }
@@ -60,6 +63,31 @@ pub(crate) struct Origin {
     pub lower_bound: Option<f64>,
     pub seconds: f64,
     pub cached: bool,
+}
+
+impl Origin {
+    pub fn of(outcome: &Outcome, seconds: f64) -> Self {
+        Self {
+            planner: outcome.planner.clone(),
+            status: Some(outcome.status),
+            stop_reason: Some(outcome.stop_reason),
+            lower_bound: outcome.lower_bound,
+            seconds,
+            cached: false,
+        }
+    }
+
+    /// Of a plan that only holds as little as it can.
+    pub fn minimum() -> Self {
+        Self {
+            planner: "minimum".to_owned(),
+            status: Some(Status::Feasible),
+            stop_reason: Some(StopReason::Heuristic),
+            lower_bound: None,
+            seconds: 0.0,
+            cached: false,
+        }
+    }
 }
 
 /// What planning has come to, for the report.
@@ -139,13 +167,19 @@ pub(crate) struct Plans {
     wait: Wait,
     /// Kind of the last finished step, and what followed each kind last time.
     last: Option<u64>,
+    /// Kind of the first step, where a plan for it was there from the start.
+    first: Option<u64>,
+    /// On a dry device.
+    rehearsed: Option<Vec<Trace>>,
     successor: FxHashMap<u64, u64>,
     pub state: PlanState,
 }
 
 impl Plans {
-    pub fn new(settings: PlanSettings, device: String) -> Self {
-        Self {
+    pub fn new(mut settings: PlanSettings, device: String, rehearsing: bool) -> Self {
+        let ready = std::mem::take(&mut settings.ready);
+        let mut plans = Self {
+            rehearsed: rehearsing.then(Vec::new),
             settings,
             device,
             observed: Vec::new(),
@@ -153,14 +187,36 @@ impl Plans {
             job: None,
             wait: Wait::default(),
             last: None,
+            first: None,
             successor: FxHashMap::default(),
             state: PlanState::default(),
+        };
+        let mut before = None;
+        for (schedule, origin) in ready {
+            let signature = schedule.prefixes.last().copied().unwrap_or(0);
+            plans.first.get_or_insert(signature);
+            if let Some(before) = before.replace(signature) {
+                plans.successor.insert(before, signature);
+            }
+            plans.successor.entry(signature).or_insert(signature);
+            plans.take_up(schedule, origin, signature);
         }
+        plans
     }
 
-    /// Whether steps are planned at all.
+    /// Whether the very first step has a plan.
+    pub fn begins_ready(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// On a dry device: the steps that it has seen, each kind once, in order.
+    pub fn rehearsed(&self) -> &[Trace] {
+        self.rehearsed.as_deref().unwrap_or_default()
+    }
+
+    /// Whether steps are planned, or written down, at all.
     pub fn is_on(&self) -> bool {
-        self.settings.planner.is_some()
+        self.settings.planner.is_some() || self.rehearsed.is_some()
     }
 
     pub fn wait(&self) -> Wait {
@@ -169,7 +225,10 @@ impl Plans {
 
     /// The plan with which the next step probably goes.
     pub fn next(&self) -> Option<Arc<Schedule>> {
-        let expected = self.last.and_then(|last| self.successor.get(&last));
+        let expected = match self.last {
+            Some(last) => self.successor.get(&last),
+            None => self.first.as_ref(),
+        };
         let by = |signature: u64| self.schedules.iter().find(|(_, known)| *known == signature);
         match expected {
             Some(&signature) => by(signature).map(|(schedule, _)| schedule.clone()),
@@ -231,6 +290,16 @@ impl Plans {
     pub fn observe(&mut self, trace: Trace, budget: Option<u64>) {
         let signature = trace.signature();
         self.finished(signature);
+        if let Some(rehearsed) = &mut self.rehearsed {
+            match rehearsed.iter_mut().find(|known| known.signature() == signature) {
+                // The least time seen is the one least disturbed.
+                Some(known) => known.ops.iter_mut().zip(&trace.ops).for_each(|(known, op)| {
+                    known.cost_ns = known.cost_ns.min(op.cost_ns);
+                }),
+                None => rehearsed.push(trace),
+            }
+            return;
+        }
         let at = match self.observed.iter().position(|known| known.signature == signature) {
             Some(at) => at,
             None => {
@@ -455,14 +524,7 @@ impl Task {
     }
 
     fn found(&self, outcome: &Outcome, checked: &CheckedPlan, start: Instant) {
-        let origin = Origin {
-            planner: outcome.planner.clone(),
-            status: Some(outcome.status),
-            stop_reason: Some(outcome.stop_reason),
-            lower_bound: outcome.lower_bound,
-            seconds: start.elapsed().as_secs_f64(),
-            cached: false,
-        };
+        let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
         if let Some(folder) = self.folder.as_ref().filter(|_| checked.peak_bytes() <= self.budget) {
             let store_all: f64 = self.lowered.graph.ops().iter().map(|op| op.cost).sum();
             let mut file = PlanFile::of_outcome(outcome, store_all);

@@ -140,11 +140,8 @@ impl Schedule {
                     most = 0;
                 }
                 Some(_) => {
-                    let kept: SmallVec<[Place; 2]> = outputs
-                        .iter()
-                        .filter(|value| !evicted.contains(value))
-                        .map(|&value| place(value))
-                        .collect();
+                    let kept: SmallVec<[Place; 2]> =
+                        outputs.iter().filter(|value| !evicted.contains(value)).map(|&value| place(value)).collect();
                     if !kept.is_empty() {
                         pending.push(Action::Recompute(kept));
                     }

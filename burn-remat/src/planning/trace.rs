@@ -63,10 +63,7 @@ pub(crate) struct Trace {
 impl Trace {
     /// Name of an operation.
     pub fn name(&self, position: Position) -> &str {
-        self.ops
-            .get(position as usize)
-            .and_then(|op| self.names.get(&op.kind))
-            .map_or("an operation", String::as_str)
+        self.ops.get(position as usize).and_then(|op| self.names.get(&op.kind)).map_or("an operation", String::as_str)
     }
 
     /// Identifies the step: equal for steps that do the same.
@@ -104,6 +101,20 @@ impl Trace {
                 during
             })
             .collect()
+    }
+
+    /// An update is one only if what it makes outlives the step: in the first step, where nothing tells a parameter from
+    /// a dropout mask, this does.
+    pub fn keep_lasting_updates(&mut self) {
+        let mut lasts: Vec<bool> = self.storages.iter().map(|storage| storage.died.is_none()).collect();
+        for place in (0..self.storages.len()).rev() {
+            if let (true, Some(base)) = (lasts[place], self.storages[place].reuses) {
+                lasts[base as usize] = true;
+            }
+        }
+        for op in self.ops.iter_mut().filter(|op| op.updates) {
+            op.updates = op.writes.iter().any(|&place| lasts[place as usize]);
+        }
     }
 
     /// Takes over the measured costs of another trace of the same step, each the median of those seen.

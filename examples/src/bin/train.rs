@@ -113,8 +113,7 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         source,
     };
 
-    let measure =
-        |device: &Device, name| measure(&job, device, name, arguments.warmup as usize, arguments.time_limit);
+    let measure = |device: &Device, name| measure(&job, device, name, arguments.warmup as usize, arguments.time_limit);
     let plain = measure(&device, "plain Burn")?;
     let config = |budget: Budget| {
         let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
@@ -156,13 +155,7 @@ fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {
     device.remat(config).map_err(|error| error.to_string())
 }
 
-fn measure(
-    job: &Job,
-    device: &Device,
-    name: &'static str,
-    warmup: usize,
-    time_limit: f64,
-) -> Result<Measured, String> {
+fn measure(job: &Job, device: &Device, name: &'static str, warmup: usize, time_limit: f64) -> Result<Measured, String> {
     let style = ProgressStyle::with_template("{msg:18} {bar:30} step {pos}/{len}  {elapsed}")
         .map_err(|error| error.to_string())?;
     let bar = ProgressBar::new(job.steps as u64).with_style(style).with_message(name);

@@ -1,0 +1,221 @@
+//! Where operations run: on the backend, or nowhere.
+//!
+//! A *dry* executor keeps only the shapes and buffers of tensors. Operations take no time and no memory, reads give zeros.
+//! Which results are written in place cannot be seen there: a guide, the trace of a real step that does the same
+//! operations on other shapes, tells it; without one a result of the consumed input's size is taken to be in place.
+
+use std::sync::Arc;
+
+use burn_backend::{ExecutionError, TensorData};
+use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_router::TensorInterpreter;
+use burn_std::future::DynFut;
+use rustc_hash::FxHashMap;
+
+use super::operation::{is_view, operation_kind};
+use super::table::Description;
+use crate::backend::{BufferId, RematBackend};
+use crate::planning::Trace;
+
+/// See the [module](self).
+pub(super) enum Executor<B: RematBackend> {
+    Backend(TensorInterpreter<B>),
+    Dry(Dry),
+}
+
+impl<B: RematBackend> Executor<B> {
+    pub fn run(&mut self, op: OperationIr) {
+        match self {
+            Self::Backend(interpreter) => interpreter.register_op(op),
+            Self::Dry(dry) => dry.run(&op),
+        }
+    }
+
+    /// The buffer of a resident tensor.
+    #[inline]
+    pub fn buffer(&mut self, tensor: &TensorIr) -> BufferId {
+        match self {
+            Self::Backend(interpreter) => B::buffer(&interpreter.get_tensor_handle(tensor)),
+            Self::Dry(dry) => dry
+                .buffers
+                .get(&tensor.id)
+                .map_or(BufferId::Unknown, |buffer| BufferId::Known { key: buffer.key, bytes: buffer.bytes }),
+        }
+    }
+
+    pub fn upload(&mut self, id: TensorId, data: TensorData) {
+        match self {
+            Self::Backend(interpreter) => interpreter.register_tensor_data_id(id, data),
+            Self::Dry(dry) => dry.add(id, data.as_bytes().len() as u64),
+        }
+    }
+
+    pub fn import(&mut self, ir: &TensorIr, tensor: HandleKind<B>) {
+        match self {
+            Self::Backend(interpreter) => interpreter.register_tensor_to_device(ir.id, tensor),
+            Self::Dry(dry) => dry.add(ir.id, Description::of(ir).bytes),
+        }
+    }
+
+    pub fn alias(&mut self, new: TensorId, source: TensorId) {
+        match self {
+            Self::Backend(interpreter) => interpreter.register_alias(new, source),
+            Self::Dry(dry) => dry.share(new, source),
+        }
+    }
+
+    pub fn read(&mut self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
+        match self {
+            Self::Backend(interpreter) => interpreter.read_tensor_async(tensor),
+            Self::Dry(_) => {
+                let bytes = vec![0; Description::of(&tensor).bytes as usize];
+                let data = TensorData::from_bytes_vec(bytes, tensor.shape, tensor.dtype);
+                Box::pin(std::future::ready(Ok(data)))
+            }
+        }
+    }
+
+    /// The backend's handle, where there is a backend.
+    pub fn handle(&mut self, tensor: &TensorIr) -> Option<B::Handle> {
+        match self {
+            Self::Backend(interpreter) => Some(interpreter.get_tensor_handle(tensor)),
+            Self::Dry(_) => None,
+        }
+    }
+
+    pub fn sync(&self) -> Result<(), ExecutionError> {
+        match self {
+            Self::Backend(interpreter) => interpreter.sync(),
+            Self::Dry(_) => Ok(()),
+        }
+    }
+
+    pub fn seed(&self, seed: u64) {
+        if let Self::Backend(interpreter) = self {
+            interpreter.seed(seed);
+        }
+    }
+
+    pub fn is_dry(&self) -> bool {
+        matches!(self, Self::Dry(_))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Buffer {
+    key: u64,
+    bytes: u64,
+}
+
+/// Where an operation writes a result.
+enum Outcome {
+    /// It looks at the buffer of the input with this number in another way.
+    View(usize),
+    /// Into the buffer of a consumed input.
+    InPlace,
+    New,
+}
+
+/// Tensors without data.
+#[derive(Default)]
+pub(super) struct Dry {
+    buffers: FxHashMap<TensorId, Buffer>,
+    owners: FxHashMap<u64, u32>,
+    next: u64,
+    guide: Option<Arc<Trace>>,
+    /// Operations of the step so far: the guide's position.
+    position: usize,
+}
+
+impl Dry {
+    pub fn new(guide: Option<Arc<Trace>>) -> Self {
+        Self { guide, ..Self::default() }
+    }
+
+    /// The operation that runs next is the one at `position` of its step.
+    pub fn at(&mut self, position: usize) {
+        self.position = position;
+    }
+
+    /// Time that the guide measured for an operation of this kind here, scaled to `bytes`; without a guide the bytes
+    /// themselves stand for it.
+    pub fn cost(&self, kind: u64, bytes: u64) -> u64 {
+        let Some(guide) = &self.guide else { return bytes.max(1) };
+        let Some(op) = guide.ops.get(self.position).filter(|op| op.kind == kind) else { return bytes.max(1) };
+        let touched: u64 = op.reads.iter().chain(&op.writes).map(|&p| guide.storages[p as usize].bytes).sum();
+        (op.cost_ns as f64 * bytes as f64 / touched.max(1) as f64) as u64 + 1
+    }
+
+    fn add(&mut self, id: TensorId, bytes: u64) {
+        self.next += 1;
+        self.buffers.insert(id, Buffer { key: self.next, bytes });
+        self.owners.insert(self.next, 1);
+    }
+
+    fn share(&mut self, new: TensorId, source: TensorId) {
+        if let Some(&buffer) = self.buffers.get(&source) {
+            self.buffers.insert(new, buffer);
+            *self.owners.entry(buffer.key).or_default() += 1;
+        }
+    }
+
+    fn drop_tensor(&mut self, id: TensorId) {
+        let Some(buffer) = self.buffers.remove(&id) else { return };
+        if let Some(owners) = self.owners.get_mut(&buffer.key) {
+            *owners -= 1;
+            if *owners == 0 {
+                self.owners.remove(&buffer.key);
+            }
+        }
+    }
+
+    /// What the guide's operation here did for its output `k`; `None` if it does not know.
+    fn guided(&self, kind: u64, k: usize) -> Option<Outcome> {
+        let guide = self.guide.as_ref()?;
+        let op = guide.ops.get(self.position).filter(|op| op.kind == kind)?;
+        let place = *op.writes.get(k)?;
+        let storage = &guide.storages[place as usize];
+        Some(if storage.made_by != Some(self.position as u32) {
+            Outcome::View(op.reads.iter().position(|&read| read == place)?)
+        } else if storage.reuses.is_some() {
+            Outcome::InPlace
+        } else {
+            Outcome::New
+        })
+    }
+
+    fn run(&mut self, op: &OperationIr) {
+        if let OperationIr::Drop(tensor) = op {
+            self.drop_tensor(tensor.id);
+            return;
+        }
+        let kind = operation_kind(op);
+        let mut inputs: Vec<TensorIr> = Vec::new();
+        for input in op.inputs() {
+            match inputs.iter_mut().find(|known| known.id == input.id) {
+                Some(known) if input.status == TensorStatus::ReadWrite => known.status = input.status,
+                Some(_) => {}
+                None => inputs.push(input.clone()),
+            }
+        }
+        let mut free: Vec<TensorId> = inputs
+            .iter()
+            .filter(|input| input.status == TensorStatus::ReadWrite)
+            .filter(|input| self.buffers.get(&input.id).is_some_and(|b| self.owners.get(&b.key) == Some(&1)))
+            .map(|input| input.id)
+            .collect();
+        for (k, output) in op.outputs().enumerate() {
+            let bytes = Description::of(output).bytes;
+            let guess = if is_view(op) { Outcome::View(0) } else { Outcome::InPlace };
+            let fits = free.iter().position(|id| self.buffers.get(id).is_some_and(|buffer| buffer.bytes == bytes));
+            match (self.guided(kind, k).unwrap_or(guess), fits) {
+                (Outcome::View(input), _) if input < inputs.len() => self.share(output.id, inputs[input].id),
+                (Outcome::InPlace, Some(at)) => self.share(output.id, free.swap_remove(at)),
+                _ => self.add(output.id, bytes),
+            }
+        }
+        for input in inputs.iter().filter(|input| input.status == TensorStatus::ReadWrite) {
+            self.drop_tensor(input.id);
+        }
+    }
+}

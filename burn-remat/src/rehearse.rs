@@ -1,0 +1,223 @@
+//! What a training program needs, found before anything large is allocated.
+//!
+//! A *dry* device takes a program's operations, writes them down and executes none: reads give zeros, memory is not
+//! touched. From the steps seen there come the smallest budget ([`minimum_budget`]), the largest batch
+//! ([`largest_batch`], the experiment of Checkmate's figure 6, by search) and plans that hold from the first step on
+//! ([`RematExt::remat_rehearsed`](crate::RematExt::remat_rehearsed)).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::tensor::Device;
+use burn_remat_plan::registry::planner;
+use burn_remat_plan::{Request, minimum, solve};
+
+use crate::budget::Budget;
+use crate::config::RematConfig;
+use crate::device::{RematExt, rehearse};
+use crate::error::RematError;
+use crate::planning::{Origin, Schedule, Trace, lower};
+
+/// How a program is looked at.
+#[derive(Clone, Debug)]
+pub(crate) enum Rehearsal {
+    /// Nothing is executed. A trace of the same operations on other shapes tells what is written in place, and times.
+    Dry(Option<Arc<Trace>>),
+    /// Everything is executed and measured.
+    Real,
+}
+
+/// Batch size of the measured run that guides the dry ones: small, but with a batch dimension that is not 1.
+const GUIDE_BATCH: usize = 2;
+/// Batch sizes are not tried beyond this.
+const MOST: usize = 1 << 16;
+/// Time to plan one batch size.
+const PLAN_TIME: Duration = Duration::from_millis(500);
+
+/// What a training step needs; see [`minimum_budget`].
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Needs {
+    /// Bytes that the step holds at its peak if nothing is evicted.
+    pub store_all_bytes: u64,
+    /// The smallest budget for which a plan is known.
+    pub minimum_bytes: u64,
+    /// No plan fits in less than this.
+    pub at_least_bytes: u64,
+    /// The operation that sets it.
+    pub op: String,
+}
+
+/// The result of [`largest_batch`].
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[non_exhaustive]
+pub struct LargestBatch {
+    /// The largest batch that fits within budget and overhead limit.
+    pub batch: usize,
+    /// The largest batch that fits if nothing is evicted; 0 if none does.
+    pub store_all_batch: usize,
+    /// Time that the plan for it adds, as a share.
+    pub predicted_overhead: f64,
+    /// Most bytes that the plan holds.
+    pub predicted_peak_bytes: u64,
+}
+
+/// The smallest budget in which `train` can run on a device like `device`.
+///
+/// `train` gets a dry device, on which nothing is executed, and is to do at least three training steps (the first may
+/// differ from the others; a step ends where the next one begins). Of several kinds of step the neediest counts.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_remat::{RematExt, minimum_budget};
+///
+/// let needs = minimum_budget(&Device::flex(), |device| {
+///     for _ in 0..3 {
+///         device.remat_mark_step();
+///         let x = Tensor::<2>::ones([256, 256], &device.clone().autodiff()).require_grad();
+///         let y = (0..8).fold(x.clone(), |y, _| y.tanh());
+///         y.sum().backward();
+///     }
+///     device.remat_mark_step();
+/// })?;
+/// assert!(needs.minimum_bytes < needs.store_all_bytes);
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`RematError::NoSteps`] where no whole step was seen, and what [`RematExt::remat`] says.
+pub fn minimum_budget(device: &Device, train: impl FnOnce(&Device)) -> Result<Needs, RematError> {
+    let traces = rehearse(device, Rehearsal::Dry(None), train)?;
+    let mut most: Option<Needs> = None;
+    for trace in &traces {
+        let needs = needs_of(trace)?;
+        if most.as_ref().is_none_or(|most| needs.minimum_bytes > most.minimum_bytes) {
+            most = Some(needs);
+        }
+    }
+    most.ok_or(RematError::NoSteps)
+}
+
+fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
+    let lowered = lower(trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
+    let least = minimum(&lowered.graph);
+    let store_all_bytes = lowered.store_all.iter().max().copied().unwrap_or(0);
+    Ok(Needs {
+        store_all_bytes,
+        // The graph counts a little more than the step holds: where all fits, it fits.
+        minimum_bytes: least.achieved.min(store_all_bytes),
+        at_least_bytes: least.lower_bound.min(store_all_bytes),
+        op: lowered.graph.ops()[least.blocking_op].name.clone(),
+    })
+}
+
+/// The largest batch that trains within `budget` on a device like `device`, recomputing at most `overhead_limit` (a share
+/// of the step's own time; 1.0 is as long again).
+///
+/// `train(device, batch)` does at least three training steps with that batch. It runs once for real, with a batch of two,
+/// to measure; then on dry devices, about 20 times.
+///
+/// # Errors
+///
+/// A budget that is not in bytes, [`RematError::NothingFits`] where not even a batch of one does, and what
+/// [`minimum_budget`] says.
+pub fn largest_batch<T>(
+    device: &Device,
+    budget: T,
+    overhead_limit: f64,
+    train: impl Fn(&Device, usize),
+) -> Result<LargestBatch, RematError>
+where
+    T: TryInto<Budget>,
+    RematError: From<T::Error>,
+{
+    let Budget::Bytes(budget) = budget.try_into()? else { return Err(RematError::BudgetInBytes) };
+    let guide = Arc::new(neediest(rehearse(device, Rehearsal::Real, |device| train(device, GUIDE_BATCH))?)?);
+    let step = |batch: usize| {
+        let dry = rehearse(device, Rehearsal::Dry(Some(guide.clone())), |device| train(device, batch))?;
+        neediest(dry)
+    };
+    let fits_whole = |batch| Ok(step(batch)?.store_all().into_iter().max().unwrap_or(0) <= budget);
+    let store_all_batch = last_true(0, fits_whole)?;
+    let fits = |batch| Ok(plan(&step(batch)?, budget, overhead_limit)?.is_some());
+    let batch = last_true(store_all_batch, fits)?;
+    if batch == 0 {
+        let needs = needs_of(&step(1)?)?;
+        return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
+    }
+    let (predicted_overhead, predicted_peak_bytes) = plan(&step(batch)?, budget, overhead_limit)?.unwrap_or((0.0, 0));
+    Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes })
+}
+
+fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
+    let peak = |trace: &Trace| trace.store_all().into_iter().max();
+    // The first step initialises parameters; it counts only where there is no other.
+    let from = usize::from(traces.len() > 1);
+    traces.into_iter().skip(from).max_by_key(peak).ok_or(RematError::NoSteps)
+}
+
+/// The largest number for which `holds`, which is taken to hold for `known` and for none beyond the first for which it
+/// does not.
+fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematError>) -> Result<usize, RematError> {
+    let (mut low, mut high) = (known, (2 * known).max(1));
+    while high <= MOST && holds(high)? {
+        (low, high) = (high, 2 * high);
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if holds(middle)? { low = middle } else { high = middle }
+    }
+    Ok(low)
+}
+
+/// Overhead and peak of a plan for a step within both limits, if there is one.
+fn plan(trace: &Trace, budget: u64, overhead_limit: f64) -> Result<Option<(f64, u64)>, RematError> {
+    let most = trace.store_all().into_iter().max().unwrap_or(0);
+    if most <= budget {
+        return Ok(Some((0.0, most)));
+    }
+    let lowered = lower(trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
+    if minimum(&lowered.graph).achieved > budget {
+        return Ok(None);
+    }
+    let total = lowered.cost_ns.max(1) as f64;
+    let found = solved(&lowered.graph, budget, PLAN_TIME);
+    let found = found.map(|(checked, _)| (checked.makespan() / total - 1.0, checked.peak_bytes()));
+    Ok(found.filter(|(overhead, _)| *overhead <= overhead_limit))
+}
+
+/// A plan by `auto`, or the one that holds least.
+fn solved(
+    graph: &burn_remat_plan::Graph,
+    budget: u64,
+    limit: Duration,
+) -> Option<(burn_remat_plan::CheckedPlan, Origin)> {
+    let mut request = Request::new(budget);
+    request.time_limit = limit;
+    let found = planner("auto").and_then(|planner| solve(&*planner, graph, &request).ok());
+    let found = found.and_then(|solved| Some((solved.checked?, Origin::of(&solved.outcome, limit.as_secs_f64()))));
+    found.or_else(|| {
+        let least = minimum(graph);
+        let checked = burn_remat_plan::check(graph, &least.plan, budget.max(least.achieved)).ok()?;
+        Some((checked, Origin::minimum()))
+    })
+}
+
+/// A device like `device` with plans for the steps that `train` does.
+pub(crate) fn rehearsed(
+    device: &Device,
+    mut config: RematConfig,
+    train: impl FnOnce(&Device),
+) -> Result<Device, RematError> {
+    config = config.validated()?;
+    let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
+    let traces = rehearse(device, Rehearsal::Dry(None), train)?;
+    let limit = config.planning.time_limit / traces.len() as u32;
+    for trace in traces {
+        let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
+        let Some((checked, origin)) = solved(&lowered.graph, budget, limit) else { continue };
+        config.planning.ready.push((Arc::new(Schedule::new(trace, lowered, &checked)), origin));
+    }
+    device.remat(config)
+}
