@@ -189,13 +189,17 @@ impl Solver {
         let mut stale = 0;
         let mut solution = point.x.clone();
         while done < iterations && best < enough && stale < 60 {
-            for _ in 0..40 {
+            for step in 0..40 {
+                // An iteration over millions of entries takes a while.
+                if step > 0 && self.by_row.columns.len() > 100_000 && Instant::now() >= deadline {
+                    break;
+                }
                 self.iterate(&mut point, &mut ahead, weight);
                 point.x.iter().zip(&mut sum.x).for_each(|(x, sum)| *sum += x);
                 point.y.iter().zip(&mut sum.y).for_each(|(y, sum)| *sum += y);
+                count += 1;
+                done += 1;
             }
-            count += 40;
-            done += 40;
             let mean = |sum: &[f64]| -> Vec<f64> { sum.iter().map(|s| s / count as f64).collect() };
             let average = Point { x: mean(&sum.x), y: mean(&sum.y) };
             let (here, there) = (self.bound(&point.y), self.bound(&average.y));

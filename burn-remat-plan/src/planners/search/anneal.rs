@@ -14,7 +14,7 @@
 //!
 //! A move is applied to the [`State`] and taken back when it is refused.
 
-use super::state::{Instance, State};
+use super::state::{END, Instance, START, State};
 use crate::graph::{OpId, ValueId};
 
 /// A small deterministic source of random numbers (splitmix64).
@@ -26,7 +26,7 @@ impl Random {
         Self(seed ^ 0x5851_f42d_4c95_7f2d)
     }
 
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -57,19 +57,43 @@ pub(crate) struct Without {
     pub swap: bool,
     pub shift: bool,
     pub merge: bool,
+    pub ladder: bool,
+}
+
+/// What a byte over the budget costs a walk, kept such that the walk stays near the border.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pressure {
+    pub weight: f64,
+    within: u32,
+    tried: u32,
+}
+
+impl Pressure {
+    fn observe(&mut self, is_within: bool) {
+        self.tried += 1;
+        self.within += u32::from(is_within);
+        if self.tried == 512 {
+            if self.within * 10 < self.tried * 3 {
+                self.weight *= 1.15;
+            } else if self.within * 10 > self.tried * 6 {
+                self.weight /= 1.15;
+            }
+            (self.tried, self.within) = (0, 0);
+        }
+    }
 }
 
 pub(crate) struct Walk<'p, 'g> {
     pub state: State<'p, 'g>,
     pub random: Random,
-    pub weight: f64,
+    pub pressure: Pressure,
     /// Values that are worth evicting.
     evictable: Vec<ValueId>,
     pub best: Option<(f64, Vec<OpId>)>,
     /// Parts left out, for ablations.
     pub without: Without,
-    within: u32,
-    tried: u32,
+    /// What the order may cost, were it within the budget, for the move under way to be accepted.
+    most_cost: f64,
 }
 
 impl<'p, 'g> Walk<'p, 'g> {
@@ -89,12 +113,11 @@ impl<'p, 'g> Walk<'p, 'g> {
         let mut walk = Self {
             state,
             random: Random::new(seed),
-            weight,
+            pressure: Pressure { weight, within: 0, tried: 0 },
             evictable,
             best: None,
             without: Without::default(),
-            within: 0,
-            tried: 0,
+            most_cost: 0.0,
         };
         walk.note_best();
         walk
@@ -106,7 +129,7 @@ impl<'p, 'g> Walk<'p, 'g> {
 
     fn note_best(&mut self) {
         let cost = self.state.cost;
-        if self.state.over == 0 && self.best.as_ref().is_none_or(|(best, _)| cost < best - best.abs() * 1e-12) {
+        if self.state.over() == 0 && self.best.as_ref().is_none_or(|(best, _)| cost < best - best.abs() * 1e-12) {
             self.best = Some((cost, self.state.ops()));
         }
     }
@@ -115,21 +138,20 @@ impl<'p, 'g> Walk<'p, 'g> {
     pub fn run(&mut self, moves: usize, temperature: f64) {
         for _ in 0..moves {
             self.one(temperature);
-            self.tried += 1;
-            self.within += u32::from(self.state.over == 0);
-            if self.tried == 512 {
-                if self.within * 10 < self.tried * 3 {
-                    self.weight *= 1.15;
-                } else if self.within * 10 > self.tried * 6 {
-                    self.weight /= 1.15;
-                }
-                (self.tried, self.within) = (0, 0);
-            }
+            self.pressure.observe(self.state.over() == 0);
         }
     }
 
+    /// The energy that the order has at a weight.
+    pub fn energy(&self, weight: f64) -> f64 {
+        self.state.cost + weight * self.state.over() as f64
+    }
+
     fn one(&mut self, temperature: f64) {
-        let (cost, over) = (self.state.cost, self.state.over);
+        let (cost, over) = (self.state.cost, self.state.over());
+        // The largest loss that is accepted, drawn in advance: what is sure to lose more is not even tried.
+        let loss = -temperature * (1.0 - self.random.unit()).ln();
+        self.most_cost = cost + loss + self.pressure.weight * over as f64;
         let mut kind = self.random.below(100);
         if self.without.shift && kind >= 85 {
             kind = self.random.below(85);
@@ -139,27 +161,27 @@ impl<'p, 'g> Walk<'p, 'g> {
         }
         let repeats = !self.state.repeats().is_empty();
         let done = if !repeats {
-            self.evict(temperature)
+            self.evict()
         } else if over > 0 {
             match kind {
-                0..50 => self.evict(temperature),
+                0..50 => self.evict(),
                 50..70 => self.keep(),
-                70..85 => self.keep() && self.evict(temperature),
+                70..85 => self.keep() && self.evict(),
                 _ => self.shift(),
             }
         } else {
             match kind {
-                0..25 => self.evict(temperature),
+                0..25 => self.evict(),
                 25..50 => self.keep(),
-                50..85 => self.keep() && self.evict(temperature),
+                50..85 => self.keep() && self.evict(),
                 _ => self.shift(),
             }
         };
         if self.state.pending() == 0 {
             return;
         }
-        let delta = self.state.cost - cost + self.weight * (self.state.over - over) as f64;
-        if done && (delta <= 0.0 || self.random.chance((-delta / temperature).exp())) {
+        let delta = self.state.cost - cost + self.pressure.weight * (self.state.over() - over) as f64;
+        if done && delta <= loss {
             self.state.commit();
             self.note_best();
         } else {
@@ -169,16 +191,14 @@ impl<'p, 'g> Walk<'p, 'g> {
     }
 
     /// Evicts a random idle value. `false`: nothing to evict was found, or the chain to recompute got too long.
-    fn evict(&mut self, _temperature: f64) -> bool {
+    fn evict(&mut self) -> bool {
         let position = self.crowded_position();
         for _ in 0..24 {
             let value = self.evictable[self.random.below(self.evictable.len())];
-            let Some(span) = self.state.span(value, position) else { continue };
-            let Some(next) = span.next else { continue };
-            if next == position || next as isize - span.before < 2 {
+            let Some(target) = self.state.span(value, position).and_then(|span| span.next) else { continue };
+            if target == position {
                 continue;
             }
-            let target = (next < self.state.len()).then(|| self.state.at(next));
             let op = self.state.problem.graph.producer(value).expect("evictable values have a producer");
             let mut inserted = Vec::new();
             let done = self.provide(op, target, &mut inserted);
@@ -192,32 +212,33 @@ impl<'p, 'g> Walk<'p, 'g> {
         false
     }
 
-    fn crowded_position(&mut self) -> usize {
-        let length = self.state.len();
-        if self.state.over > 0 {
-            let budget = self.state.problem.budget;
-            // From a random start on, the first position over the budget.
-            let start = self.random.below(length);
-            let memory = self.state.memory();
-            let found = memory[start..].iter().position(|&m| m > budget).map(|at| start + at);
-            return found.or_else(|| memory[..start].iter().position(|&m| m > budget)).unwrap_or(start);
+    fn anywhere(&mut self) -> Instance {
+        loop {
+            let number = self.random.below(self.state.numbers());
+            if let Some(instance) = self.state.numbered(number) {
+                return instance;
+            }
         }
-        self.random.below(length)
     }
 
-    fn place(&self, target: Option<Instance>) -> usize {
-        target.map_or(self.state.len(), |instance| self.state.position(instance))
+    /// A random position, over the budget while there is such a one.
+    fn crowded_position(&mut self) -> Instance {
+        let anywhere = self.anywhere();
+        if self.state.over() > 0 { self.state.first_over(anywhere).unwrap_or(anywhere) } else { anywhere }
     }
 
-    /// Inserts `op` before `target` (`None`: the end), and what it needs.
-    fn provide(&mut self, op: OpId, target: Option<Instance>, inserted: &mut Vec<(OpId, Instance)>) -> bool {
-        if inserted.len() >= LONGEST_CHAIN {
+    /// Inserts `op` before `target`, and what it needs.
+    fn provide(&mut self, op: OpId, target: Instance, inserted: &mut Vec<(OpId, Instance)>) -> bool {
+        let problem = self.state.problem;
+        let hopeless =
+            self.state.cost + problem.graph.ops()[op].cost > self.most_cost && !self.repeats_behind(op, target);
+        if inserted.len() >= LONGEST_CHAIN
+            || hopeless && inserted.iter().all(|&(op, _)| !self.repeats_behind(op, target))
+        {
             return false;
         }
-        let problem = self.state.problem;
         for &value in &problem.graph.ops()[op].inputs {
-            let position = self.place(target);
-            let Some(span) = self.state.span(value, position) else { return false };
+            let Some(span) = self.state.span(value, target) else { return false };
             if span.last.is_some() || problem.bytes(value) == 0 {
                 continue;
             }
@@ -225,8 +246,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             if !problem.graph.ops()[producer].recomputable {
                 continue;
             }
-            let gap = &self.state.memory()[(span.before + 1) as usize..position];
-            let fits = gap.iter().all(|&m| m + problem.bytes(value) <= problem.budget);
+            let fits = self.state.most_between(span.before, target) + problem.bytes(value) <= problem.budget;
             if self.random.chance(if fits { 0.9 } else { 0.15 }) {
                 continue;
             }
@@ -234,9 +254,13 @@ impl<'p, 'g> Walk<'p, 'g> {
                 return false;
             }
         }
-        let position = self.place(target);
-        inserted.push((op, self.state.insert(op, position)));
+        inserted.push((op, self.state.insert(op, target)));
         true
+    }
+
+    /// Whether `op` runs again behind `target`: a repeat that a new one might replace.
+    fn repeats_behind(&self, op: OpId, target: Instance) -> bool {
+        self.state.instances(op).last().is_some_and(|&last| self.state.label(last) > self.state.label(target))
     }
 
     /// Often drops the next repeat of the same op, whose users the new instance can serve.
@@ -267,11 +291,11 @@ impl<'p, 'g> Walk<'p, 'g> {
         let graph = self.state.problem.graph;
         let mut stack = vec![instance];
         while let Some(instance) = stack.pop() {
-            let (op, position) = (self.state.op(instance), self.state.position(instance));
+            let (op, label) = (self.state.op(instance), self.state.label(instance));
             let mut feeders: Vec<Instance> = Vec::new();
             for &value in &graph.ops()[op].inputs {
                 let Some(producer) = graph.producer(value) else { continue };
-                let feeder = self.state.instances(producer).iter().rev().find(|&&i| self.state.position(i) < position);
+                let feeder = self.state.instances(producer).iter().rev().find(|&&i| self.state.label(i) < label);
                 feeders.extend(feeder);
             }
             self.state.remove(instance);
@@ -290,39 +314,40 @@ impl<'p, 'g> Walk<'p, 'g> {
         }
         let instance = repeats[self.random.below(repeats.len())];
         let graph = self.state.problem.graph;
-        let (op, position) = (self.state.op(instance), self.state.position(instance));
-        let mut low = 0;
+        let op = self.state.op(instance);
+        let label = |i: Instance| self.state.label(i);
+        // It may go behind what it reads and its last repeat, and before its first use.
+        let mut low = START;
         for &value in &graph.ops()[op].inputs {
-            let Some(span) = self.state.span(value, position) else { return false };
-            low = low.max((span.start + 1) as usize);
+            let Some(span) = self.state.span(value, instance) else { return false };
+            low = if label(span.start) > label(low) { span.start } else { low };
         }
-        let earlier = self.state.instances(op).iter().rev().find(|&&i| self.state.position(i) < position);
-        low = low.max(earlier.map_or(0, |&i| self.state.position(i) + 1));
-        let mut high = self.state.len();
+        let earlier = self.state.instances(op).iter().rev().find(|&&i| label(i) < label(instance));
+        low = earlier.copied().filter(|&i| label(i) > label(low)).unwrap_or(low);
+        let mut high = END;
         for &value in &graph.ops()[op].outputs {
-            if let Some(next) = self.state.span(value, position + 1).and_then(|span| span.next) {
-                high = high.min(next);
+            if let Some(next) = self.state.span_behind(value, instance).and_then(|span| span.next) {
+                high = if label(next) < label(high) { next } else { high };
             }
         }
-        // Positions between which the instance may go, counted without it.
-        if low + 1 >= high {
-            return false;
+        let (low, high) = (label(low), label(high));
+        let short = self.random.chance(0.5);
+        for _ in 0..6 {
+            // Half go a short way: most gains lie near.
+            let steps = self.random.below(7) as i32 - 3;
+            let target = if short { self.state.near(instance, steps) } else { self.anywhere() };
+            let at = self.state.label(target);
+            if target != instance && at > low && at <= high && target != self.state.near(instance, 1) {
+                self.state.remove(instance);
+                self.state.insert(op, target);
+                return true;
+            }
         }
-        let mut to = low + self.random.below(high - low);
-        if self.random.chance(0.5) {
-            // A short way: most gains lie near.
-            to = (position + self.random.below(7)).saturating_sub(3).clamp(low, high - 1);
-        }
-        if to == position {
-            return false;
-        }
-        self.state.remove(instance);
-        self.state.insert(op, to);
-        true
+        false
     }
 
-    /// Removes repeats, dearest first, where that takes the order no further over the budget.
-    pub fn polish(&mut self) {
+    /// Removes repeats, dearest first, where that takes the order no further over the budget, until `is_late`.
+    pub fn polish(&mut self, is_late: impl Fn() -> bool) {
         let ops = self.state.problem.graph.ops();
         let mut repeats: Vec<(OpId, Instance)> =
             self.state.repeats().iter().map(|&instance| (self.state.op(instance), instance)).collect();
@@ -332,9 +357,12 @@ impl<'p, 'g> Walk<'p, 'g> {
             if !self.state.instances(op).contains(&instance) {
                 continue;
             }
-            let (cost, over) = (self.state.cost, self.state.over);
+            if is_late() {
+                break;
+            }
+            let (cost, over) = (self.state.cost, self.state.over());
             self.discard(instance);
-            if self.state.over <= over {
+            if self.state.over() <= over {
                 self.state.commit();
             } else {
                 self.state.undo();
@@ -390,7 +418,7 @@ mod tests {
                 walk.run(1, 3.0);
                 let fresh = State::new(&problem, &walk.state.ops());
                 assert_eq!(fresh.memory(), walk.state.memory());
-                assert_eq!(fresh.over, walk.state.over);
+                assert_eq!(fresh.over(), walk.state.over());
                 assert!((fresh.cost - walk.state.cost).abs() < 1e-9);
                 let simulated = simulate(&graph, &plan_of(&graph, &walk.state.ops()));
                 let highest = *fresh.memory().iter().max().unwrap() as u64;

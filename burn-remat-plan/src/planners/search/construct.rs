@@ -49,6 +49,8 @@ fn power(base: f64, exponent: f64) -> f64 {
 }
 
 const NEVER: usize = usize::MAX;
+/// About how many of the resident values are weighed for an eviction.
+const SAMPLE: usize = 400;
 
 struct Pass<'g> {
     graph: &'g Graph,
@@ -215,8 +217,16 @@ impl<'g> Pass<'g> {
     }
 
     fn victim(&mut self) -> Option<ValueId> {
+        // A long list is sampled, from another place each time.
+        let stride = self.list.len() / SAMPLE + 1;
+        let start = self.order.len() % stride;
+        self.victim_of(start, stride).or_else(|| self.victim_of(0, 1)).or_else(|| self.root_victim())
+    }
+
+    /// The value with the least score of every `stride`-th of the list.
+    fn victim_of(&mut self, start: usize, stride: usize) -> Option<ValueId> {
         let mut best: Option<(f64, ValueId)> = None;
-        for at in 0..self.list.len() {
+        for at in (start..self.list.len()).step_by(stride) {
             let value = self.list[at];
             let bytes = self.graph.bytes(value);
             if self.pins[value] > 0 || bytes == 0 || self.root[value] {
@@ -232,7 +242,7 @@ impl<'g> Pass<'g> {
                 best = Some((score, value));
             }
         }
-        best.map(|(_, value)| value).or_else(|| self.root_victim())
+        best.map(|(_, value)| value)
     }
 
     fn root_victim(&mut self) -> Option<ValueId> {

@@ -8,9 +8,10 @@
 //!    gives a plan that fits. The relaxation behind [`lower_bound`](mod@crate::lower_bound), for the single most telling
 //!    moment, says which values to keep there: following it (`seeds.rs`) gives an order that is nearly optimal and may
 //!    be a little over the budget.
-//! 4. *Annealing* (`anneal.rs`) from both, on every thread, in rounds (`rounds.rs`); each later round starts from the
-//!    best order so far. A move changes a handful of computations; memory and cost follow in time proportional to
-//!    the change (`state.rs`): 0.7 million moves per second and thread at 100 ops, 0.3 million at 400.
+//! 4. *Walks* (`anneal.rs`) from both, on every thread, at several temperatures that trade places (parallel tempering,
+//!    `rounds.rs`). A move changes a handful of computations; memory and cost follow in time little more than
+//!    proportional to the change (`state.rs`, `blocks.rs`). How much a move may lose is drawn before it is made, so
+//!    that one which is sure to lose more ends before it costs much: that halves the time of a move.
 //! 5. *Bound.* The last thread first spends up to 15% of the time on the joint relaxation of several moments. The search
 //!    ends when a plan meets the bound.
 //!
@@ -28,6 +29,7 @@
 //! what each part contributes: `cargo run --release --example search_tables -- ablation`.
 
 pub(crate) mod anneal;
+mod blocks;
 pub(crate) mod construct;
 pub(crate) mod exact;
 mod rounds;
@@ -71,6 +73,8 @@ pub enum Part {
     Shifts,
     /// Dropping the later repeats that a new one can stand in for.
     Merges,
+    /// Walks at several temperatures that trade places; without, each thread has one that cools.
+    Ladder,
 }
 
 impl Search {
@@ -93,6 +97,7 @@ impl Search {
             Part::Swaps => self.without.swap = true,
             Part::Shifts => self.without.shift = true,
             Part::Merges => self.without.merge = true,
+            Part::Ladder => self.without.ladder = true,
         }
         self
     }

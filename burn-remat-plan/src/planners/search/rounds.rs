@@ -1,34 +1,45 @@
 //! Who walks when, from where and how hot.
 //!
-//! The time (or the moves) of a solve is cut into rounds. In each round every thread anneals from [`ROUNDS`]`.heat` down
-//! to [`COLD`]; even threads hotter than odd ones. The first round starts from the hint of the lower bound, or from a
-//! feasible order; the others from the best order that any thread has found, so that a late round is a local search
-//! around it. Threads meet only between rounds: with a limit on moves the result does not depend on timing.
+//! Every thread holds a *ladder* of walks, each at its own fixed temperature, from [`HOT`] to [`COLD`] mean costs of an
+//! op in equal ratios (parallel tempering, also called replica exchange: Swendsen & Wang 1986, Geyer 1991). After
+//! every [`BATCH`] moves of each, neighbours on the ladder trade temperatures with the probability that keeps both
+//! in balance, `min(1, exp(-d))` with `d = (E_cold(b) - E_cold(a)) / T_cold + (E_hot(a) - E_hot(b)) / T_hot`. So hot
+//! walks find new valleys, cold ones the floor of each, and there is no cooling schedule to be got wrong: one hot
+//! annealing run is about as good at its best, but one in three ends in a poor valley.
+//!
+//! A large graph gets fewer walks on a ladder, for want of moves; with a single one the temperature falls from
+//! [`LONE`] to [`COLD`] instead.
+//!
+//! The solve is cut into rounds. Between them threads meet: the coldest walk of each thread goes on from the best order
+//! of all. The last round cools these walks to nothing. With a limit on moves nothing depends on timing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::anneal::{Walk, Without};
+use super::anneal::{Random, Walk, Without};
 use super::state::{Problem, State};
 use crate::graph::OpId;
 
-struct Round {
-    /// The part of the whole at which the round ends.
-    until: f64,
-    /// Start temperature in mean costs of an op, for even and odd threads.
-    heat: [f64; 2],
-}
+/// The parts of the whole at which rounds end.
+const ROUNDS: [f64; 4] = [0.4, 0.7, 0.93, 1.0];
+/// The highest temperature of a ladder, in mean costs of an op.
+const HOT: f64 = 1.0;
+/// The lowest.
+const COLD: f64 = 0.01;
+/// Where a lone walk starts.
+const LONE: f64 = 0.15;
+/// Moves of a walk between two trades.
+const BATCH: usize = 100;
 
-const ROUNDS: [Round; 4] = [
-    Round { until: 0.5, heat: [1.0, 0.15] },
-    Round { until: 0.7, heat: [0.15, 0.05] },
-    Round { until: 0.9, heat: [0.1, 0.25] },
-    Round { until: 1.0, heat: [0.03, 0.06] },
-];
-/// Final temperature of a round.
-const COLD: f64 = 0.004;
-/// Moves between two looks at the clock.
-const BATCH: usize = 256;
+/// How many walks a thread has for a graph of so many ops.
+fn rungs(ops: usize) -> usize {
+    match ops {
+        0..=600 => 8,
+        601..=1500 => 4,
+        1501..=3000 => 2,
+        _ => 1,
+    }
+}
 
 /// What limits a solve, shared by its threads.
 pub(super) struct Clock {
@@ -68,8 +79,107 @@ impl Clock {
 /// A cost and the order that has it.
 pub(super) type Found = (f64, Vec<OpId>);
 
-/// Walks with `threads` threads, the first round from `starts` in turn. `aside` runs on the last thread before it
-/// walks; `report` hears of the best cost after each round.
+fn better<'a>(found: impl Iterator<Item = &'a Found>) -> Option<&'a Found> {
+    found.min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// The walks of one thread.
+struct Ladder<'p, 'g> {
+    /// The coldest first.
+    walks: Vec<Walk<'p, 'g>>,
+    random: Random,
+    done: u64,
+    sweeps: usize,
+    /// Mean cost of an op.
+    unit: f64,
+}
+
+impl<'p, 'g> Ladder<'p, 'g> {
+    fn new(problem: &'p Problem<'g>, starts: &[Vec<OpId>], seed: u64, without: Without) -> Self {
+        let ops = problem.graph.ops();
+        let count = if without.ladder { 1 } else { rungs(ops.len()) };
+        let mut random = Random::new(seed);
+        let walks = (0..count)
+            .map(|rung| {
+                let order = &starts[(rung + seed as usize) % starts.len()];
+                let mut walk = Walk::new(State::new(problem, order), random.next());
+                walk.without = without;
+                walk
+            })
+            .collect();
+        let unit = ops.iter().map(|op| op.cost).sum::<f64>() / ops.len().max(1) as f64;
+        Self { walks, random, done: 0, sweeps: 0, unit: unit.max(1e-9) }
+    }
+
+    fn heat(&self, rung: usize, part: f64) -> f64 {
+        let count = self.walks.len();
+        self.unit
+            * match count {
+                1 => LONE * (COLD / LONE).powf(part),
+                _ => COLD * (HOT / COLD).powf(rung as f64 / (count - 1) as f64),
+            }
+    }
+
+    fn best(&self) -> Option<&Found> {
+        better(self.walks.iter().filter_map(|walk| walk.best.as_ref()))
+    }
+
+    fn is_over(&self, clock: &Clock, until: f64) -> bool {
+        clock.part(self.done) >= until || self.best().is_some_and(|&(cost, _)| clock.is_proven(cost))
+    }
+
+    /// Walks on all rungs until so much of the solve is over.
+    fn walk(&mut self, clock: &Clock, until: f64) {
+        if self.walks[0].is_stuck() {
+            return;
+        }
+        loop {
+            let part = clock.part(self.done);
+            for rung in 0..self.walks.len() {
+                if self.is_over(clock, until) {
+                    return;
+                }
+                let heat = self.heat(rung, part);
+                self.walks[rung].run(BATCH, heat);
+                self.done += BATCH as u64;
+            }
+            self.sweeps += 1;
+            for rung in (self.sweeps % 2..self.walks.len() - 1).step_by(2) {
+                self.trade(rung);
+            }
+        }
+    }
+
+    /// Lets a walk trade temperature and weight with the next hotter one.
+    fn trade(&mut self, rung: usize) {
+        let (cold, hot) = (self.heat(rung, 0.0), self.heat(rung + 1, 0.0));
+        let [a, b] = [&self.walks[rung], &self.walks[rung + 1]];
+        let gain = |weight: f64| b.energy(weight) - a.energy(weight);
+        let delta = gain(a.pressure.weight) / cold - gain(b.pressure.weight) / hot;
+        if delta <= 0.0 || self.random.chance((-delta).exp()) {
+            self.walks.swap(rung, rung + 1);
+            let (a, b) = self.walks.split_at_mut(rung + 1);
+            std::mem::swap(&mut a[rung].pressure, &mut b[0].pressure);
+        }
+    }
+
+    /// Cools the coldest walk, from the best order, to nothing.
+    fn settle(&mut self, clock: &Clock, span: std::ops::Range<f64>) {
+        while !self.walks[0].is_stuck() && !self.is_over(clock, span.end) {
+            let at = ((clock.part(self.done) - span.start) / (span.end - span.start)).max(0.0);
+            self.walks[0].run(BATCH, self.unit * 4.0 * COLD * 0.02f64.powf(at));
+            self.done += BATCH as u64;
+        }
+        if let Some((_, order)) = self.best().cloned() {
+            self.walks[0].state.load(&order);
+            let latest = clock.limit.saturating_add(Duration::from_millis(50));
+            self.walks[0].polish(|| clock.start.elapsed() > latest);
+        }
+    }
+}
+
+/// Walks with `threads` threads from `starts`. `aside` runs on the last thread before it walks; `report` hears of the
+/// best cost after each round.
 pub(super) fn walk(
     problem: &Problem<'_>,
     clock: &Clock,
@@ -78,68 +188,34 @@ pub(super) fn walk(
     aside: impl Fn() + Sync,
     report: impl Fn(f64),
 ) -> Option<Found> {
-    let mut walks: Vec<(Walk<'_, '_>, u64)> = (0..threads)
-        .map(|thread| {
-            // The hint to the cooler threads, and to a lone one.
-            let start = &starts[if threads == 1 { 0 } else { (thread + 1) % starts.len() }];
-            let seed = seed.wrapping_mul(1_000_003).wrapping_add(thread as u64);
-            let mut walk = Walk::new(State::new(problem, start), seed);
-            walk.without = without;
-            (walk, 0)
-        })
-        .collect();
+    let seed_of = |thread: usize| seed.wrapping_mul(1_000_003).wrapping_add(thread as u64);
+    let ladder = |thread: usize| Ladder::new(problem, starts, seed_of(thread), without);
+    let mut ladders: Vec<Ladder<'_, '_>> = (0..threads).map(ladder).collect();
     let mut best: Option<Found> = None;
-    for (number, round) in ROUNDS.iter().enumerate() {
-        let begin = number.checked_sub(1).map_or(0.0, |before| ROUNDS[before].until);
+    for (number, &until) in ROUNDS.iter().enumerate() {
         std::thread::scope(|scope| {
-            for (thread, (walk, done)) in walks.iter_mut().enumerate() {
+            for (thread, ladder) in ladders.iter_mut().enumerate() {
                 let (best, aside) = (&best, &aside);
-                let last = thread + 1 == threads;
                 scope.spawn(move || {
-                    if number == 0 && last {
+                    if number == 0 && thread + 1 == threads {
                         aside();
                     }
-                    if number > 0
-                        && let Some((_, order)) = best
-                    {
-                        walk.state.load(order);
+                    if let Some((_, order)) = best {
+                        ladder.walks[0].state.load(order);
                     }
-                    // A lone thread starts from the hint, and warm rather than hot.
-                    let heat = if threads == 1 && number == 0 { 0.3 } else { round.heat[thread % 2] };
-                    anneal(walk, done, clock, begin..round.until, heat);
+                    match number + 1 == ROUNDS.len() {
+                        false => ladder.walk(clock, until),
+                        true => ladder.settle(clock, ROUNDS[number - 1]..until),
+                    }
                 });
             }
         });
-        let found = walks.iter().filter_map(|(walk, _)| walk.best.clone());
-        best = best.into_iter().chain(found).min_by(|a, b| a.0.total_cmp(&b.0));
+        best = better(best.iter().chain(ladders.iter().filter_map(Ladder::best))).cloned();
         if let Some((cost, _)) = best {
             report(cost);
         }
     }
-    log::debug!(
-        "search: {} moves, best {:?}",
-        walks.iter().map(|walk| walk.1).sum::<u64>(),
-        best.as_ref().map(|b| b.0)
-    );
+    let moves: u64 = ladders.iter().map(|ladder| ladder.done).sum();
+    log::debug!("search: {moves} moves, best {:?}", best.as_ref().map(|b| b.0));
     best
-}
-
-fn anneal(walk: &mut Walk<'_, '_>, done: &mut u64, clock: &Clock, span: std::ops::Range<f64>, heat: f64) {
-    if walk.is_stuck() {
-        return;
-    }
-    let ops = walk.state.problem.graph.ops();
-    let mean = ops.iter().map(|op| op.cost).sum::<f64>() / ops.len() as f64;
-    loop {
-        let at = ((clock.part(*done) - span.start) / (span.end - span.start)).max(0.0);
-        if at >= 1.0 || walk.best.as_ref().is_some_and(|&(cost, _)| clock.is_proven(cost)) {
-            break;
-        }
-        walk.run(BATCH, (mean * heat * (COLD / heat).powf(at)).max(1e-12));
-        *done += BATCH as u64;
-    }
-    if let Some((_, order)) = walk.best.clone() {
-        walk.state.load(&order);
-        walk.polish();
-    }
 }

@@ -44,7 +44,7 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<OpId> {
 }
 
 /// An order that fits in the budget, the cheapest of several constructive passes; failing those, the plan of
-/// [`minimum`]. After `deadline` the first that fits will do.
+/// [`minimum`]. After `deadline` no further pass is made.
 pub(super) fn feasible(graph: &Graph, budget: u64, deadline: Instant) -> Option<Vec<OpId>> {
     let step_limit = 40 * graph.ops().len() + 20_000;
     let mut best: Option<(f64, Vec<OpId>)> = None;
@@ -55,7 +55,7 @@ pub(super) fn feasible(graph: &Graph, budget: u64, deadline: Instant) -> Option<
                 best = Some((total, order));
             }
         }
-        if best.is_some() && Instant::now() > deadline {
+        if Instant::now() > deadline {
             break;
         }
     }

@@ -6,11 +6,15 @@
 //! the value's users, and [`State::over`], the sum over all positions of the bytes above the budget, is kept up to
 //! date on the way.
 //!
-//! Invariants: `memory[p]` is the memory while `order[p]` runs; first instances are never removed and keep the
-//! program's order; after `undo` everything is as before, except for instance numbers.
+//! The order itself, with the memory at every position, is kept in [`Blocks`].
 //!
-//! Complexity of one change: O(uses of the op's values + length of the ranges), and a `memmove` of the tail.
+//! Invariants: the profile is that of the order; first instances are never removed and keep the program's order; after
+//! `undo` everything is as before, except for labels and the order of `repeats`.
+//!
+//! Complexity of one change: O(uses of the op's values), and an operation on the blocks for each of its values.
 
+use super::blocks::Blocks;
+pub(crate) use super::blocks::{END, Instance, START};
 use crate::graph::{Graph, OpId, ValueId};
 
 /// The graph in the units of the search.
@@ -49,61 +53,54 @@ impl<'g> Problem<'g> {
     }
 }
 
-/// Number of an instance.
-pub(crate) type Instance = u32;
+const NO_OP: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Inserted(Instance),
-    Removed(OpId, usize),
+    /// The op, and the instance that followed.
+    Removed(OpId, Instance),
 }
 
-/// The uses of one instance of a value, seen from a position.
+/// The uses of one instance of a value, seen from an instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// Where the value was computed; -1 for an input of the graph.
-    pub start: isize,
-    /// Its last use (or computation) before the position.
-    pub before: isize,
-    /// Its first use at or after the position, before it is computed again.
-    pub next: Option<usize>,
-    /// Its last use at or after the position, before it is computed again.
-    pub last: Option<usize>,
+    /// Where the value was computed.
+    pub start: Instance,
+    /// Its last use (or computation) before.
+    pub before: Instance,
+    /// Its first use here or later, before it is computed again.
+    pub next: Option<Instance>,
+    /// Its last use here or later, before it is computed again.
+    pub last: Option<Instance>,
 }
 
 #[derive(Clone)]
 pub(crate) struct State<'p, 'g> {
     pub problem: &'p Problem<'g>,
-    order: Vec<Instance>,
-    memory: Vec<i64>,
+    blocks: Blocks,
     op_of: Vec<u32>,
-    position: Vec<u32>,
     vacant: Vec<Instance>,
     instances: Vec<Vec<Instance>>,
     /// Instances that are not the first of their op.
     repeats: Vec<Instance>,
     repeat_place: Vec<u32>,
     pub cost: f64,
-    pub over: i64,
     log: Vec<Change>,
 }
 
 impl<'p, 'g> State<'p, 'g> {
     /// The state of an executable order.
     pub fn new(problem: &'p Problem<'g>, ops: &[OpId]) -> Self {
-        let count = problem.graph.ops().len();
         let mut state = Self {
             problem,
-            order: Vec::new(),
-            memory: Vec::new(),
+            blocks: Blocks::new(problem.budget),
             op_of: Vec::new(),
-            position: Vec::new(),
             vacant: Vec::new(),
-            instances: vec![Vec::new(); count],
+            instances: vec![Vec::new(); problem.graph.ops().len()],
             repeats: Vec::new(),
             repeat_place: Vec::new(),
             cost: 0.0,
-            over: 0,
             log: Vec::new(),
         };
         state.load(ops);
@@ -113,26 +110,25 @@ impl<'p, 'g> State<'p, 'g> {
     /// Replaces the whole order: O(order + uses).
     pub fn load(&mut self, ops: &[OpId]) {
         let graph = self.problem.graph;
-        let length = ops.len();
-        self.order = (0..length as u32).collect();
-        self.position = (0..length as u32).collect();
-        self.op_of = ops.iter().map(|&op| op as u32).collect();
+        let count = ops.len() + 2;
+        self.op_of = [NO_OP; 2].into_iter().chain(ops.iter().map(|&op| op as u32)).collect();
         self.vacant.clear();
         self.repeats.clear();
-        self.repeat_place = vec![u32::MAX; length];
+        self.repeat_place = vec![u32::MAX; count];
         self.log.clear();
         self.instances.iter_mut().for_each(Vec::clear);
         self.cost = 0.0;
         for (at, &op) in ops.iter().enumerate() {
+            let instance = at as u32 + 2;
             if !self.instances[op].is_empty() {
-                self.repeat_place[at] = self.repeats.len() as u32;
-                self.repeats.push(at as u32);
+                self.repeat_place[instance as usize] = self.repeats.len() as u32;
+                self.repeats.push(instance);
             }
-            self.instances[op].push(at as u32);
+            self.instances[op].push(instance);
             self.cost += graph.ops()[op].cost;
         }
         // Backwards: which values are used before they are computed again.
-        self.memory = vec![0; length];
+        let mut memory = vec![0; ops.len()];
         let mut live = vec![false; graph.values().len()];
         let mut held = self.problem.constant;
         for &value in graph.results() {
@@ -151,17 +147,9 @@ impl<'p, 'g> State<'p, 'g> {
                     held += self.problem.bytes[value];
                 }
             }
-            self.memory[at] = held + self.problem.outputs[op] + self.problem.scratch[op];
+            memory[at] = held + self.problem.outputs[op] + self.problem.scratch[op];
         }
-        self.over = self.memory.iter().map(|&m| (m - self.problem.budget).max(0)).sum();
-    }
-
-    pub fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    pub fn memory(&self) -> &[i64] {
-        &self.memory
+        self.blocks.load(&memory);
     }
 
     pub fn repeats(&self) -> &[Instance] {
@@ -169,141 +157,163 @@ impl<'p, 'g> State<'p, 'g> {
     }
 
     pub fn ops(&self) -> Vec<OpId> {
-        self.order.iter().map(|&instance| self.op_of[instance as usize] as usize).collect()
+        self.blocks.order().into_iter().map(|instance| self.op(instance)).collect()
+    }
+
+    /// Memory at every position.
+    #[cfg(test)]
+    pub fn memory(&self) -> Vec<i64> {
+        self.blocks.profile()
+    }
+
+    /// The sum over all positions of the bytes above the budget.
+    pub fn over(&self) -> i64 {
+        self.blocks.over
+    }
+
+    /// See [`Blocks::label`].
+    pub fn label(&self, instance: Instance) -> u64 {
+        self.blocks.label(instance)
+    }
+
+    /// See [`Blocks::near`].
+    pub fn near(&self, instance: Instance, steps: i32) -> Instance {
+        self.blocks.near(instance, steps)
+    }
+
+    /// See [`Blocks::first_over`].
+    pub fn first_over(&self, instance: Instance) -> Option<Instance> {
+        self.blocks.first_over(instance)
+    }
+
+    /// See [`Blocks::most_between`].
+    pub fn most_between(&self, before: Instance, until: Instance) -> i64 {
+        self.blocks.most_between(before, until)
     }
 
     pub fn op(&self, instance: Instance) -> OpId {
         self.op_of[instance as usize] as usize
     }
 
-    pub fn position(&self, instance: Instance) -> usize {
-        self.position[instance as usize] as usize
-    }
-
-    pub fn at(&self, position: usize) -> Instance {
-        self.order[position]
-    }
-
     pub fn instances(&self, op: OpId) -> &[Instance] {
         &self.instances[op]
     }
 
-    /// The instance of `value` that a step at `position` would read, and its uses around that position; `None` where
-    /// it has not been computed before.
-    pub fn span(&self, value: ValueId, position: usize) -> Option<Span> {
+    /// The instance that `number` stands for, of numbers below [`numbers`](Self::numbers); `None` for most others.
+    pub fn numbered(&self, number: usize) -> Option<Instance> {
+        let instance = number as Instance + 2;
+        (self.op_of[instance as usize] != NO_OP).then_some(instance)
+    }
+
+    pub fn numbers(&self) -> usize {
+        self.op_of.len() - 2
+    }
+
+    /// The instance of `value` that a step just before `at` would read, and its uses around that position; `None`
+    /// where it has not been computed before.
+    pub fn span(&self, value: ValueId, at: Instance) -> Option<Span> {
+        self.span_from(value, self.label(at))
+    }
+
+    /// As [`span`](Self::span), seen from just behind `at`.
+    pub fn span_behind(&self, value: ValueId, at: Instance) -> Option<Span> {
+        self.span_from(value, self.label(at) + 1)
+    }
+
+    fn span_from(&self, value: ValueId, here: u64) -> Option<Span> {
         let graph = self.problem.graph;
-        let (start, end) = match graph.producer(value) {
-            None => (-1, usize::MAX),
-            Some(op) => {
-                let (mut start, mut end) = (-1isize, usize::MAX);
-                for &instance in &self.instances[op] {
-                    let at = self.position(instance);
-                    if at < position {
-                        start = at as isize;
-                    } else {
-                        end = at;
-                        break;
-                    }
+        let (mut start, mut end) = (START, u64::MAX);
+        let mut is_last = true;
+        if let Some(op) = graph.producer(value) {
+            for &instance in &self.instances[op] {
+                let label = self.label(instance);
+                if label < here {
+                    start = instance;
+                } else {
+                    (end, is_last) = (label, false);
+                    break;
                 }
-                if start < 0 {
-                    return None;
-                }
-                (start, end)
             }
-        };
-        let mut span = Span { start, before: start, next: None, last: None };
+            if start == START {
+                return None;
+            }
+        }
+        let from = self.label(start);
+        let (mut before, mut next, mut last) = ((from, start), (u64::MAX, END), (0, START));
         for &user in graph.consumers(value) {
             for &instance in &self.instances[user] {
-                let at = self.position(instance);
-                if at as isize <= start || at >= end {
+                let label = self.label(instance);
+                if label <= from || label >= end {
                     continue;
                 }
-                if at < position {
-                    span.before = span.before.max(at as isize);
+                if label < here {
+                    before = before.max((label, instance));
                 } else {
-                    span.next = Some(span.next.map_or(at, |next| next.min(at)));
-                    span.last = Some(span.last.map_or(at, |last| last.max(at)));
+                    next = next.min((label, instance));
+                    last = last.max((label, instance));
                 }
             }
         }
-        if end == usize::MAX && graph.is_result(value) {
-            // The end of the program is a use one position behind the last.
-            span.next = span.next.or(Some(self.order.len()));
-            span.last = Some(self.order.len());
+        let mut span = Span {
+            start,
+            before: before.1,
+            next: (next.1 != END).then_some(next.1),
+            last: (last.1 != START).then_some(last.1),
+        };
+        if is_last && graph.is_result(value) {
+            span.next = span.next.or(Some(END));
+            span.last = Some(END);
         }
         Some(span)
     }
 
-    fn add(&mut self, from: isize, to: isize, bytes: i64) {
-        if bytes == 0 || from > to {
-            return;
+    /// Memory just before `target`, between computations.
+    fn between(&self, target: Instance) -> i64 {
+        if target == END {
+            let results = self.problem.graph.results();
+            return self.problem.constant + results.iter().map(|&v| self.problem.bytes[v]).sum::<i64>();
         }
-        let budget = self.problem.budget;
-        let mut change = 0;
-        for memory in &mut self.memory[from.max(0) as usize..=to as usize] {
-            let new = *memory + bytes;
-            change += (new - budget).max(0) - (*memory - budget).max(0);
-            *memory = new;
-        }
-        self.over += change;
+        let op = self.op(target);
+        self.blocks.memory(target) - self.problem.scratch[op] - self.problem.outputs[op]
     }
 
-    /// Memory between `position - 1` and `position`.
-    fn between(&self, position: usize) -> i64 {
-        match self.order.get(position) {
-            Some(&instance) => {
-                let op = self.op(instance);
-                self.memory[position] - self.problem.scratch[op] - self.problem.outputs[op]
-            }
-            None => {
-                let results = self.problem.graph.results();
-                self.problem.constant + results.iter().map(|&v| self.problem.bytes[v]).sum::<i64>()
-            }
-        }
-    }
-
-    /// Inserts an instance of `op` before `position` (the length: at the end). Every input must have been computed before, and `op` itself.
-    pub fn insert(&mut self, op: OpId, position: usize) -> Instance {
-        let instance = self.insert_silently(op, position);
+    /// Inserts an instance of `op` before `target`. Every input must have been computed before, and `op` itself.
+    pub fn insert(&mut self, op: OpId, target: Instance) -> Instance {
+        let instance = self.insert_silently(op, target);
         self.log.push(Change::Inserted(instance));
         instance
     }
 
-    fn insert_silently(&mut self, op: OpId, position: usize) -> Instance {
+    fn insert_silently(&mut self, op: OpId, target: Instance) -> Instance {
         let graph = self.problem.graph;
         let node = &graph.ops()[op];
-        let mut through = self.between(position);
+        let mut through = self.between(target);
         for &value in &node.outputs {
             let bytes = self.problem.bytes[value];
-            if let Some(span) = self.span(value, position).filter(|span| span.last.is_some()) {
-                self.add(span.before + 1, position as isize - 1, -bytes);
+            if let Some(span) = self.span(value, target).filter(|span| span.last.is_some()) {
+                self.blocks.add(span.before, target, -bytes);
                 through -= bytes;
             }
         }
         for &value in &node.inputs {
             let bytes = self.problem.bytes[value];
-            if let Some(span) = self.span(value, position).filter(|span| span.last.is_none()) {
-                self.add(span.before + 1, position as isize - 1, bytes);
+            if let Some(span) = self.span(value, target).filter(|span| span.last.is_none()) {
+                self.blocks.add(span.before, target, bytes);
                 through += bytes;
             }
         }
         let memory = through + self.problem.outputs[op] + self.problem.scratch[op];
-        self.over += (memory - self.problem.budget).max(0);
         self.cost += node.cost;
         let instance = self.vacant.pop().unwrap_or_else(|| {
             self.op_of.push(0);
-            self.position.push(0);
+            self.blocks.grow();
             self.repeat_place.push(u32::MAX);
             self.op_of.len() as u32 - 1
         });
         self.op_of[instance as usize] = op as u32;
-        self.memory.insert(position, memory);
-        self.order.insert(position, instance);
-        self.position[instance as usize] = position as u32;
-        for &later in &self.order[position + 1..] {
-            self.position[later as usize] += 1;
-        }
-        let place = self.instances[op].iter().position(|&i| self.position(i) > position);
+        self.blocks.put(instance, target, memory);
+        let label = self.label(instance);
+        let place = self.instances[op].iter().position(|&i| self.label(i) > label);
         let place = place.unwrap_or(self.instances[op].len());
         self.instances[op].insert(place, instance);
         self.repeat_place[instance as usize] = self.repeats.len() as u32;
@@ -313,33 +323,29 @@ impl<'p, 'g> State<'p, 'g> {
 
     /// Removes an instance that is not the first of its op; its users read the one before.
     pub fn remove(&mut self, instance: Instance) {
-        let change = Change::Removed(self.op(instance), self.position(instance));
+        let change = Change::Removed(self.op(instance), self.blocks.after(instance));
         self.remove_silently(instance);
         self.log.push(change);
     }
 
     fn remove_silently(&mut self, instance: Instance) {
         let graph = self.problem.graph;
-        let (op, position) = (self.op(instance), self.position(instance));
+        let op = self.op(instance);
         let node = &graph.ops()[op];
         for &value in &node.outputs {
-            let used = self.span(value, position + 1).is_some_and(|span| span.last.is_some());
-            if used && let Some(earlier) = self.span(value, position) {
-                self.add(earlier.before + 1, position as isize - 1, self.problem.bytes[value]);
+            let used = self.span_behind(value, instance).is_some_and(|span| span.last.is_some());
+            if used && let Some(earlier) = self.span(value, instance) {
+                self.blocks.add(earlier.before, instance, self.problem.bytes[value]);
             }
         }
         for &value in &node.inputs {
-            if let Some(span) = self.span(value, position).filter(|span| span.last == Some(position)) {
-                self.add(span.before + 1, position as isize - 1, -self.problem.bytes[value]);
+            if let Some(span) = self.span(value, instance).filter(|span| span.last == Some(instance)) {
+                self.blocks.add(span.before, instance, -self.problem.bytes[value]);
             }
         }
-        self.over -= (self.memory[position] - self.problem.budget).max(0);
         self.cost -= node.cost;
-        self.memory.remove(position);
-        self.order.remove(position);
-        for &later in &self.order[position..] {
-            self.position[later as usize] -= 1;
-        }
+        self.blocks.take(instance);
+        self.op_of[instance as usize] = NO_OP;
         self.instances[op].retain(|&i| i != instance);
         let place = self.repeat_place[instance as usize] as usize;
         self.repeats.swap_remove(place);
@@ -356,14 +362,14 @@ impl<'p, 'g> State<'p, 'g> {
 
     /// Whether any output of `instance` is used before it is computed again.
     pub fn is_used(&self, instance: Instance) -> bool {
-        let position = self.position(instance);
         let outputs = &self.problem.graph.ops()[self.op(instance)].outputs;
-        outputs.iter().any(|&v| self.span(v, position + 1).is_some_and(|span| span.last.is_some()))
+        outputs.iter().any(|&v| self.span_behind(v, instance).is_some_and(|span| span.last.is_some()))
     }
 
     /// Forgets what could be undone.
     pub fn commit(&mut self) {
         self.log.clear();
+        self.blocks.compact();
     }
 
     /// How many changes are not committed.
@@ -376,9 +382,9 @@ impl<'p, 'g> State<'p, 'g> {
         while let Some(change) = self.log.pop() {
             match change {
                 Change::Inserted(instance) => self.remove_silently(instance),
-                Change::Removed(op, position) => {
+                Change::Removed(op, target) => {
                     // `vacant` is a stack and changes are undone in reverse, so the same number comes back.
-                    self.insert_silently(op, position);
+                    self.insert_silently(op, target);
                 }
             }
         }
