@@ -1,7 +1,8 @@
 //! Tables of how `search` does, in Markdown.
 //!
 //! `cargo run --release -p burn-remat-plan --example search_tables -- known FOLDER [SECONDS]`: graphs with known results;
-//! `.. -- generated [SECONDS]`: six networks at six budgets; `.. -- large [SECONDS]`: thousands of ops;
+//! `.. -- generated [SECONDS] [NETWORK]`: six networks at six
+//! budgets, beside the cheapest plan of all other planners that take no solver; `.. -- large [SECONDS]`: thousands of ops;
 //! `.. -- ablation FOLDER [MOVES]`: what each part contributes, at equal numbers of moves.
 
 use std::error::Error;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use burn_remat_plan::generate::{Options, by_name};
 use burn_remat_plan::planners::search::{Part, Search};
+use burn_remat_plan::registry::planner;
 use burn_remat_plan::sequence::plan_of;
 use burn_remat_plan::{Graph, Outcome, Request, minimum, simulate, solve};
 
@@ -66,19 +68,37 @@ fn store_all(graph: &Graph) -> (u64, f64) {
     (timeline.peak_bytes, timeline.makespan)
 }
 
-fn generated(seconds: f64) -> Result<()> {
-    println!("| graph | ops | budget, % of store-all | overhead | gap to bound |");
-    println!("| --- | ---: | ---: | ---: | ---: |");
+/// Planners without a solver of their own, to be compared with.
+const OTHERS: [&str; 8] =
+    ["online", "chen-sqrt", "chen-greedy", "ap-greedy", "linear-greedy", "revolve", "chain-dp", "linear-sqrt"];
+
+/// The cheapest plan of the other planners, with the name of its planner.
+fn best_of_others(graph: &Graph, budget: u64, seconds: f64) -> Option<(f64, &'static str)> {
+    let mut request = Request::new(budget);
+    request.time_limit = Duration::from_secs_f64(seconds);
+    let cost = |name: &str| Some(solve(&*planner(name)?, graph, &request).ok()?.checked?.makespan());
+    OTHERS.into_iter().filter_map(|name| Some((cost(name)?, name))).min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+fn generated(seconds: f64, only: Option<&str>) -> Result<()> {
+    println!("| graph | ops | budget, % of store-all | overhead | gap to bound | cheapest other plan |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: |");
     for name in ["vgg16", "vgg19", "unet416x608", "mobilenet", "resnet50", "densenet161"] {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
         let graph = by_name(name, &Options { batch: 32, ..Options::default() })?;
         let (peak, makespan) = store_all(&graph);
         let least = minimum(&graph);
         for step in 0..6 {
-            let budget = least.achieved + (peak - least.achieved) / 5 * step;
+            let budget = if step == 5 { peak } else { least.achieved + (peak - least.achieved) / 5 * step };
             let outcome = run(Search::default(), &graph, budget, seconds)?;
             let part = 100.0 * budget as f64 / peak as f64;
-            let overhead = 100.0 * (outcome.makespan / makespan - 1.0);
-            println!("| {name} | {} | {part:.1} | {overhead:.2}% | {:.2}% |", graph.ops().len(), gap(&outcome));
+            let overhead = |cost: f64| 100.0 * (cost / makespan - 1.0);
+            let other = best_of_others(&graph, budget, seconds)
+                .map_or("none".to_owned(), |(cost, name)| format!("{:.2}% ({name})", overhead(cost)));
+            let (found, gap) = (overhead(outcome.makespan), gap(&outcome));
+            println!("| {name} | {} | {part:.1} | {found:.2}% | {gap:.2}% | {other} |", graph.ops().len());
         }
     }
     Ok(())
@@ -116,6 +136,7 @@ fn ablation(folder: &str, moves: u64) -> Result<()> {
         ("without swaps", search.without(Part::Swaps)),
         ("without shifts", search.without(Part::Shifts)),
         ("without merges", search.without(Part::Merges)),
+        ("without the ladder of temperatures", search.without(Part::Ladder)),
     ];
     println!("| variant | {} |", KNOWN.join(" | "));
     println!("| --- | ---: | ---: | ---: | ---: |");
@@ -140,7 +161,7 @@ fn main() -> Result<()> {
     let usage = "usage: search_tables known|generated|large|ablation [FOLDER] [SECONDS or MOVES]";
     match arguments.first().map(String::as_str) {
         Some("known") => known(arguments.get(1).ok_or(usage)?, number(2, 10.0)?),
-        Some("generated") => generated(number(1, 10.0)?),
+        Some("generated") => generated(number(1, 10.0)?, arguments.get(2).map(String::as_str)),
         Some("large") => large(number(1, 10.0)?),
         Some("ablation") => ablation(arguments.get(1).ok_or(usage)?, number(2, 300_000.0)? as u64),
         _ => Err(usage.into()),

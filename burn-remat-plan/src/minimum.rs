@@ -125,6 +125,18 @@ fn together(graph: &Graph, op: OpId) -> Vec<ValueId> {
 }
 
 pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
+    let (mut most, mut blocking) = (0, 0);
+    for (id, need) in needs(graph).into_iter().enumerate() {
+        if need > most {
+            (most, blocking) = (need, id);
+        }
+    }
+    let start = graph.constant_bytes() + graph.inputs().map(|v| graph.bytes(v)).sum::<u64>();
+    (most.max(start), blocking)
+}
+
+/// The bytes that are resident in every schedule while each op runs for the first time.
+pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
     let last = last_certain_uses(graph);
     let end = graph.ops().len();
     // Bytes of the roots that are needed after each op, found by sweeping with the ops at which they stop counting.
@@ -136,7 +148,7 @@ pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
             leaving[at] += graph.bytes(value);
         }
     }
-    let (mut most, mut blocking) = (0, 0);
+    let mut needs = Vec::with_capacity(end);
     for id in 0..end {
         // Roots whose last use is this very op stop counting here and come back among its inputs.
         held -= leaving[id];
@@ -144,13 +156,11 @@ pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
         let inputs = certain_inputs(graph, id)
             .into_iter()
             .filter(|&v| !(is_root(graph, v) && last[v].is_some_and(|last| last > id)));
-        let need = held
-            + inputs.map(|v| graph.bytes(v)).sum::<u64>()
-            + graph.bytes_of(&op.outputs)
-            + certain_scratch(graph, id);
-        if need > most {
-            (most, blocking) = (need, id);
-        }
+        needs.push(
+            held + inputs.map(|v| graph.bytes(v)).sum::<u64>()
+                + graph.bytes_of(&op.outputs)
+                + certain_scratch(graph, id),
+        );
         if !op.recomputable {
             for &value in &op.outputs {
                 if let Some(at) = last[value].filter(|&at| at > id) {
@@ -160,8 +170,7 @@ pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
             }
         }
     }
-    let start = graph.constant_bytes() + graph.inputs().map(|v| graph.bytes(v)).sum::<u64>();
-    (most.max(start), blocking)
+    needs
 }
 
 /// Bisects with the exact search, as far as it goes: it closes the question on small graphs.

@@ -19,7 +19,8 @@
 //!
 //! *Levels.* One moment makes a small program that converges at once and is often tight already: a knapsack of values
 //! with the closure of what each missing one costs. More moments make a tighter program that converges slowly. The
-//! bound tries single moments, most crowded first, then 2, 3, 5, .. spread over the crowded part, until time is up.
+//! bound tries single moments, the most crowded and those whose op itself leaves least room, then 2, 3, 5, .. spread
+//! over the crowded part, until time is up.
 //!
 //! An op with alternatives counts with its least cost, and with the inputs and scratch that all its forms share.
 //!
@@ -31,6 +32,7 @@ mod relax;
 use std::time::{Duration, Instant};
 
 use crate::graph::{Graph, OpId};
+use crate::minimum::needs;
 use pdhg::Solver;
 use relax::Relaxation;
 
@@ -144,13 +146,35 @@ fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     let excess = |op: OpId| crowded.iter().find(|&&(at, _)| at == op).map_or(0, |&(_, excess)| excess);
     singles.sort_by_key(|&op| (std::cmp::Reverse(excess(op)), op));
     let mut levels: Vec<Vec<OpId>> = relax::spread(&crowded, 1).into_iter().map(|op| vec![op]).collect();
+    let tight = tight_moments(graph, budget, &crowded);
+    levels.extend(tight.iter().map(|&op| vec![op]));
     levels.extend(singles.into_iter().map(|op| vec![op]));
+    if !tight.is_empty() {
+        let mut both: Vec<OpId> = tight.into_iter().chain(relax::spread(&crowded, 2)).collect();
+        both.sort_unstable();
+        both.dedup();
+        levels.push(both);
+    }
     for count in [2, 3, 5, 9, 27, 81] {
         levels.push(relax::spread(&crowded, count));
     }
     levels.dedup();
     levels
 }
+
+/// The crowded moments whose op leaves least room for anything else, at most a tenth of the budget: near the smallest
+/// feasible budget they tell more than those at which most would be resident. Of ops with equal room, the latest.
+fn tight_moments(graph: &Graph, budget: u64, crowded: &[(OpId, u64)]) -> Vec<OpId> {
+    let needs = needs(graph);
+    let room = |op: OpId| budget.saturating_sub(needs[op]);
+    let mut tight: Vec<OpId> = crowded.iter().map(|&(op, _)| op).filter(|&op| room(op) <= budget / 10).collect();
+    tight.sort_by_key(|&op| (room(op), std::cmp::Reverse(op)));
+    tight.truncate(TIGHT);
+    tight
+}
+
+/// How many tight moments are tried.
+const TIGHT: usize = 3;
 
 /// How many moments are tried alone.
 const SINGLES: usize = 6;

@@ -9,7 +9,7 @@
 //!   before its next use. Ingredients that are gone are kept longer where memory allows, else computed too, and their
 //!   own later repeats are often dropped, since the new one serves their users;
 //! - *keep*: a repeat is removed, and with it every repeat that only it used;
-//! - *swap*: keep one, evict another;
+//! - *swap*: keep one, evict another, now and then two of either;
 //! - *shift*: a repeat moves to another position between its ingredients and its first use.
 //!
 //! A move is applied to the [`State`] and taken back when it is refused.
@@ -166,14 +166,14 @@ impl<'p, 'g> Walk<'p, 'g> {
             match kind {
                 0..50 => self.evict(),
                 50..70 => self.keep(),
-                70..85 => self.keep() && self.evict(),
+                70..85 => self.swap(),
                 _ => self.shift(),
             }
         } else {
             match kind {
                 0..25 => self.evict(),
                 25..50 => self.keep(),
-                50..85 => self.keep() && self.evict(),
+                50..85 => self.swap(),
                 _ => self.shift(),
             }
         };
@@ -274,6 +274,14 @@ impl<'p, 'g> Walk<'p, 'g> {
         {
             self.discard(next);
         }
+    }
+
+    /// Keeps a value and evicts another; now and then two for one, or one for two, as it takes to fill what is left.
+    fn swap(&mut self) -> bool {
+        if !self.keep() || self.random.chance(0.15) && !self.keep() {
+            return false;
+        }
+        self.evict() && (!self.random.chance(0.15) || self.evict())
     }
 
     fn keep(&mut self) -> bool {

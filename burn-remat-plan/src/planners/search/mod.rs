@@ -4,8 +4,8 @@
 //! 1. *Trivial cases.* Where the store-all schedule fits, it is the answer; a budget below the certified half of
 //!    [`minimum`](mod@crate::minimum) has none.
 //! 2. *Small graphs* are solved exactly (`exact.rs`): Dijkstra over resident sets, to 60,000 states and 64 values.
-//! 3. *Starts.* A constructive pass (`construct.rs`) runs the program once and evicts by cost, size and next use: it
-//!    gives a plan that fits. The relaxation behind [`lower_bound`](mod@crate::lower_bound), for the single most telling
+//! 3. *Starts.* Constructive passes (`construct.rs`) run the program once and evict by cost, size and next use: they
+//!    and the quick planners (`online`, the greedy ones, `chain-dp`) give a plan that fits. The relaxation behind [`lower_bound`](mod@crate::lower_bound), for the single most telling
 //!    moment, says which values to keep there: following it (`seeds.rs`) gives an order that is nearly optimal and may
 //!    be a little over the budget.
 //! 4. *Walks* (`anneal.rs`) from both, on every thread, at several temperatures that trade places (parallel tempering,
@@ -111,7 +111,7 @@ impl Search {
             None => Effort { time_limit: clock.left().min(limit.mul_f64(share)), ..Effort::time(limit) },
             Some(_) => Effort { iterations: 1000, ..Effort::time(clock.left()) },
         };
-        let feasible = seeds::feasible(graph, request.budget, start + limit.mul_f64(0.1));
+        let feasible = seeds::feasible(graph, request, start + limit.mul_f64(0.1));
         let (bound, hints) = hints(graph, request.budget, effort(0.1));
         let mut starts: Vec<Vec<OpId>> =
             hints.iter().take(usize::from(!self.without_hints)).map(|hint| seeds::follow(graph, hint)).collect();

@@ -6,7 +6,10 @@ use super::construct::{Policy, construct};
 use crate::graph::{Graph, OpId};
 use crate::lower_bound::Hint;
 use crate::minimum::minimum;
-use crate::sequence::order_of;
+use crate::planner::Request;
+use crate::registry::planner;
+use crate::sequence::{order_of, plan_of};
+use crate::simulate::simulate;
 
 /// An order that keeps at the moment of `hint` what it says, and recomputes the rest when it is needed.
 pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<OpId> {
@@ -43,21 +46,40 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<OpId> {
     order
 }
 
-/// An order that fits in the budget, the cheapest of several constructive passes; failing those, the plan of
-/// [`minimum`]. After `deadline` no further pass is made.
-pub(super) fn feasible(graph: &Graph, budget: u64, deadline: Instant) -> Option<Vec<OpId>> {
+/// Planners that are quick where they apply.
+const QUICK: [&str; 4] = ["online", "ap-greedy", "linear-greedy", "chain-dp"];
+/// Up to so many ops they are asked.
+const MOST_QUICK_OPS: usize = 2000;
+/// Up to so many ops `chain-dp` is quick too.
+const MOST_CHAIN_OPS: usize = 300;
+
+/// An order that fits in the budget: the cheapest of several constructive passes and of the quick planners' plans;
+/// failing those, the plan of [`minimum`]. After `deadline` no further attempt is made.
+pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
+    let budget = request.budget;
     let step_limit = 40 * graph.ops().len() + 20_000;
     let mut best: Option<(f64, Vec<OpId>)> = None;
-    for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
-        if let Some(order) = construct(graph, budget, Policy { cost, distance, step_limit }) {
-            let total = order.iter().map(|&op| graph.ops()[op].cost).sum();
-            if best.as_ref().is_none_or(|&(least, _)| total < least) {
-                best = Some((total, order));
-            }
+    let mut offer = |order: Vec<OpId>| {
+        let total = order.iter().map(|&op| graph.ops()[op].cost).sum();
+        if best.as_ref().is_none_or(|&(least, _)| total < least) {
+            best = Some((total, order));
         }
-        if Instant::now() > deadline {
+    };
+    let left = || deadline.saturating_duration_since(Instant::now());
+    for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
+        construct(graph, budget, Policy { cost, distance, step_limit }).map(&mut offer);
+        if left().is_zero() {
             break;
         }
+    }
+    for name in QUICK {
+        let many = graph.ops().len() > if name == "chain-dp" { MOST_CHAIN_OPS } else { MOST_QUICK_OPS };
+        let Some(planner) = planner(name).filter(|_| !many && !left().is_zero()) else { continue };
+        let request = Request { time_limit: left(), progress: None, ..request.clone() };
+        let order = planner.solve(graph, &request).ok().and_then(|outcome| outcome.plan).map(|plan| order_of(&plan));
+        // Without its alternatives a plan may need more.
+        let fits = |order: &Vec<OpId>| simulate(graph, &plan_of(graph, order)).peak_bytes <= budget;
+        order.filter(fits).map(&mut offer);
     }
     let least = || Some(minimum(graph)).filter(|least| least.achieved <= budget).map(|least| order_of(&least.plan));
     best.map(|(_, order)| order).or_else(least)
