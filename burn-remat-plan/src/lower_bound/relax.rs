@@ -76,7 +76,7 @@ impl Relaxation {
             again: Vec::new(),
         };
         for at in 0..moments.len() {
-            builder.columns(at);
+            builder.columns(at, budget);
         }
         for at in 0..moments.len() {
             builder.memory(at, budget);
@@ -106,7 +106,7 @@ impl Builder<'_> {
     }
 
     /// Creates the variables of a moment and of the interval behind it.
-    fn columns(&mut self, at: usize) {
+    fn columns(&mut self, at: usize, budget: u64) {
         let moment = self.moments[at];
         let ops = self.graph.ops();
         // Values that the first computations from the moment on may profit from.
@@ -132,24 +132,37 @@ impl Builder<'_> {
             }
         }
         let mut keep = vec![NONE; useful.len()];
-        for value in 0..useful.len() {
-            if !useful[value] || !self.produced_before(value, moment) {
-                continue;
-            }
+        let mut room = budget as f64 - self.bytes_of_op(moment);
+        let possible: Vec<ValueId> =
+            (0..useful.len()).filter(|&value| useful[value] && self.produced_before(value, moment)).collect();
+        for &value in &possible {
             let root = self.graph.producer(value).is_none_or(|op| !ops[op].recomputable);
             let certain = self.graph.bytes(value) == 0
                 || root && direct[value]
                 || self.inputs[moment].binary_search(&value).is_ok();
-            keep[value] = if certain { FIXED } else { self.program.column(0.0) };
+            if certain {
+                keep[value] = FIXED;
+                room -= self.graph.bytes(value) as f64;
+            }
+        }
+        // What does not fit by itself beside these is never kept; a row of the program would say so only in the limit.
+        for value in possible {
+            if keep[value] == NONE && self.graph.bytes(value) as f64 <= room {
+                keep[value] = self.program.column(0.0);
+            }
         }
         self.keep.push(keep);
         self.again.push(again);
     }
 
+    /// What is resident at a moment beside the values that are kept.
+    fn bytes_of_op(&self, moment: OpId) -> f64 {
+        let op = &self.graph.ops()[moment];
+        self.graph.constant_bytes() as f64 + self.graph.bytes_of(&op.outputs) as f64 + least_scratch(op) as f64
+    }
+
     fn memory(&mut self, at: usize, budget: u64) {
-        let op = &self.graph.ops()[self.moments[at]];
-        let mut held =
-            self.graph.constant_bytes() as f64 + self.graph.bytes_of(&op.outputs) as f64 + least_scratch(op) as f64;
+        let mut held = self.bytes_of_op(self.moments[at]);
         let mut row = Row::default();
         for (value, &keep) in self.keep[at].iter().enumerate() {
             match keep {
