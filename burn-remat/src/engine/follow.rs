@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::table::TensorKey;
-use super::tracing::{EXTERNAL, origin};
+use super::tracing::{ARRIVED, EXTERNAL, origin};
 use super::{Engine, Failure};
 use crate::backend::RematBackend;
 use crate::planning::{Action, Place, Schedule};
@@ -70,7 +70,7 @@ impl<B: RematBackend> Engine<B> {
         let schedule = follow.schedule.clone();
         for (&input, &place) in inputs.iter().zip(&schedule.trace.ops[at].reads) {
             let tensor = &mut self.tensors[input];
-            if tensor.step != self.step_number {
+            if tensor.step != self.step_number || tensor.place == ARRIVED {
                 (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, EXTERNAL);
             }
             let Some(follow) = &mut self.follow else { break };

@@ -146,6 +146,8 @@ pub(crate) struct Engine<B: RematBackend> {
     step_number: u32,
     /// Operations begun in this step.
     position: u32,
+    /// Whether an operation of the program is being served: what dies then dies with it, else before the next one.
+    executing: bool,
     /// The trace of this step, where one is written.
     tracer: Option<Tracer>,
     /// The plan of this step, where one is followed.
@@ -178,6 +180,7 @@ impl<B: RematBackend> Engine<B> {
             config,
             step_number: 0,
             position: 0,
+            executing: false,
             tracer: None,
             follow: None,
             plans,
@@ -244,18 +247,19 @@ impl<B: RematBackend> Engine<B> {
         }
         let begins = |key: &TensorKey| {
             let updated = self.tensors[*key].updated;
-            updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated, self.recorded_bytes)
+            updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated)
         };
         if inputs.iter().any(begins) {
             self.end_step(self.clock);
         }
         self.position += 1;
+        self.executing = true;
         let watched = self.tracer.is_some() || self.follow.is_some();
         let signature = if watched { self.signature(kind, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
         let done = self.prepare(&op, produced, &inputs, &consumed, signature).and_then(|()| {
             let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
-            let updates = !recordable && self.is_update(&consumed, &outs);
+            let updates = !recordable && self.is_update(&dying, &outs);
             let kept = recordable.then(|| self.boxed(&op));
             let views = is_view(&op);
             let traced = self.trace_inputs(&inputs);
@@ -303,6 +307,7 @@ impl<B: RematBackend> Engine<B> {
         for &input in &dying {
             self.kill(input);
         }
+        self.executing = false;
         for &input in &inputs {
             self.unpin(input);
         }
@@ -558,7 +563,9 @@ impl<B: RematBackend> Engine<B> {
         for &input in inputs {
             let tensor = &mut self.tensors[input];
             tensor.dependents.push(recipe);
-            tensor.read = true;
+            if !std::mem::replace(&mut tensor.read, true) && tensor.recipe.is_none() {
+                self.detector.root_read();
+            }
         }
         for &output in outputs {
             let tensor = &mut self.tensors[output];
@@ -682,7 +689,7 @@ impl<B: RematBackend> Engine<B> {
         if let Some(trace) = trace {
             self.plans.observe(trace, self.budget);
         }
-        self.plans.poll();
+        self.plans.poll(self.budget, self.overrun);
         if self.budget.is_some() && self.stats.evictions != self.evictions_seen {
             self.plans.unsettle();
         }

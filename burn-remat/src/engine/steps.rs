@@ -22,6 +22,9 @@ pub(super) struct StepDetector {
     source: Source,
     /// Clock of the last boundary.
     boundary: u64,
+    /// Roots that recorded operations have read, and updates, for the first step's sake.
+    roots_read: u64,
+    updates: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +53,7 @@ impl StepDetector {
 
     /// A parameter was updated.
     pub fn update(&mut self) {
+        self.updates += 1;
         self.source = self.source.max(Source::Updates);
     }
 
@@ -59,13 +63,19 @@ impl StepDetector {
         self.boundary == 0 || clock < self.boundary
     }
 
-    /// Whether reading a tensor that was an update at `clock` begins a step, with `bytes` held by computed live tensors.
+    /// Whether reading a tensor that was an update at `clock` begins a step.
     ///
-    /// In the first step, where a dropout mask consumed in backward looks like a parameter, the bytes must have fallen.
-    pub fn begins_step(&self, clock: u64, bytes: u64) -> bool {
+    /// In the first step a dropout mask consumed in backward looks like a parameter: there, a third of the roots that were
+    /// read must have been updated.
+    pub fn begins_step(&self, clock: u64) -> bool {
         self.source == Source::Updates
             && clock > self.boundary
-            && (self.boundary > 0 || bytes as f64 <= self.peak as f64 * FRACTION)
+            && (self.boundary > 0 || 3 * self.updates >= self.roots_read)
+    }
+
+    /// A recorded operation reads a root for the first time.
+    pub fn root_read(&mut self) {
+        self.roots_read += 1;
     }
 
     /// A step has begun at `clock`.
@@ -75,10 +85,10 @@ impl StepDetector {
 
     /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
-        self.peak = self.peak.max(bytes);
         if self.source != Source::Valleys {
             return None;
         }
+        self.peak = self.peak.max(bytes);
         let threshold = (self.peak as f64 * FRACTION) as u64;
         match &mut self.valley {
             Some(valley) if bytes > valley.bytes.saturating_add(threshold) => {
@@ -156,12 +166,12 @@ mod tests {
         let mut detector = StepDetector::default();
         detector.update();
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
-        assert!(detector.begins_step(5, 0));
+        assert!(detector.begins_step(5));
         detector.set_boundary(6);
-        assert!(!detector.begins_step(5, 0) && detector.begins_step(7, 0));
+        assert!(!detector.begins_step(5) && detector.begins_step(7));
         assert!(detector.mark());
         assert!(!detector.mark());
         detector.update();
-        assert!(!detector.begins_step(7, 0));
+        assert!(!detector.begins_step(7));
     }
 }

@@ -16,6 +16,9 @@ const LONGEST: usize = 100_000;
 /// [`Tensor::origin`](super::table::Tensor) of a tensor that no operation of its step made.
 pub(super) const EXTERNAL: u32 = u32::MAX;
 
+/// Place of a tensor that came from the host while a plan was followed, until an operation reads it.
+pub(super) const ARRIVED: Place = Place::MAX;
+
 /// The origin of output `k` of the operation at `position`.
 pub(super) fn origin(position: Position, k: usize) -> u32 {
     (position << 8) | (k as u32).min(0xff)
@@ -40,6 +43,10 @@ impl Tracer {
     pub fn finish(mut self, names: &FxHashMap<u64, String>) -> Trace {
         let named = self.trace.ops.iter().filter_map(|op| Some((op.kind, names.get(&op.kind)?.clone())));
         self.trace.names = named.collect();
+        let last = self.trace.ops.len().saturating_sub(1) as Position;
+        for died in self.trace.storages.iter_mut().filter_map(|storage| storage.died.as_mut()) {
+            *died = last.min(*died);
+        }
         self.trace.keep_lasting_updates();
         self.trace
     }
@@ -184,7 +191,7 @@ impl<B: RematBackend> Engine<B> {
         if self.tracer.is_none() {
             return;
         }
-        let position = self.last_position();
+        let position = if self.executing { self.last_position() } else { self.position };
         let place = self.place_of(key);
         if let (Some(tracer), Some(place)) = (self.tracer.as_mut(), place) {
             tracer.lose(place, position);
@@ -194,8 +201,12 @@ impl<B: RematBackend> Engine<B> {
     /// Writes down a tensor that came from the host, or another name of one that was there.
     pub(super) fn trace_arrival(&mut self, key: TensorKey, source: Option<TensorKey>) {
         let source = source.and_then(|source| self.place_of(source));
-        let Some(tracer) = self.tracer.as_mut() else { return };
         let bytes = self.tensors[key].bytes;
+        let Some(tracer) = self.tracer.as_mut() else {
+            let tensor = &mut self.tensors[key];
+            (tensor.step, tensor.place, tensor.origin) = (self.step_number, ARRIVED, EXTERNAL);
+            return;
+        };
         let place = source.unwrap_or_else(|| {
             let about = TracedStorage {
                 bytes,
@@ -234,7 +245,17 @@ impl<B: RematBackend> Engine<B> {
         tracer.trace.reads.extend(trace.reads.iter().filter(seen));
         tracer.owners = vec![0; first_unseen];
         for (_, tensor) in &mut self.tensors {
-            if tensor.step == self.step_number && (tensor.place as usize) < first_unseen {
+            if tensor.step == self.step_number && tensor.place == ARRIVED {
+                let about = TracedStorage {
+                    bytes: tensor.bytes,
+                    made_by: None,
+                    uploaded: true,
+                    appeared: position,
+                    died: None,
+                    reuses: None,
+                };
+                tensor.place = tracer.add(about, u32::from(tensor.alive));
+            } else if tensor.step == self.step_number && (tensor.place as usize) < first_unseen {
                 if tensor.alive {
                     tracer.owners[tensor.place as usize] += 1;
                 }
@@ -247,6 +268,10 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         for (storage, owners) in tracer.trace.storages.iter_mut().zip(&tracer.owners) {
+            if storage.uploaded && *owners == 0 && storage.died.is_none_or(|died| died >= position) {
+                // It arrived unseen: it is among those above.
+                storage.bytes = 0;
+            }
             if *owners > 0 {
                 storage.died = None;
             } else {

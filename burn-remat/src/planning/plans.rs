@@ -242,11 +242,10 @@ impl Plans {
         self.schedules.iter().rev().find(fits).map(|(schedule, _)| schedule.clone())
     }
 
-    /// Whether the coming step need not be traced: steps like the last have been seen often enough and planning them is
-    /// of no use.
+    /// Whether the coming step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
     pub fn is_settled(&self) -> bool {
-        let last = self.last.and_then(|last| self.observed.iter().find(|known| known.signature == last));
-        !self.is_on() || last.is_some_and(|known| known.settled && known.seen > SEEN)
+        let settled = |known: &Observed| known.settled && known.seen > SEEN;
+        !self.is_on() || (self.schedules.is_empty() && !self.observed.is_empty() && self.observed.iter().all(settled))
     }
 
     /// Forgets what was settled: the budget has begun to matter.
@@ -406,8 +405,9 @@ impl Plans {
         }
     }
 
-    /// Takes up what the planner's thread has found since.
-    pub fn poll(&mut self) {
+    /// Takes up what the planner's thread has found since. A plan beyond the budget is of use only where the online
+    /// policy holds more, `online` bytes.
+    pub fn poll(&mut self, budget: Option<u64>, online: u64) {
         while let Some(job) = &self.job {
             if let Ok(progress) = job.progress.lock() {
                 self.state.progress = *progress;
@@ -416,6 +416,13 @@ impl Plans {
                 Ok(Message::Plan(found)) => {
                     let (schedule, origin) = *found;
                     let signature = schedule.prefixes.last().copied().unwrap_or(0);
+                    if budget.is_some_and(|budget| schedule.peak > budget.max(online)) {
+                        self.state.problem = Some(format!(
+                            "no plan within the budget was found; the least holds {} bytes. The online policy goes on.",
+                            schedule.peak
+                        ));
+                        continue;
+                    }
                     self.state.made += 1;
                     self.take_up(schedule, origin, signature);
                 }

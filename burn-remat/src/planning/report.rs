@@ -102,6 +102,11 @@ impl PlanReport {
         })
     }
 
+    /// Most bytes held on the last step that followed the plan.
+    pub fn measured_peak_bytes(&self) -> Option<u64> {
+        self.measured.iter().max().copied()
+    }
+
     /// The graph that was planned: costs in ns, sizes in bytes.
     pub fn graph(&self) -> &Graph {
         &self.schedule.lowered.graph

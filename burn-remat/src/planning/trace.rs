@@ -41,7 +41,8 @@ pub(crate) struct TracedStorage {
     pub uploaded: bool,
     /// Position of the next operation when it appeared; 0 if it was there before the step.
     pub appeared: Position,
-    /// The operation after which the program held none of its tensors any more; `None` if it outlives the step.
+    /// The operation at the end of which the program held none of its tensors any more; `None` if it outlives the step.
+    /// What is dropped between two operations dies with the second.
     pub died: Option<Position>,
     /// The storage whose buffer it took over in place.
     pub reuses: Option<Place>,

@@ -54,6 +54,9 @@ struct Arguments {
     /// The planner: see `remat-plan list`.
     #[arg(long, default_value = "auto")]
     planner: String,
+    /// Decide at each operation what to evict, without a plan.
+    #[arg(long)]
+    no_planning: bool,
     /// Seconds for planning, in the background.
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     time_limit: f64,
@@ -121,6 +124,7 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
             .with_random(random)
             .with_planner(&arguments.planner)
             .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
+        let config = if arguments.no_planning { config.without_planning() } else { config };
         if arguments.no_cache { config.without_cache() } else { config }
     };
     let store_all = measure(&remat(&device, config(Budget::Unlimited))?, "store-all")?;

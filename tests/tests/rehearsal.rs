@@ -1,0 +1,56 @@
+//! What a dry device tells before anything is allocated.
+
+use burn::tensor::Device;
+use burn_remat::{RematConfig, RematError, RematExt, largest_batch, minimum_budget};
+use burn_remat_examples::data::Images;
+use burn_remat_examples::training::{Job, ModelKind};
+
+fn train(model: ModelKind, batch_size: usize, steps: usize, device: &Device) -> Vec<u32> {
+    let source = burn_remat_examples::training::Source::Images(Images::digits().unwrap());
+    let job = Job { model, batch_size, steps, seed: 1, source };
+    job.run(device, |_, _| {}).unwrap().losses.iter().map(|loss| loss.to_bits()).collect()
+}
+
+#[test]
+fn a_dry_device_knows_what_a_step_needs() {
+    // One test: runs on the backend share its generator of random numbers.
+    let plain = Device::flex().remat(RematConfig::default().without_planning()).unwrap();
+    let losses = train(ModelKind::Unet, 8, 4, &plain);
+    let store_all = plain.remat_report().unwrap().peak_bytes;
+    let needs = minimum_budget(&Device::flex(), |device| {
+        // Nothing is computed there.
+        assert!(train(ModelKind::Unet, 8, 4, device).iter().all(|&loss| loss == 0));
+    })
+    .unwrap();
+    assert!(needs.store_all_bytes.abs_diff(store_all) <= store_all / 20, "{needs:?}, measured {store_all}");
+    assert!(needs.at_least_bytes <= needs.minimum_bytes && needs.minimum_bytes < store_all * 7 / 10, "{needs:?}");
+
+    // With plans from the rehearsal the first step fits already.
+    let budget = store_all * 3 / 4;
+    let config = RematConfig::new(budget).without_cache();
+    let device = Device::flex().remat_rehearsed(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
+    assert_eq!(train(ModelKind::Unet, 8, 4, &device), losses);
+    let report = device.remat_report().unwrap();
+    assert_eq!(report.steps_over_budget, 0, "{report}");
+    assert!(report.peak_bytes <= budget, "{report}");
+    assert!(report.plan.as_ref().is_some_and(|plan| plan.steps_followed >= 2), "{report}");
+
+    let found = largest_batch(&Device::flex(), store_all, 1.0, |device, batch| {
+        train(ModelKind::Unet, batch, 4, device);
+    })
+    .unwrap();
+    assert_eq!(found.store_all_batch, 8, "{found:?}");
+    assert!(found.batch >= 14 && found.predicted_peak_bytes <= store_all, "{found:?}");
+}
+
+#[test]
+fn what_cannot_be_rehearsed_is_refused() {
+    let nothing = minimum_budget(&Device::flex(), |_| {});
+    assert_eq!(nothing.unwrap_err(), RematError::NoSteps);
+    let share = largest_batch(&Device::flex(), "60%", 1.0, |_, _| {});
+    assert_eq!(share.unwrap_err(), RematError::BudgetInBytes);
+    let tiny = largest_batch(&Device::flex(), 1000_u64, 1.0, |device, batch| {
+        train(ModelKind::Mlp, batch, 4, device);
+    });
+    assert!(matches!(tiny, Err(RematError::NothingFits { .. })), "{tiny:?}");
+}
