@@ -5,8 +5,8 @@
 //!    [`minimum`](mod@crate::minimum) has none.
 //! 2. *Small graphs* are solved exactly (`exact.rs`): Dijkstra over resident sets, to 60,000 states and 64 values.
 //! 3. *Starts.* Constructive passes (`construct.rs`) run the program once and evict by cost, size and next use: they
-//!    and (to 2,000 ops) the quick planners `online`, `ap-greedy`, `linear-greedy` and `chain-dp` give a plan that fits,
-//!    so that the answer is never worse than what they reach in a tenth of the time. The relaxation behind [`lower_bound`](mod@crate::lower_bound), for the single most telling
+//!    and the quick planners `online` and (to 2,000 ops) `ap-greedy`, `linear-greedy` and `chain-dp` give a plan that
+//!    fits, so that the answer is never worse than what they reach in a tenth of the time. The relaxation behind [`lower_bound`](mod@crate::lower_bound), for the single most telling
 //!    moment, says which values to keep there: following it (`seeds.rs`) gives an order that is nearly optimal and may
 //!    be a little over the budget.
 //! 4. *Walks* (`anneal.rs`) from both, on every thread, at several temperatures that trade places (parallel tempering,

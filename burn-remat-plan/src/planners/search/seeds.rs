@@ -48,7 +48,7 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<OpId> {
 
 /// Planners that are quick where they apply.
 const QUICK: [&str; 4] = ["online", "ap-greedy", "linear-greedy", "chain-dp"];
-/// Up to so many ops they are asked.
+/// Up to so many ops all but `online`, which keeps its time limit at any size, are asked.
 const MOST_QUICK_OPS: usize = 2000;
 /// Up to so many ops `chain-dp` is quick too.
 const MOST_CHAIN_OPS: usize = 300;
@@ -66,20 +66,25 @@ pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> O
         }
     };
     let left = || deadline.saturating_duration_since(Instant::now());
-    for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
-        construct(graph, budget, Policy { cost, distance, step_limit }).map(&mut offer);
-        if left().is_zero() {
-            break;
-        }
-    }
     for name in QUICK {
-        let many = graph.ops().len() > if name == "chain-dp" { MOST_CHAIN_OPS } else { MOST_QUICK_OPS };
+        let most = match name {
+            "online" => usize::MAX,
+            "chain-dp" => MOST_CHAIN_OPS,
+            _ => MOST_QUICK_OPS,
+        };
+        let many = graph.ops().len() > most;
         let Some(planner) = planner(name).filter(|_| !many && !left().is_zero()) else { continue };
         let request = Request { time_limit: left(), progress: None, ..request.clone() };
         let order = planner.solve(graph, &request).ok().and_then(|outcome| outcome.plan).map(|plan| order_of(&plan));
         // Without its alternatives a plan may need more.
         let fits = |order: &Vec<OpId>| simulate(graph, &plan_of(graph, order)).peak_bytes <= budget;
         order.filter(fits).map(&mut offer);
+    }
+    for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
+        construct(graph, budget, Policy { cost, distance, step_limit }).map(&mut offer);
+        if left().is_zero() {
+            break;
+        }
     }
     let least = || Some(minimum(graph)).filter(|least| least.achieved <= budget).map(|least| order_of(&least.plan));
     best.map(|(_, order)| order).or_else(least)
