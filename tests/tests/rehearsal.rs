@@ -12,8 +12,13 @@ fn train(model: ModelKind, batch_size: usize, steps: usize, device: &Device) -> 
 }
 
 #[test]
+fn rehearsals() {
+    // One test, because runs on the backend share its generator of random numbers.
+    a_dry_device_knows_what_a_step_needs();
+    what_cannot_be_rehearsed_is_refused();
+}
+
 fn a_dry_device_knows_what_a_step_needs() {
-    // One test: runs on the backend share its generator of random numbers.
     let plain = Device::flex().remat(RematConfig::default().without_planning()).unwrap();
     let losses = train(ModelKind::Unet, 8, 4, &plain);
     let store_all = plain.remat_report().unwrap().peak_bytes;
@@ -43,7 +48,6 @@ fn a_dry_device_knows_what_a_step_needs() {
     assert!(found.batch >= 14 && found.predicted_peak_bytes <= store_all, "{found:?}");
 }
 
-#[test]
 fn what_cannot_be_rehearsed_is_refused() {
     let nothing = minimum_budget(&Device::flex(), |_| {});
     assert_eq!(nothing.unwrap_err(), RematError::NoSteps);

@@ -2,7 +2,7 @@
 //!
 //! A *dry* executor keeps only the shapes and buffers of tensors. Operations take no time and no memory, reads give zeros.
 //! Which results are written in place cannot be seen there: a guide, the trace of a real step that does the same
-//! operations on other shapes, tells it; without one a result of the consumed input's size is taken to be in place.
+//! operations on other shapes, tells it; without one only arithmetic is taken to be in place, so that the estimate errs to the safe side.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
 use rustc_hash::FxHashMap;
 
-use super::operation::{is_view, operation_kind};
+use super::operation::{is_reshape, is_view, operation_kind};
 use super::table::Description;
 use crate::backend::{BufferId, RematBackend};
 use crate::planning::Trace;
@@ -105,6 +105,8 @@ impl<B: RematBackend> Executor<B> {
 struct Buffer {
     key: u64,
     bytes: u64,
+    /// Whether the tensor's elements lie in order: reshaping another copies it.
+    in_order: bool,
 }
 
 /// Where an operation writes a result.
@@ -148,7 +150,7 @@ impl Dry {
 
     fn add(&mut self, id: TensorId, bytes: u64) {
         self.next += 1;
-        self.buffers.insert(id, Buffer { key: self.next, bytes });
+        self.buffers.insert(id, Buffer { key: self.next, bytes, in_order: true });
         self.owners.insert(self.next, 1);
     }
 
@@ -206,10 +208,21 @@ impl Dry {
             .collect();
         for (k, output) in op.outputs().enumerate() {
             let bytes = Description::of(output).bytes;
-            let guess = if is_view(op) { Outcome::View(0) } else { Outcome::InPlace };
+            let base = inputs.first().and_then(|base| self.buffers.get(&base.id)).is_none_or(|base| base.in_order);
+            let guess = match op {
+                op if is_reshape(op) && !base => Outcome::New,
+                op if is_view(op) => Outcome::View(0),
+                OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) => Outcome::InPlace,
+                _ => Outcome::New,
+            };
             let fits = free.iter().position(|id| self.buffers.get(id).is_some_and(|buffer| buffer.bytes == bytes));
             match (self.guided(kind, k).unwrap_or(guess), fits) {
-                (Outcome::View(input), _) if input < inputs.len() => self.share(output.id, inputs[input].id),
+                (Outcome::View(input), _) if input < inputs.len() => {
+                    self.share(output.id, inputs[input].id);
+                    if let (false, Some(buffer)) = (is_reshape(op), self.buffers.get_mut(&output.id)) {
+                        buffer.in_order = false;
+                    }
+                }
                 (Outcome::InPlace, Some(at)) => self.share(output.id, free.swap_remove(at)),
                 _ => self.add(output.id, bytes),
             }

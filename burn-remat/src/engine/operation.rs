@@ -84,6 +84,16 @@ pub(super) fn is_opaque(op: &OperationIr) -> bool {
     }
 }
 
+/// Whether an operation gives its input another shape.
+pub(super) fn is_reshape(op: &OperationIr) -> bool {
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            matches!(op, BaseOperationIr::Reshape(_))
+        }
+        _ => false,
+    }
+}
+
 /// Whether an operation only looks at its first input's buffer in another way. Asked only of backends that do not tell
 /// which buffer a tensor has.
 pub(super) fn is_view(op: &OperationIr) -> bool {
