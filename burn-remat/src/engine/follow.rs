@@ -61,9 +61,9 @@ impl Follow {
 
 impl<B: RematBackend> Engine<B> {
     /// Compares the operation at hand with the plan and takes the plan's steps before it.
-    pub(super) fn follow_before(&mut self, signature: u64, kind: u64, inputs: &[TensorKey]) -> Result<(), Failure> {
+    pub(super) fn follow_before(&mut self, signature: u64, kind: u64, inputs: &[TensorKey]) {
         let at = self.last_position() as usize;
-        let Some(follow) = &mut self.follow else { return Ok(()) };
+        let Some(follow) = &mut self.follow else { return };
         if !follow.expects(at, signature) {
             return self.switch_plan(at, signature, kind, inputs);
         }
@@ -83,7 +83,10 @@ impl<B: RematBackend> Engine<B> {
                 self.hold(name);
             }
         }
-        self.take(&schedule.before[at])
+        if let Err(failure) = self.take(&schedule.before[at]) {
+            // The plan's own work failed: the operation may do without it.
+            self.abandon_plan(at, &failure);
+        }
     }
 
     /// Notes the outputs of an operation that has run, holds them where the plan says so, and takes the plan's steps
@@ -241,16 +244,16 @@ impl<B: RematBackend> Engine<B> {
 
     /// The step is another one than planned: goes over to a plan that begins with the same operations, or to the online
     /// policy.
-    fn switch_plan(&mut self, at: usize, signature: u64, kind: u64, inputs: &[TensorKey]) -> Result<(), Failure> {
+    fn switch_plan(&mut self, at: usize, signature: u64, kind: u64, inputs: &[TensorKey]) {
         self.release_holds();
-        let Some(follow) = self.follow.take() else { return Ok(()) };
+        let Some(follow) = self.follow.take() else { return };
         let old = follow.schedule.clone();
         let prefix = crate::planning::extend(old.prefixes[at], signature);
         let Some(schedule) = self.plans.beginning_with(at + 1, prefix) else {
             let name = self.names.get(&kind).map_or("an operation", String::as_str);
             self.plans.differs(at, name, old.trace.name(at as u32));
             self.resume_trace(&old.trace, at as u32);
-            return Ok(());
+            return;
         };
         // Equal beginnings have equal numbers for their storages.
         self.follow = Some(Follow { schedule: schedule.clone(), ..follow });
@@ -262,16 +265,18 @@ impl<B: RematBackend> Engine<B> {
                 _ => {}
             }
         }
-        self.follow_before(signature, kind, inputs)
+        self.follow_before(signature, kind, inputs);
     }
 
     /// Gives the plan up for this step: it does not fit what happens.
-    pub(super) fn abandon_plan(&mut self, why: &str) {
+    ///
+    /// `done` operations of the step have run.
+    pub(super) fn abandon_plan(&mut self, done: usize, why: &str) {
         self.release_holds();
         if let Some(follow) = self.follow.take() {
             self.plans.abandoned(why);
-            let at = self.position.min(follow.schedule.trace.ops.len() as u32);
-            self.resume_trace(&follow.schedule.trace, at);
+            let done = done.min(follow.schedule.trace.ops.len());
+            self.resume_trace(&follow.schedule.trace, done as u32);
         }
     }
 }

@@ -355,7 +355,7 @@ impl<B: RematBackend> Engine<B> {
         signature: u64,
     ) -> Result<(), Failure> {
         if self.follow.is_some() {
-            self.follow_before(signature, operation_kind(op), inputs)?;
+            self.follow_before(signature, operation_kind(op), inputs);
         }
         for &input in inputs {
             self.ensure(input)?;
@@ -719,7 +719,7 @@ impl<B: RematBackend> Engine<B> {
         let most = budget.max(follow.schedule().peak);
         if self.storages.live > most {
             let live = self.storages.live;
-            self.abandon_plan(&format!("{live} bytes are held where it foresaw at most {most}"));
+            self.abandon_plan(self.position as usize, &format!("{live} bytes are held where it foresaw at most {most}"));
         }
     }
 
