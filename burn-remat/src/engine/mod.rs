@@ -719,7 +719,10 @@ impl<B: RematBackend> Engine<B> {
         let most = budget.max(follow.schedule().peak);
         if self.storages.live > most {
             let live = self.storages.live;
-            self.abandon_plan(self.position as usize, &format!("{live} bytes are held where it foresaw at most {most}"));
+            self.abandon_plan(
+                self.position as usize,
+                &format!("{live} bytes are held where it foresaw at most {most}"),
+            );
         }
     }
 
