@@ -125,6 +125,8 @@ struct Observed {
     seen: usize,
     /// Whether planning was tried, or is of no use.
     settled: bool,
+    /// Whether it was tried: once is enough, whatever came of it.
+    tried: bool,
 }
 
 enum Message {
@@ -251,7 +253,7 @@ impl Plans {
     /// Forgets what was settled: the budget has begun to matter.
     pub fn unsettle(&mut self) {
         for known in &mut self.observed {
-            known.settled &= self.schedules.iter().any(|(_, signature)| *signature == known.signature);
+            known.settled &= known.tried;
         }
     }
 
@@ -306,7 +308,7 @@ impl Plans {
                     self.observed.remove(0);
                 }
                 let costs = vec![Vec::with_capacity(SEEN); trace.ops.len()];
-                self.observed.push(Observed { signature, costs, seen: 0, settled: false });
+                self.observed.push(Observed { signature, costs, seen: 0, settled: false, tried: false });
                 self.observed.len() - 1
             }
         };
@@ -362,6 +364,7 @@ impl Plans {
         let folder = self.settings.cache.clone();
         if let Some((checked, file)) = folder.as_ref().and_then(|folder| cache::load(folder, &key, &lowered.graph)) {
             self.observed[at].settled = true;
+            self.observed[at].tried = true;
             self.state.from_cache += 1;
             let origin = Origin {
                 planner: file.planner,
@@ -380,6 +383,7 @@ impl Plans {
             return;
         }
         self.observed[at].settled = true;
+        self.observed[at].tried = true;
         let Some(planner) = planner(&name) else {
             self.state.problem = Some(format!("there is no planner `{name}`"));
             return;
@@ -479,9 +483,8 @@ impl Task {
         let op = self.name_of(least.blocking_op);
         self.say(Message::Floor(least.achieved, op.clone()));
         if least.achieved > self.budget {
-            log::warn!(
-                "the budget of {} bytes is below the {} bytes that this step can be planned in; `{op}` sets them. The \
-                 step is planned in as little as it can.",
+            log::info!(
+                "the budget of {} bytes is below the {} bytes that this step can be planned in; `{op}` sets them",
                 self.budget,
                 least.achieved
             );
