@@ -6,17 +6,16 @@
 //! ([`RematExt::remat_rehearsed`](crate::RematExt::remat_rehearsed)).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use burn_remat_plan::registry::planner;
-use burn_remat_plan::{Request, minimum, solve};
 
 use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse};
 use crate::error::RematError;
-use crate::planning::{Origin, Schedule, Trace, lower};
+use crate::planning::{Fit, Found, Origin, Schedule, Terms, Trace, lower};
 
 /// How a program is looked at.
 #[derive(Clone, Debug)]
@@ -42,8 +41,6 @@ pub struct Needs {
     pub store_all_bytes: u64,
     /// The smallest budget for which a plan is known.
     pub minimum_bytes: u64,
-    /// No plan fits in less than this.
-    pub at_least_bytes: u64,
     /// The operation that sets it.
     pub op: String,
 }
@@ -100,16 +97,14 @@ pub fn minimum_budget(device: &Device, train: impl FnOnce(&Device)) -> Result<Ne
 }
 
 fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
-    let lowered = lower(trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-    let least = minimum(&lowered.graph);
-    let store_all_bytes = lowered.store_all.iter().max().copied().unwrap_or(0);
-    Ok(Needs {
-        store_all_bytes,
-        // The graph counts a little more than the step holds: where all fits, it fits.
-        minimum_bytes: least.achieved.min(store_all_bytes),
-        at_least_bytes: least.lower_bound.min(store_all_bytes),
-        op: lowered.graph.ops()[least.blocking_op].name.clone(),
-    })
+    let fit = fit(trace.clone())?;
+    let (minimum_bytes, op) = fit.floor();
+    Ok(Needs { store_all_bytes: trace.peak(), minimum_bytes, op: op.to_owned() })
+}
+
+fn fit(trace: Trace) -> Result<Fit, RematError> {
+    let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
+    Ok(Fit::new(trace, lowered))
 }
 
 /// The largest batch that trains within `budget` on a device like `device`, recomputing at most `overhead_limit` (a share
@@ -138,23 +133,30 @@ where
         let dry = rehearse(device, Rehearsal::Dry(Some(guide.clone())), |device| train(device, batch))?;
         neediest(dry)
     };
-    let fits_whole = |batch| Ok(step(batch)?.store_all().into_iter().max().unwrap_or(0) <= budget);
+    let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
-    let fits = |batch| Ok(plan(&step(batch)?, budget, overhead_limit)?.is_some());
+    // What is known of the largest batch that has fitted so far.
+    let mut found = (0.0, 0);
+    let fits = |batch| {
+        let plan = plan(step(batch)?, budget, overhead_limit)?;
+        Ok(plan.inspect(|plan| found = *plan).is_some())
+    };
     let batch = last_true(store_all_batch, fits)?;
     if batch == 0 {
         let needs = needs_of(&step(1)?)?;
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
-    let (predicted_overhead, predicted_peak_bytes) = plan(&step(batch)?, budget, overhead_limit)?.unwrap_or((0.0, 0));
+    if batch == store_all_batch {
+        found = (0.0, step(batch)?.peak());
+    }
+    let (predicted_overhead, predicted_peak_bytes) = found;
     Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes })
 }
 
 fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
-    let peak = |trace: &Trace| trace.store_all().into_iter().max();
     // The first step initialises parameters; it counts only where there is no other.
     let from = usize::from(traces.len() > 1);
-    traces.into_iter().skip(from).max_by_key(peak).ok_or(RematError::NoSteps)
+    traces.into_iter().skip(from).max_by_key(Trace::peak).ok_or(RematError::NoSteps)
 }
 
 /// The largest number for which `holds`, which is taken to hold for `known` and for none beyond the first for which it
@@ -172,36 +174,30 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
 }
 
 /// Overhead and peak of a plan for a step within both limits, if there is one.
-fn plan(trace: &Trace, budget: u64, overhead_limit: f64) -> Result<Option<(f64, u64)>, RematError> {
-    let most = trace.store_all().into_iter().max().unwrap_or(0);
+fn plan(trace: Trace, budget: u64, overhead_limit: f64) -> Result<Option<(f64, u64)>, RematError> {
+    let most = trace.peak();
     if most <= budget {
         return Ok(Some((0.0, most)));
     }
-    let lowered = lower(trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-    if minimum(&lowered.graph).achieved > budget {
+    let fit = fit(trace)?;
+    if fit.floor().0 > budget {
         return Ok(None);
     }
-    let total = lowered.cost_ns.max(1) as f64;
-    let found = solved(&lowered.graph, budget, PLAN_TIME);
-    let found = found.map(|(checked, _)| (checked.makespan() / total - 1.0, checked.peak_bytes()));
+    let found = best(&fit, budget, PLAN_TIME).map(|(schedule, _)| (schedule.overhead(), schedule.peak));
     Ok(found.filter(|(overhead, _)| *overhead <= overhead_limit))
 }
 
-/// A plan by `auto`, or the one that holds least.
-fn solved(
-    graph: &burn_remat_plan::Graph,
-    budget: u64,
-    limit: Duration,
-) -> Option<(burn_remat_plan::CheckedPlan, Origin)> {
-    let mut request = Request::new(budget);
-    request.time_limit = limit;
-    let found = planner("auto").and_then(|planner| solve(&*planner, graph, &request).ok());
-    let found = found.and_then(|solved| Some((solved.checked?, Origin::of(&solved.outcome, limit.as_secs_f64()))));
-    found.or_else(|| {
-        let least = minimum(graph);
-        let checked = burn_remat_plan::check(graph, &least.plan, budget.max(least.achieved)).ok()?;
-        Some((checked, Origin::minimum()))
-    })
+/// The cheapest plan that `auto` finds.
+fn best(fit: &Fit, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Origin)> {
+    let start = Instant::now();
+    let planner = planner("auto")?;
+    let mut best = None;
+    fit.run(&Terms { planner: &*planner, budget, limit, progress: None }, |found| {
+        if let Found::Plan(schedule, outcome) = found {
+            best = Some((schedule, Origin::of(outcome, start.elapsed().as_secs_f64())));
+        }
+    });
+    best
 }
 
 /// A device like `device` with plans for the steps that `train` does.
@@ -215,9 +211,7 @@ pub(crate) fn rehearsed(
     let traces = rehearse(device, Rehearsal::Dry(None), train)?;
     let limit = config.planning.time_limit / traces.len() as u32;
     for trace in traces {
-        let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-        let Some((checked, origin)) = solved(&lowered.graph, budget, limit) else { continue };
-        config.planning.ready.push((Arc::new(Schedule::new(trace, lowered, &checked)), origin));
+        config.planning.ready.extend(best(&fit(trace)?, budget, limit));
     }
     device.remat(config)
 }

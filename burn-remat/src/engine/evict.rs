@@ -63,11 +63,12 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn account(&mut self, fixed: u64, kind: u64) -> Result<(), Failure> {
         let live = self.storages.live;
         self.most_held = self.most_held.max(live);
+        self.step.peak = self.step.peak.max(live);
         if live > self.stats.peak {
             self.stats.peak = live;
             self.stats.peak_op = kind;
         }
-        let mut floor = fixed;
+        let mut floor = if self.light { 0 } else { fixed };
         let over = self.budget.is_some_and(|budget| live > budget);
         if over {
             self.step.over_budget = true;

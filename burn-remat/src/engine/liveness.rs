@@ -25,8 +25,8 @@ impl<B: RematBackend> Engine<B> {
         self.trace_kill(key);
         let tensor = &mut self.tensors[key];
         tensor.alive = false;
-        if tensor.recipe.is_some() {
-            self.recorded_bytes -= tensor.bytes;
+        if tensor.computed {
+            self.computed_bytes -= tensor.bytes;
         }
         if tensor.pins == 0 {
             self.bury(key);
@@ -125,8 +125,8 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn make_root(&mut self, key: TensorKey) {
         let tensor = &mut self.tensors[key];
         let Some(recipe) = tensor.recipe.take() else { return };
-        if tensor.alive {
-            self.recorded_bytes -= tensor.bytes;
+        if std::mem::take(&mut tensor.computed) && tensor.alive {
+            self.computed_bytes -= tensor.bytes;
         }
         if let Some(storage) = tensor.storage {
             self.storages.add_root(storage);

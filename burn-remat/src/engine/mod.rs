@@ -57,6 +57,9 @@ use steps::{Step, StepDetector};
 use table::{Description, Recipe, RecipeKey, Storages, Tensor, TensorKey};
 use tracing::{EXTERNAL, Tracer};
 
+/// While a step holds at most one part in this many of the budget, nothing is recorded: see [`Engine::light`].
+const AMPLE: u64 = 4;
+
 /// A dead root stays while it is at most one part in this many of what depends on it.
 const KEEP_ROOT_RATIO: u64 = 8;
 
@@ -113,6 +116,10 @@ pub(crate) struct Engine<B: RematBackend> {
     config: RematConfig,
     /// The budget in force: `None` while unlimited, or while a share of the first step's peak is not known yet.
     budget: Option<u64>,
+    /// Whether nothing is recorded, because the budget is so ample that nothing will be evicted. It ends, in the middle
+    /// of a step too, when more than one part in [`AMPLE`] of the budget is held; what came before in that step then
+    /// stays until the program lets go of it.
+    light: bool,
     /// Most bytes held when nothing was left to evict.
     overrun: u64,
     tensors: Slab<Tensor>,
@@ -130,8 +137,8 @@ pub(crate) struct Engine<B: RematBackend> {
     clock: u64,
     /// Mark for graph walks.
     walk: u64,
-    /// Bytes of live tensors that have a recipe.
-    recorded_bytes: u64,
+    /// Bytes of live tensors that were computed since the step began.
+    computed_bytes: u64,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
     /// Evictions when the step began.
@@ -173,7 +180,12 @@ impl<B: RematBackend> Engine<B> {
             _ => Executor::Backend(TensorInterpreter::new(device.clone())),
         };
         let rehearsing = config.rehearsal.is_some();
-        let plans = Plans::new(config.planning.clone(), B::name(&device), rehearsing);
+        let mut planning = config.planning.clone();
+        let unlimited = config.budget == Budget::Unlimited;
+        if unlimited {
+            planning.planner = None;
+        }
+        let plans = Plans::new(planning, B::name(&device), rehearsing);
         let mut engine = Self {
             executor,
             device,
@@ -185,6 +197,7 @@ impl<B: RematBackend> Engine<B> {
             follow: None,
             plans,
             budget,
+            light: unlimited && !rehearsing,
             overrun: 0,
             tensors: Slab::new(),
             index: FxHashMap::default(),
@@ -198,7 +211,7 @@ impl<B: RematBackend> Engine<B> {
             serving: 0,
             clock: 0,
             walk: 0,
-            recorded_bytes: 0,
+            computed_bytes: 0,
             most_held: 0,
             evictions_seen: 0,
             seeds: 0x9E37_79B9_7F4A_7C15,
@@ -233,6 +246,7 @@ impl<B: RematBackend> Engine<B> {
     fn execute(&mut self, mut op: OperationIr) {
         self.clock += 1;
         self.stats.operations += 1;
+        self.light &= self.is_ample(self.storages.live);
         let kind = operation_kind(&op);
         self.serving = kind;
         self.names.entry(kind).or_insert_with(|| operation_name(&op));
@@ -257,22 +271,24 @@ impl<B: RematBackend> Engine<B> {
         let watched = self.tracer.is_some() || self.follow.is_some();
         let signature = if watched { self.signature(kind, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
-        let done = self.prepare(&op, produced, &inputs, &consumed, signature).and_then(|()| {
+        let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed).and_then(|()| {
             let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
             let updates = !recordable && self.is_update(&dying, &outs);
-            let kept = recordable.then(|| self.boxed(&op));
+            let kept = (recordable && !self.light).then(|| self.boxed(&op));
             let views = is_view(&op);
             let traced = self.trace_inputs(&inputs);
             let cost_ns = self.run(op, seed, kind)?;
-            Ok((kept, seed, cost_ns, views, updates, traced))
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced))
         });
         match done {
-            Ok((kept, seed, cost_ns, views, updates, traced)) => {
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
-                let recordable = kept.is_some();
                 let outputs: SmallVec<[TensorKey; 2]> =
                     outs.into_iter().map(|out| self.insert(out, kind, None)).collect();
+                if recordable {
+                    self.note_computed(&inputs, &outputs);
+                }
                 if let Some(op) = kept {
                     self.record(op, &inputs, &outputs, seed, cost_ns);
                 }
@@ -315,7 +331,7 @@ impl<B: RematBackend> Engine<B> {
             self.follow_after();
             self.watch_budget();
         }
-        if let Some(boundary) = self.detector.observe(self.recorded_bytes, self.clock) {
+        if let Some(boundary) = self.detector.observe(self.computed_bytes, self.clock) {
             self.end_step(boundary);
         } else if self.recipes.len() > HISTORY_LIMIT {
             self.forget_before(self.clock - HISTORY_LIMIT as u64 / 2);
@@ -349,13 +365,13 @@ impl<B: RematBackend> Engine<B> {
     fn prepare(
         &mut self,
         op: &OperationIr,
+        (kind, signature): (u64, u64),
         produced: u64,
         inputs: &[TensorKey],
         consumed: &[TensorKey],
-        signature: u64,
     ) -> Result<(), Failure> {
         if self.follow.is_some() {
-            self.follow_before(signature, operation_kind(op), inputs);
+            self.follow_before(signature, kind, inputs);
         }
         for &input in inputs {
             self.ensure(input)?;
@@ -391,11 +407,12 @@ impl<B: RematBackend> Engine<B> {
                 self.cut(key, true);
             }
         }
+        let light = self.light;
         let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
         let mut takes_root = false;
         consumed.retain(|key| {
             let tensor = &self.tensors[*key];
-            if tensor.recipe.is_some() {
+            if tensor.recipe.is_some() || (light && tensor.computed) {
                 if tensor.held {
                     kept.push(tensor.id);
                 }
@@ -403,7 +420,7 @@ impl<B: RematBackend> Engine<B> {
             }
             let small = tensor.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
             takes_root |= !small && !tensor.held;
-            let keep = small || tensor.held || !tensor.dependents.is_empty();
+            let keep = (small && !light) || tensor.held || !tensor.dependents.is_empty();
             if keep {
                 kept.push(tensor.id);
             }
@@ -421,7 +438,7 @@ impl<B: RematBackend> Engine<B> {
     /// Whether an operation that takes `consumed` replaces a parameter: see `steps.rs`.
     fn is_update(&self, consumed: &[TensorKey], outs: &[Description]) -> bool {
         consumed.iter().map(|&key| &self.tensors[key]).any(|tensor| {
-            tensor.recipe.is_none()
+            !tensor.computed
                 && tensor.read
                 && self.detector.may_be_parameter(tensor.born)
                 && outs.iter().any(|out| out.shape == tensor.shape)
@@ -532,6 +549,7 @@ impl<B: RematBackend> Engine<B> {
             used: self.clock,
             made_by,
             read: false,
+            computed: false,
             updated: 0,
             held: false,
             step: u32::MAX,
@@ -561,16 +579,33 @@ impl<B: RematBackend> Engine<B> {
             seen: 0,
         });
         for &input in inputs {
+            self.tensors[input].dependents.push(recipe);
+        }
+        for &output in outputs {
+            self.tensors[output].recipe = Some(recipe);
+        }
+    }
+
+    /// An operation that can run again has read `inputs` and made `outputs`.
+    fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
+        for &input in inputs {
             let tensor = &mut self.tensors[input];
-            tensor.dependents.push(recipe);
-            if !std::mem::replace(&mut tensor.read, true) && tensor.recipe.is_none() {
+            if !std::mem::replace(&mut tensor.read, true) && !tensor.computed {
                 self.detector.root_read();
             }
         }
         for &output in outputs {
             let tensor = &mut self.tensors[output];
-            tensor.recipe = Some(recipe);
-            self.recorded_bytes += tensor.bytes;
+            tensor.computed = true;
+            self.computed_bytes += tensor.bytes;
+        }
+    }
+
+    /// Whether `bytes` are so few that the budget does not matter.
+    fn is_ample(&self, bytes: u64) -> bool {
+        match (self.config.budget, self.budget) {
+            (Budget::Unlimited, _) => self.config.rehearsal.is_none(),
+            (_, budget) => budget.is_some_and(|budget| bytes <= budget / AMPLE),
         }
     }
 
@@ -642,7 +677,7 @@ impl<B: RematBackend> Engine<B> {
         self.stats.steps += 1;
         self.stats.steps_over_budget += u64::from(self.step.over_budget);
         self.stats.base_ns = self.step.compute_ns;
-        self.step = Step::default();
+        let most = std::mem::take(&mut self.step).peak;
         if let (Budget::Share(share), None) = (self.config.budget, self.budget) {
             let budget = (self.stats.peak as f64 * share) as u64;
             log::info!("the first step held {} bytes: the budget is {budget} bytes from now on", self.stats.peak);
@@ -654,6 +689,7 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         self.begin_following(trace);
+        self.light = self.follow.is_none() && self.tracer.is_none() && self.is_ample(most);
     }
 
     /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.

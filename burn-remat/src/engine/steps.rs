@@ -120,6 +120,8 @@ pub(super) struct Step {
     pub compute_ns: u64,
     /// Time of recomputations.
     pub recompute_ns: u64,
+    /// Most bytes held.
+    pub peak: u64,
     /// Whether more than the budget was held.
     pub over_budget: bool,
     /// Whether the recomputation limit was reached.

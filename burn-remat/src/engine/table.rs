@@ -68,6 +68,8 @@ pub(super) struct Tensor {
     pub made_by: u64,
     /// Whether a recorded operation has read it.
     pub read: bool,
+    /// Whether an operation that can run again made it. With a recipe, unless nothing was recorded then.
+    pub computed: bool,
     /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
     pub updated: u64,
     /// Whether a plan holds it: a pin of its own.

@@ -11,6 +11,10 @@ use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{CheckedPlan, Graph, check};
 use serde::{Deserialize, Serialize};
 
+use super::lower::Lowered;
+use super::schedule::Schedule;
+use super::trace::Trace;
+
 /// Files beyond which the oldest go.
 const MOST_FILES: usize = 500;
 const FORMAT: &str = "burn-remat-cache/1";
@@ -108,10 +112,17 @@ fn prune(folder: &Path) {
 }
 
 /// The stored plan for this step, with its file's own account of itself.
-pub(crate) fn load(folder: &Path, key: &CacheKey, graph: &Graph) -> Option<(CheckedPlan, PlanFile)> {
+pub(crate) fn load(folder: &Path, key: &CacheKey, trace: &Trace, lowered: &Lowered) -> Option<(Schedule, PlanFile)> {
     let path = key.file(folder);
     let text = std::fs::read_to_string(&path).ok()?;
-    match read(&text, key, graph) {
+    let found = read(&text, key, &lowered.graph).and_then(|(checked, file)| {
+        let schedule = Schedule::new(trace.clone(), lowered.clone(), checked.plan());
+        if schedule.peak > key.budget {
+            return Err(format!("it holds {} bytes", schedule.peak));
+        }
+        Ok((schedule, file))
+    });
+    match found {
         Ok(found) => Some(found),
         Err(reason) => {
             log::warn!("the stored plan {} is not used: {reason}. The step is planned anew.", path.display());
@@ -137,7 +148,8 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     }
     let file = PlanFile::from_json(&entry.plan.to_string()).map_err(|error| error.to_string())?;
     let plan = file.plan().map_err(|error| error.to_string())?;
-    let checked = check(graph, &plan, key.budget).map_err(|violations| violations.to_string())?;
+    // How much it really holds is seen when it becomes a schedule.
+    let checked = check(graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
     Ok((checked, file))
 }
 
@@ -179,9 +191,9 @@ mod tests {
         store(&folder, &key, &graph, &PlanFile::of_outcome(&outcome, 1.5));
         let path = key.file(&folder);
         std::fs::write(&path, edit(std::fs::read_to_string(&path).unwrap())).unwrap();
-        let found = load(&folder, &key, wanted);
+        let found = read(&std::fs::read_to_string(&path).unwrap(), &key, wanted);
         std::fs::remove_dir_all(folder).unwrap();
-        found.map(|(checked, _)| checked.makespan())
+        found.ok().map(|(checked, _)| checked.makespan())
     }
 
     #[test]

@@ -61,6 +61,13 @@ pub(crate) struct Lowered {
     pub cost_ns: u64,
 }
 
+impl Lowered {
+    /// Most bytes held if nothing is evicted.
+    pub fn peak(&self) -> u64 {
+        self.store_all.iter().max().copied().unwrap_or(0)
+    }
+}
+
 /// A run of operations that becomes one op.
 #[derive(Default)]
 struct Unit {
@@ -70,8 +77,6 @@ struct Unit {
     /// Large storages made.
     created: BTreeSet<Place>,
     recordable: bool,
-    /// Cost of a recomputation: of what makes large storages.
-    cost_ns: u64,
 }
 
 impl Unit {
@@ -93,7 +98,6 @@ impl Unit {
         }
         self.created.extend(next.created);
         self.range.end = next.range.end;
-        self.cost_ns += next.cost_ns;
     }
 }
 
@@ -229,7 +233,6 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>]) -> Vec<Unit> {
         let mut next = Unit {
             range: at..at + 1,
             inputs: op.reads.iter().filter(is_large).copied().collect(),
-            cost_ns: if created.is_empty() { 0 } else { op.cost_ns },
             created,
             recordable: op.recordable,
         };
@@ -331,7 +334,8 @@ fn build(
 
     let turn = turning_point(trace, &store_all);
     let touches = touches(trace, large, &values, &units, &unit_of, &last_use);
-    let planned: u64 = units.iter().map(|unit| unit.cost_ns).sum();
+    let costs: Vec<u64> = units.iter().map(|unit| replay_cost(trace, large, &values, unit)).collect();
+    let planned: u64 = costs.iter().sum();
     let total: u64 = trace.ops.iter().map(|op| op.cost_ns).sum();
     let mut rest = total.saturating_sub(planned);
     let mut ranges = Vec::new();
@@ -356,7 +360,7 @@ fn build(
         } else {
             let of = |set: &BTreeSet<Place>| set.iter().filter_map(|&place| values[place as usize]).collect();
             let mut op =
-                Op::new(unit_name(trace, large, unit), unit.cost_ns as f64, of(&unit.inputs), of(&unit.created));
+                Op::new(unit_name(trace, large, unit), costs[index] as f64, of(&unit.inputs), of(&unit.created));
             op.scratch_bytes = scratch(trace, large, &values, unit);
             op.recomputable = unit.recordable && !unit.is_rider();
             op.phase = Some(if unit.range.start < turn { Phase::Forward } else { Phase::Backward });
@@ -463,6 +467,25 @@ fn base(trace: &Trace, large: &Large, values: &[Option<ValueId>]) -> Base {
         base.after.push(before);
     }
     base
+}
+
+/// Time to compute a unit's values again, in ns: that of the operations on which they depend. Small storages are still
+/// there then, so what only they needed does not run.
+fn replay_cost(trace: &Trace, large: &Large, values: &[Option<ValueId>], unit: &Unit) -> u64 {
+    let mut needed: BTreeSet<Place> =
+        unit.created.iter().copied().filter(|&place| values[place as usize].is_some()).collect();
+    let mut cost = 0;
+    for at in unit.range.clone().rev() {
+        let op = &trace.ops[at];
+        let makes = |place: &Place| trace.storages[*place as usize].made_by == Some(at as Position);
+        let is_view = !op.writes.iter().any(makes);
+        let touches = |place: &Place| needed.contains(place) || unit.inputs.contains(place);
+        if op.writes.iter().any(|place| if is_view { touches(place) } else { needed.contains(place) && makes(place) }) {
+            cost += op.cost_ns;
+            needed.extend(op.reads.iter().copied().filter(|&place| large.is[place as usize]));
+        }
+    }
+    cost
 }
 
 /// Most bytes that a unit holds while it runs beside its inputs and outputs.

@@ -5,6 +5,8 @@
 //! [`Schedule`] turns the checked plan into what the engine does between operations.
 
 mod cache;
+mod exact;
+mod fit;
 mod lower;
 mod picture;
 mod plans;
@@ -12,6 +14,7 @@ mod report;
 mod schedule;
 mod trace;
 
+pub(crate) use fit::{Fit, Found, Terms};
 pub(crate) use lower::lower;
 pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
 pub use report::PlanReport;

@@ -124,7 +124,7 @@ fn draw_memory<'a>(
 pub(super) fn overhead(schedule: &Schedule, limit: Duration, size: (u32, u32)) -> Result<String, String> {
     let graph = &schedule.lowered.graph;
     let least = minimum(graph).achieved;
-    let most = schedule.lowered.store_all.iter().max().copied().unwrap_or(least).max(least + 1);
+    let most = schedule.lowered.peak().max(least + 1);
     let total = schedule.lowered.cost_ns.max(1) as f64;
     let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.makespan)];
     for step in 0..=POINTS {

@@ -13,12 +13,11 @@ use std::time::{Duration, Instant};
 
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::registry::planner;
-use burn_remat_plan::{
-    CheckedPlan, Outcome, PlanError, Planner, Progress, Request, Status, StopReason, check, minimum, solve,
-};
+use burn_remat_plan::{Outcome, Planner, Progress, Status, StopReason};
 use rustc_hash::FxHashMap;
 
 use super::cache::{self, CacheKey};
+use super::fit::{Fit, Found, Terms};
 use super::lower::{Lowered, lower};
 use super::schedule::Schedule;
 use super::trace::Trace;
@@ -27,10 +26,6 @@ use super::trace::Trace;
 const SEEN: usize = 3;
 /// Kinds of step that are remembered.
 const MOST_KINDS: usize = 16;
-/// Time of the first, quick plan.
-const QUICK: Duration = Duration::from_millis(400);
-/// A plan this near to its lower bound is not improved further.
-const GOOD_ENOUGH: f64 = 0.002;
 
 /// How plans are made.
 #[derive(Clone, Debug)]
@@ -76,18 +71,6 @@ impl Origin {
             cached: false,
         }
     }
-
-    /// Of a plan that only holds as little as it can.
-    pub fn minimum() -> Self {
-        Self {
-            planner: "minimum".to_owned(),
-            status: Some(Status::Feasible),
-            stop_reason: Some(StopReason::Heuristic),
-            lower_bound: None,
-            seconds: 0.0,
-            cached: false,
-        }
-    }
 }
 
 /// What planning has come to, for the report.
@@ -96,8 +79,6 @@ pub(crate) struct PlanState {
     /// The plan last taken up.
     pub schedule: Option<Arc<Schedule>>,
     pub origin: Option<Origin>,
-    /// A step as traced, where there is no plan.
-    pub traced: Option<Arc<(Trace, Lowered)>>,
     /// Plans made, those from the cache not counted.
     pub made: u64,
     pub from_cache: u64,
@@ -164,7 +145,7 @@ pub(crate) struct Plans {
     settings: PlanSettings,
     device: String,
     observed: Vec<Observed>,
-    schedules: Vec<(Arc<Schedule>, u64)>,
+    schedules: Vec<Arc<Schedule>>,
     job: Option<Job>,
     wait: Wait,
     /// Kind of the last finished step, and what followed each kind last time.
@@ -195,13 +176,13 @@ impl Plans {
         };
         let mut before = None;
         for (schedule, origin) in ready {
-            let signature = schedule.prefixes.last().copied().unwrap_or(0);
+            let signature = schedule.signature();
             plans.first.get_or_insert(signature);
             if let Some(before) = before.replace(signature) {
                 plans.successor.insert(before, signature);
             }
             plans.successor.entry(signature).or_insert(signature);
-            plans.take_up(schedule, origin, signature);
+            plans.take_up(schedule, origin);
         }
         plans
     }
@@ -231,17 +212,15 @@ impl Plans {
             Some(last) => self.successor.get(&last),
             None => self.first.as_ref(),
         };
-        let by = |signature: u64| self.schedules.iter().find(|(_, known)| *known == signature);
         match expected {
-            Some(&signature) => by(signature).map(|(schedule, _)| schedule.clone()),
-            None => self.schedules.last().map(|(schedule, _)| schedule.clone()),
+            Some(&signature) => self.schedules.iter().find(|known| known.signature() == signature).cloned(),
+            None => self.schedules.last().cloned(),
         }
     }
 
     /// Another plan whose first `count` operations have this signature.
     pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
-        let fits = |(schedule, _): &&(Arc<Schedule>, u64)| schedule.prefixes.get(count) == Some(&prefix);
-        self.schedules.iter().rev().find(fits).map(|(schedule, _)| schedule.clone())
+        self.schedules.iter().rev().find(|known| known.prefixes.get(count) == Some(&prefix)).cloned()
     }
 
     /// Whether the coming step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
@@ -259,8 +238,7 @@ impl Plans {
 
     /// A step went by its plan from beginning to end.
     pub fn followed(&mut self, schedule: &Arc<Schedule>, deviation: u64, measured: Vec<u64>) {
-        let signature = schedule.prefixes.last().copied().unwrap_or(0);
-        self.finished(signature);
+        self.finished(schedule.signature());
         self.state.followed += 1;
         self.state.deviation = self.state.deviation.max(deviation);
         self.state.measured = Arc::new(measured);
@@ -329,12 +307,8 @@ impl Plans {
         });
         let seen = known.seen;
         let trace = trace.with_costs(medians.collect::<Vec<_>>());
-        let peak = trace.store_all().into_iter().max().unwrap_or(0);
-        let Some(budget) = budget.filter(|&budget| budget < peak) else {
-            if seen >= SEEN {
-                known.settled = true;
-                self.state.traced = lower(&trace, "step").ok().map(|lowered| Arc::new((trace, lowered)));
-            }
+        let Some(budget) = budget.filter(|&budget| budget < trace.peak()) else {
+            known.settled = seen >= SEEN;
             return;
         };
         self.plan(trace, budget, seen >= SEEN, at);
@@ -362,7 +336,8 @@ impl Plans {
         let signature = self.observed[at].signature;
         let key = CacheKey { signature, device: self.device.clone(), budget, planner: name.clone() };
         let folder = self.settings.cache.clone();
-        if let Some((checked, file)) = folder.as_ref().and_then(|folder| cache::load(folder, &key, &lowered.graph)) {
+        let stored = folder.as_ref().and_then(|folder| cache::load(folder, &key, &trace, &lowered));
+        if let Some((schedule, file)) = stored {
             self.observed[at].settled = true;
             self.observed[at].tried = true;
             self.state.from_cache += 1;
@@ -374,9 +349,8 @@ impl Plans {
                 seconds: file.solve_seconds.unwrap_or(0.0),
                 cached: true,
             };
-            let schedule = Schedule::new(trace, lowered, &checked);
             log::info!("the plan for this step comes from the cache");
-            self.take_up(Arc::new(schedule), origin, signature);
+            self.take_up(Arc::new(schedule), origin);
             return;
         }
         if !may_make {
@@ -419,7 +393,6 @@ impl Plans {
             match job.messages.try_recv() {
                 Ok(Message::Plan(found)) => {
                     let (schedule, origin) = *found;
-                    let signature = schedule.prefixes.last().copied().unwrap_or(0);
                     if budget.is_some_and(|budget| schedule.peak > budget.max(online)) {
                         self.state.problem = Some(format!(
                             "no plan within the budget was found; the least holds {} bytes. The online policy goes on.",
@@ -428,7 +401,7 @@ impl Plans {
                         continue;
                     }
                     self.state.made += 1;
-                    self.take_up(schedule, origin, signature);
+                    self.take_up(schedule, origin);
                 }
                 Ok(Message::Floor(bytes, op)) => self.state.floor = Some((bytes, op)),
                 Ok(Message::Problem(problem)) => self.state.problem = Some(problem),
@@ -441,12 +414,12 @@ impl Plans {
         }
     }
 
-    fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin, signature: u64) {
-        self.schedules.retain(|(_, known)| *known != signature);
+    fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin) {
+        self.schedules.retain(|known| known.signature() != schedule.signature());
         if self.schedules.len() >= MOST_KINDS {
             self.schedules.remove(0);
         }
-        self.schedules.push((schedule.clone(), signature));
+        self.schedules.push(schedule.clone());
         self.state.schedule = Some(schedule);
         self.state.origin = Some(origin);
         self.state.problem = None;
@@ -478,75 +451,30 @@ impl Task {
 
     fn plan(&self, planner: &dyn Planner) {
         let start = Instant::now();
-        let graph = &self.lowered.graph;
-        let least = minimum(graph);
-        let op = self.name_of(least.blocking_op);
-        self.say(Message::Floor(least.achieved, op.clone()));
-        if least.achieved > self.budget {
+        let fit = Fit::new(self.trace.clone(), self.lowered.clone());
+        let (floor, op) = fit.floor();
+        if floor > self.budget {
             log::info!(
-                "the budget of {} bytes is below the {} bytes that this step can be planned in; `{op}` sets them",
+                "the budget of {} bytes is below the {floor} bytes that this step can be planned in; `{op}` sets them",
                 self.budget,
-                least.achieved
             );
         }
-        let budget = self.budget.max(least.achieved);
-        let outcome = Outcome::of_plan("minimum", graph, least.plan, Status::Feasible, StopReason::Heuristic);
-        let mut best = f64::INFINITY;
-        let mut limits = vec![self.limit];
-        if self.limit > 2 * QUICK {
-            limits.insert(0, QUICK);
-        }
-        for limit in limits {
-            let left = self.limit.saturating_sub(start.elapsed()).min(limit);
-            let mut request = Request::new(budget);
-            request.time_limit = left;
-            let shown = self.shown.clone();
-            request.progress = Some(Arc::new(move |progress: Progress| {
-                *shown.lock().unwrap_or_else(PoisonError::into_inner) = progress;
-            }));
-            match solve(planner, graph, &request) {
-                Ok(solved) => {
-                    let Some(checked) = solved.checked else { continue };
-                    if checked.makespan() < best {
-                        best = checked.makespan();
-                        self.found(&solved.outcome, &checked, start);
-                    }
-                    let near = |bound: f64| best <= bound * (1.0 + GOOD_ENOUGH);
-                    if solved.outcome.status == Status::Optimal || solved.outcome.lower_bound.is_some_and(near) {
-                        break;
-                    }
+        self.say(Message::Floor(floor, op.to_owned()));
+        let shown = self.shown.clone();
+        let progress = move |progress: Progress| *shown.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+        let terms = Terms { planner, budget: self.budget, limit: self.limit, progress: Some(Arc::new(progress)) };
+        fit.run(&terms, |found| match found {
+            Found::Plan(schedule, outcome) => {
+                let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
+                if let Some(folder) = self.folder.as_ref().filter(|_| schedule.peak <= self.budget) {
+                    let store_all: f64 = self.lowered.graph.ops().iter().map(|op| op.cost).sum();
+                    let mut file = PlanFile::of_outcome(outcome, store_all);
+                    file.solve_seconds = Some(origin.seconds);
+                    cache::store(folder, &self.key, &self.lowered.graph, &file);
                 }
-                Err(error) => {
-                    self.say(Message::Problem(error.to_string()));
-                    // The same request fails the same way.
-                    if !matches!(error, PlanError::Infeasible { .. }) {
-                        break;
-                    }
-                }
+                self.say(Message::Plan(Box::new((schedule, origin))));
             }
-        }
-        if best.is_infinite()
-            && let Some(plan) = &outcome.plan
-            && let Ok(checked) = check(graph, plan, budget)
-        {
-            self.found(&outcome, &checked, start);
-        }
-    }
-
-    fn found(&self, outcome: &Outcome, checked: &CheckedPlan, start: Instant) {
-        let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
-        if let Some(folder) = self.folder.as_ref().filter(|_| checked.peak_bytes() <= self.budget) {
-            let store_all: f64 = self.lowered.graph.ops().iter().map(|op| op.cost).sum();
-            let mut file = PlanFile::of_outcome(outcome, store_all);
-            file.solve_seconds = Some(origin.seconds);
-            cache::store(folder, &self.key, &self.lowered.graph, &file);
-        }
-        let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), checked);
-        self.say(Message::Plan(Box::new((Arc::new(schedule), origin))));
-    }
-
-    /// The operation of the step that an op of the graph is named after.
-    fn name_of(&self, op: usize) -> String {
-        self.lowered.graph.ops()[op].name.clone()
+            Found::Problem(error) => self.say(Message::Problem(error.to_string())),
+        });
     }
 }

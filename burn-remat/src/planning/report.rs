@@ -83,7 +83,7 @@ impl PlanReport {
             plan_seconds: origin.seconds,
             operations: schedule.trace.ops.len(),
             graph_ops: graph.ops().len(),
-            store_all_peak_bytes: schedule.lowered.store_all.iter().max().copied().unwrap_or(0),
+            store_all_peak_bytes: schedule.lowered.peak(),
             predicted_peak_bytes: schedule.peak,
             store_all_ns,
             predicted_overhead: schedule.overhead(),

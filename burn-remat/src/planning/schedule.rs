@@ -4,9 +4,10 @@
 //! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
 
 use burn_remat_plan::sequence::{order_of, plan_of};
-use burn_remat_plan::{CheckedPlan, Phase, Plan, Step, ValueId, simulate};
+use burn_remat_plan::{Phase, Plan, Step, ValueId, simulate};
 use smallvec::SmallVec;
 
+use super::exact;
 use super::lower::Lowered;
 use super::trace::{Place, Position, Trace, extend};
 
@@ -51,8 +52,9 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    pub fn new(trace: Trace, lowered: Lowered, plan: &CheckedPlan) -> Self {
-        let plan = plan_of(&lowered.graph, &order_of(plan.plan()));
+    /// The plan is one of the lowered graph that the checker has accepted.
+    pub fn new(trace: Trace, lowered: Lowered, plan: &Plan) -> Self {
+        let plan = plan_of(&lowered.graph, &order_of(plan));
         let timeline = simulate(&lowered.graph, &plan);
         let mut prefixes = vec![0];
         for op in &trace.ops {
@@ -80,6 +82,14 @@ impl Schedule {
             plan,
         };
         schedule.place_actions(&timeline.bytes);
+        let Schedule { trace, lowered, holds, before, after, .. } = &schedule;
+        match exact::during(trace, lowered, holds, before, after) {
+            Some(exact) => {
+                schedule.peak = exact.iter().max().copied().unwrap_or(0);
+                schedule.foreseen = exact;
+            }
+            None => debug_assert!(false, "the operations of a plan hold what its ops do"),
+        }
         schedule
     }
 
@@ -89,7 +99,14 @@ impl Schedule {
         let count = self.trace.ops.len();
         let place = |value: ValueId| self.lowered.places[value];
         let mut resident = vec![false; graph.values().len()];
-        let mut held: u64 = graph.inputs().map(|value| graph.bytes(value)).sum();
+        // An upload is there from when it comes, whatever the graph says.
+        let mut coming: Vec<(Position, u64)> = graph
+            .inputs()
+            .map(|value| (self.trace.storages[place(value) as usize].appeared, graph.bytes(value)))
+            .collect();
+        coming.sort_unstable();
+        let mut coming = coming.into_iter().peekable();
+        let mut held: u64 = 0;
         graph.inputs().for_each(|value| resident[value] = true);
         let mut next = 0;
         let mut pending: Vec<Action> = Vec::new();
@@ -104,6 +121,12 @@ impl Schedule {
                 .collect();
             most = most.max(bytes[at]);
             at += evicted.len() + usize::from(op.is_some());
+            if op == Some(next) {
+                let end = self.lowered.ranges[next].end.max(1);
+                while let Some((_, bytes)) = coming.next_if(|(appeared, _)| *appeared < end) {
+                    held += bytes;
+                }
+            }
             let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
             for &value in outputs {
                 if !std::mem::replace(&mut resident[value], true) {
@@ -145,8 +168,8 @@ impl Schedule {
                     if !kept.is_empty() {
                         pending.push(Action::Recompute(kept));
                     }
-                    let others = evicted.iter().filter(|value| !outputs.contains(value));
-                    pending.extend(others.map(|&value| Action::Evict(place(value))));
+                    // An output that is not wanted may come about on the way to one that is.
+                    pending.extend(evicted.iter().map(|&value| Action::Evict(place(value))));
                 }
                 None => pending.extend(evicted.iter().map(|&value| Action::Evict(place(value)))),
             }
@@ -154,6 +177,11 @@ impl Schedule {
         if self.lowered.updates.is_empty() {
             self.after[count - 1].push(Action::ReleaseAll);
         }
+    }
+
+    /// Identifies the step that the plan is for.
+    pub fn signature(&self) -> u64 {
+        self.prefixes.last().copied().unwrap_or(0)
     }
 
     /// Which storages the plan holds when the operation at `position` is about to begin.

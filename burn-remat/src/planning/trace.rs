@@ -104,6 +104,11 @@ impl Trace {
             .collect()
     }
 
+    /// Most bytes that the step would hold if nothing were ever evicted.
+    pub fn peak(&self) -> u64 {
+        self.store_all().into_iter().max().unwrap_or(0)
+    }
+
     /// An update is one only if what it makes outlives the step: in the first step, where nothing tells a parameter from
     /// a dropout mask, this does.
     pub fn keep_lasting_updates(&mut self) {

@@ -1,0 +1,234 @@
+//! How much a schedule holds during every operation, told operation by operation.
+//!
+//! A planner counts an op's inputs, outputs and scratch. The engine holds less in two cases that a graph has no words
+//! for: an operation that takes over the buffer of an input which nobody needs afterwards, and constant bytes that are
+//! not there all the time. Here the schedule's actions are played on the trace with the engine's own rules, so that a
+//! plan may use what a graph's figure leaves free. Where the rules leave a doubt, it is counted as held: the result is
+//! an upper bound, and between operations it must be what the actions themselves foresee ([`Action::Check`]).
+//!
+//! Complexity: O(operations + recomputed operations + uses).
+
+use std::collections::BTreeSet;
+
+use burn_remat_plan::Phase;
+
+use super::lower::Lowered;
+use super::schedule::Action;
+use super::trace::{Place, Position, Trace};
+
+/// Most bytes held from the end of the operation before to the end of each operation; `None` where the actions do not
+/// fit the trace.
+pub(super) fn during(
+    trace: &Trace,
+    lowered: &Lowered,
+    holds: &[bool],
+    before: &[Vec<Action>],
+    after: &[Vec<Action>],
+) -> Option<Vec<u64>> {
+    let mut uploads: Vec<Vec<Place>> = vec![Vec::new(); trace.ops.len() + 1];
+    let mut deaths: Vec<Vec<Place>> = vec![Vec::new(); trace.ops.len()];
+    for (place, storage) in trace.storages.iter().enumerate() {
+        if storage.uploaded {
+            uploads[(storage.appeared as usize).min(trace.ops.len())].push(place as Place);
+        }
+        if let Some(died) = storage.died {
+            deaths[(died as usize).min(trace.ops.len() - 1)].push(place as Place);
+        }
+    }
+    let mut play = Play {
+        trace,
+        resident: trace.storages.iter().map(|storage| storage.made_by.is_none() && !storage.uploaded).collect(),
+        alive: trace.storages.iter().map(|storage| storage.made_by.is_none() && !storage.uploaded).collect(),
+        held: vec![false; holds.len()],
+        readers: vec![0; holds.len()],
+        live: trace.held_at_start,
+        most: trace.held_at_start,
+    };
+    let managed = |place: Place| lowered.small[place as usize] || lowered.values[place as usize].is_some();
+    let updating = in_update(trace, lowered);
+    let mut most = Vec::with_capacity(trace.ops.len());
+    for (at, op) in trace.ops.iter().enumerate() {
+        for &place in &uploads[at] {
+            play.appear(place);
+        }
+        for &place in op.reads.iter().filter(|&&place| trace.storages[place as usize].made_by.is_none()) {
+            play.held[place as usize] |= holds[place as usize];
+        }
+        play.take(&before[at], op.reads.as_slice())?;
+        play.bring_back(&op.reads);
+        for place in fresh(trace, at) {
+            let base = trace.storages[place as usize].reuses.filter(|&base| {
+                let free = !play.held[base as usize] && play.resident[base as usize];
+                free && (play.can_be_made(base) || !managed(base) || updating[at])
+            });
+            play.make(place, base);
+            play.alive[place as usize] = true;
+            play.held[place as usize] |= holds[place as usize];
+        }
+        play.most = play.most.max(play.live);
+        most.push(std::mem::replace(&mut play.most, play.live));
+        for &place in &deaths[at] {
+            play.alive[place as usize] = false;
+            play.settle(place);
+        }
+        for &place in &op.reads {
+            play.settle(place);
+        }
+        play.take(&after[at], &[])?;
+    }
+    Some(most)
+}
+
+/// Which operations belong to an update phase.
+fn in_update(trace: &Trace, lowered: &Lowered) -> Vec<bool> {
+    let mut updating = vec![false; trace.ops.len()];
+    for (op, range) in lowered.graph.ops().iter().zip(&lowered.ranges) {
+        if op.phase == Some(Phase::Update) {
+            updating[range.start as usize..range.end as usize].fill(true);
+        }
+    }
+    updating
+}
+
+/// Storages that the operation at `position` makes, each once.
+fn fresh(trace: &Trace, position: usize) -> impl Iterator<Item = Place> {
+    let writes = &trace.ops[position].writes;
+    writes.iter().enumerate().filter_map(move |(k, &place)| {
+        let made_here = trace.storages[place as usize].made_by == Some(position as Position);
+        (made_here && !writes[..k].contains(&place)).then_some(place)
+    })
+}
+
+/// What is held while a step is played.
+struct Play<'a> {
+    trace: &'a Trace,
+    resident: Vec<bool>,
+    /// Whether the program holds a tensor of the storage.
+    alive: Vec<bool>,
+    /// Whether the plan holds it.
+    held: Vec<bool>,
+    /// Recomputations under way that will still read it.
+    readers: Vec<u32>,
+    live: u64,
+    most: u64,
+}
+
+impl Play<'_> {
+    fn bytes(&self, place: Place) -> u64 {
+        self.trace.storages[place as usize].bytes
+    }
+
+    /// Whether an operation of the step can make the storage again.
+    fn can_be_made(&self, place: Place) -> bool {
+        let made_by = self.trace.storages[place as usize].made_by;
+        made_by.is_some_and(|made| self.trace.ops[made as usize].recordable)
+    }
+
+    fn appear(&mut self, place: Place) {
+        self.make(place, None);
+        self.alive[place as usize] = true;
+        self.most = self.most.max(self.live);
+    }
+
+    /// Makes a storage, in the buffer of `base` where there is one.
+    fn make(&mut self, place: Place, base: Option<Place>) {
+        if std::mem::replace(&mut self.resident[place as usize], true) {
+            return;
+        }
+        self.live += self.bytes(place);
+        if let Some(base) = base {
+            self.free(base);
+        }
+    }
+
+    fn free(&mut self, place: Place) {
+        if std::mem::replace(&mut self.resident[place as usize], false) {
+            self.live -= self.bytes(place);
+        }
+    }
+
+    /// Frees a storage that nobody needs.
+    fn settle(&mut self, place: Place) {
+        let at = place as usize;
+        if !self.alive[at] && !self.held[at] && self.readers[at] == 0 {
+            self.free(place);
+        }
+    }
+
+    /// Takes a schedule's actions. What `reads` names is needed by the operation that comes next.
+    fn take(&mut self, actions: &[Action], reads: &[Place]) -> Option<()> {
+        for action in actions {
+            match action {
+                Action::Recompute(places) => {
+                    for &place in places {
+                        self.held[place as usize] = true;
+                    }
+                    self.bring_back(places);
+                }
+                Action::Evict(place) => {
+                    self.held[*place as usize] = false;
+                    if self.can_be_made(*place) && !reads.contains(place) {
+                        self.free(*place);
+                    }
+                    self.settle(*place);
+                }
+                Action::Loosen(place) => {
+                    self.held[*place as usize] = false;
+                    if !reads.contains(place) {
+                        self.settle(*place);
+                    }
+                }
+                Action::ReleaseAll => {
+                    for place in 0..self.held.len() {
+                        if std::mem::replace(&mut self.held[place], false) && !reads.contains(&(place as Place)) {
+                            self.settle(place as Place);
+                        }
+                    }
+                }
+                Action::Check(bytes) if *bytes == self.live => {}
+                Action::Check(bytes) => {
+                    log::debug!("a plan foresees {bytes} bytes where its operations hold {}", self.live);
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Computes storages again that are not there, with what that takes.
+    fn bring_back(&mut self, places: &[Place]) {
+        let missing = |play: &Self, place: Place| !play.resident[place as usize] && play.can_be_made(place);
+        let mut stack: Vec<Place> = places.iter().copied().filter(|&place| missing(self, place)).collect();
+        let mut positions = BTreeSet::new();
+        while let Some(place) = stack.pop() {
+            let Some(made) = self.trace.storages[place as usize].made_by else { continue };
+            if positions.insert(made) {
+                let reads = &self.trace.ops[made as usize].reads;
+                stack.extend(reads.iter().copied().filter(|&read| missing(self, read)));
+            }
+        }
+        let trace = self.trace;
+        let reads_of = |position: Position| &trace.ops[position as usize].reads;
+        for &position in &positions {
+            reads_of(position).iter().for_each(|&read| self.readers[read as usize] += 1);
+        }
+        for &position in &positions {
+            for place in fresh(trace, position as usize) {
+                let base = trace.storages[place as usize].reuses.filter(|&base| {
+                    let at = base as usize;
+                    let last = !self.alive[at] && !self.held[at] && self.readers[at] == 1;
+                    last && self.resident[at] && self.can_be_made(base)
+                });
+                self.make(place, base);
+            }
+            self.most = self.most.max(self.live);
+            for &read in reads_of(position) {
+                self.readers[read as usize] -= 1;
+                self.settle(read);
+            }
+            for place in fresh(trace, position as usize) {
+                self.settle(place);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Plans that use a budget to its end.
+//!
+//! A graph counts more than the engine holds while it follows a plan (see [`exact`](super::exact)), so a planner that
+//! keeps to the budget leaves a part of it unused. Here the planner is told a larger one, raised for as long as what its
+//! plans really hold is within the true budget: a few quick plans find how large, one long search uses it. Every plan
+//! that is handed on holds at most the budget; where even the plan that holds least does not, the amount it holds takes
+//! the budget's place.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use burn_remat_plan::{OpId, Outcome, PlanError, Planner, Progress, Request, Status, StopReason, minimum, solve};
+
+use super::lower::Lowered;
+use super::schedule::Schedule;
+use super::trace::Trace;
+
+/// Most quick plans, and time of each.
+const ROUNDS: u32 = 8;
+const QUICK: Duration = Duration::from_millis(400);
+/// A part of the budget that is not worth another plan.
+const GRAIN: u64 = 200;
+/// A plan this near to its lower bound is not improved further.
+const GOOD_ENOUGH: f64 = 0.002;
+
+/// A step to be planned.
+pub(crate) struct Fit {
+    trace: Trace,
+    lowered: Lowered,
+    /// Smallest budget that a planner may be told.
+    least: u64,
+    /// The plan that holds least, and its account of itself.
+    fallback: Arc<Schedule>,
+    smallest: Outcome,
+    blocking_op: OpId,
+}
+
+/// What planning may take.
+pub(crate) struct Terms<'a> {
+    pub planner: &'a dyn Planner,
+    pub budget: u64,
+    pub limit: Duration,
+    pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
+}
+
+/// What a search for a plan comes across.
+pub(crate) enum Found<'a> {
+    /// A plan cheaper than all before it; its outcome speaks of the graph.
+    Plan(Arc<Schedule>, &'a Outcome),
+    /// The planner failed.
+    Problem(PlanError),
+}
+
+/// One plan of a search.
+struct Attempt {
+    /// What it really holds.
+    peak: u64,
+    /// Whether it is all but proven to be the cheapest for what the planner was told.
+    is_proven: bool,
+    /// Whether it recomputes next to nothing.
+    is_free: bool,
+}
+
+impl Fit {
+    /// Finds the plan that holds least.
+    pub fn new(trace: Trace, lowered: Lowered) -> Self {
+        let found = minimum(&lowered.graph);
+        let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
+        let plan = smallest.plan.clone().unwrap_or_default();
+        let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &plan));
+        Self { trace, lowered, least: found.achieved, fallback, smallest, blocking_op: found.blocking_op }
+    }
+
+    /// The smallest budget for which a plan is known, and the operation that sets it.
+    pub fn floor(&self) -> (u64, &str) {
+        let store_all = self.lowered.peak();
+        (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
+    }
+
+    /// Searches until the time is up or nothing better can be hoped for, and hands on what it finds.
+    pub fn run(&self, terms: &Terms<'_>, mut found: impl FnMut(Found<'_>)) {
+        let start = Instant::now();
+        let graph = &self.lowered.graph;
+        let target = terms.budget.max(self.fallback.peak);
+
+        let mut best = f64::INFINITY;
+        // Plans once and hands on what is better and fits.
+        let mut attempt = |budget: u64, limit: Duration| -> Option<Attempt> {
+            let mut request = Request::new(budget);
+            request.time_limit = limit;
+            request.progress = terms.progress.clone();
+            let outcome = match solve(terms.planner, graph, &request) {
+                Ok(solved) => solved.outcome,
+                Err(error) => {
+                    found(Found::Problem(error));
+                    return None;
+                }
+            };
+            let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), outcome.plan.as_ref()?);
+            let (peak, makespan) = (schedule.peak, schedule.makespan);
+            log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {target}");
+            if peak <= target && makespan < best {
+                best = makespan;
+                found(Found::Plan(Arc::new(schedule), &outcome));
+            }
+            let near = |bound: f64| makespan <= bound * (1.0 + GOOD_ENOUGH);
+            Some(Attempt {
+                peak,
+                is_proven: outcome.status == Status::Optimal || outcome.lower_bound.is_some_and(near),
+                is_free: near(self.lowered.cost_ns as f64),
+            })
+        };
+
+        let grain = target / GRAIN;
+        let quick = QUICK.min(terms.limit / ROUNDS);
+        // The largest budget told so far whose plan fits, and the smallest whose plan does not.
+        let (mut fits, mut exceeds) = (None, u64::MAX);
+        let mut told = target.max(self.least);
+        let mut done = false;
+        for _ in 0..ROUNDS {
+            let Some(Attempt { peak, is_proven, is_free }) = attempt(told, quick) else { break };
+            if peak <= target {
+                fits = Some(told);
+                done = is_proven || is_free;
+                told = told + (target - peak).max(grain);
+            } else {
+                exceeds = told;
+                told = told.saturating_sub(peak - target);
+            }
+            let low = fits.unwrap_or(self.least);
+            if is_free || exceeds <= low + grain {
+                break;
+            }
+            if told <= low || told >= exceeds {
+                told = low + (exceeds - low) / 2;
+            }
+        }
+        // A longer search finds another plan, which may hold more than the quick one, or less.
+        let mut told = fits.unwrap_or(self.least);
+        while !done && start.elapsed() + quick < terms.limit {
+            let left = terms.limit.saturating_sub(start.elapsed());
+            let Some(Attempt { peak, .. }) = attempt(told, left * 3 / 4) else { break };
+            let before = told;
+            told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
+            told = told.max(self.least);
+            if before.abs_diff(told) <= grain && peak <= target || before == told {
+                break;
+            }
+        }
+        if best.is_infinite() {
+            found(Found::Plan(self.fallback.clone(), &self.smallest));
+        }
+    }
+}
