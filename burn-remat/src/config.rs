@@ -1,6 +1,8 @@
 //! How a remat device behaves.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use burn_remat_plan::registry::planner;
@@ -21,6 +23,21 @@ pub enum RandomPolicy {
     Reseed,
 }
 
+/// The process's own memory, as a counting allocator sees it.
+///
+/// A backend tells what its tensors take, but not what a kernel allocates while it runs (a convolution gathers its patches,
+/// a matrix product packs its operands). On the embedded CPU backend that comes from the heap, where a counting allocator
+/// sees it. With a probe it is measured for every operation and told in the report;
+/// [`counting_workspaces`](RematConfig::counting_workspaces) holds it against the budget too.
+pub trait MemoryProbe: Debug + Send + Sync {
+    /// Bytes allocated now.
+    fn current(&self) -> u64;
+    /// Most bytes allocated at once since [`reset_peak`](Self::reset_peak).
+    fn peak(&self) -> u64;
+    /// Lets the peak start from what is allocated now.
+    fn reset_peak(&self);
+}
+
 /// Configuration of a remat device.
 ///
 /// ```
@@ -37,6 +54,8 @@ pub struct RematConfig {
     pub(crate) strict: bool,
     pub(crate) recompute_limit: f64,
     pub(crate) planning: PlanSettings,
+    pub(crate) probe: Option<Arc<dyn MemoryProbe>>,
+    pub(crate) count_workspaces: bool,
     /// The program is looked at, not trained.
     pub(crate) rehearsal: Option<Rehearsal>,
     /// A budget that could not be read, told when the device is made.
@@ -51,6 +70,8 @@ impl Default for RematConfig {
             strict: false,
             recompute_limit: 20.0,
             planning: PlanSettings::default(),
+            probe: None,
+            count_workspaces: false,
             rehearsal: None,
             error: None,
         }
@@ -131,6 +152,20 @@ impl RematConfig {
     /// Keeps no plan on disk and uses none from there.
     pub fn without_cache(mut self) -> Self {
         self.planning.cache = None;
+        self
+    }
+
+    /// Measures what operations allocate beside their tensors. The peak of `probe` is reset at every operation. Of use
+    /// where tensors live on this process's heap (Flex).
+    pub fn with_memory_probe(mut self, probe: impl MemoryProbe + 'static) -> Self {
+        self.probe = Some(Arc::new(probe));
+        self
+    }
+
+    /// Counts what operations allocate beside their tensors against the budget, as far as a
+    /// [`MemoryProbe`] has seen it. The floor is then higher: a convolution's patches may take more than its tensors.
+    pub fn counting_workspaces(mut self) -> Self {
+        self.count_workspaces = true;
         self
     }
 

@@ -13,7 +13,7 @@ mod report;
 
 pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice};
 pub use budget::{Budget, BudgetError, DisplayBytes};
-pub use config::{RandomPolicy, RematConfig};
+pub use config::{MemoryProbe, RandomPolicy, RematConfig};
 pub use device::{RematExt, random_token, serve};
 pub use error::RematError;
 pub use planning::PlanReport;

@@ -29,6 +29,10 @@ pub struct RematReport {
     pub device_bytes: Option<u64>,
     /// Bytes that the pool has reserved, where the backend tells.
     pub device_reserved_bytes: Option<u64>,
+    /// Most bytes that one operation used beside its tensors, with a [`MemoryProbe`](crate::MemoryProbe).
+    pub scratch_bytes: Option<u64>,
+    /// The operation that did.
+    pub scratch_op: Option<String>,
     /// Operations that the program asked for.
     pub operations: u64,
     /// Operations that ran again to bring back an evicted tensor.
@@ -83,6 +87,9 @@ impl fmt::Display for RematReport {
         )?;
         row("peak", named(self.peak_bytes, &self.peak_op))?;
         row("floor", named(self.floor_bytes, &self.floor_op))?;
+        if let Some(scratch) = self.scratch_bytes {
+            row("workspace", named(scratch, &self.scratch_op))?;
+        }
         row("held now", format!("{} in {} tensors", DisplayBytes(self.live_bytes), self.tensors))?;
         if let (Some(used), Some(reserved)) = (self.device_bytes, self.device_reserved_bytes) {
             row("device memory", format!("{} in use, {} reserved", DisplayBytes(used), DisplayBytes(reserved)))?;

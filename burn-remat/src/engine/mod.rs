@@ -105,6 +105,9 @@ struct Stats {
     steps: u64,
     steps_over_budget: u64,
     floor: Floor,
+    /// Most bytes that one operation used beside its tensors.
+    scratch: u64,
+    scratch_op: u64,
     /// The first failure, for the report.
     failure: Option<Failure>,
 }
@@ -139,6 +142,10 @@ pub(crate) struct Engine<B: RematBackend> {
     walk: u64,
     /// Bytes of live tensors that were computed since the step began.
     computed_bytes: u64,
+    /// Most bytes by which the heap rose during the operation that ran last, where there is a probe.
+    rise: u64,
+    /// Bytes that the last operation used beside its tensors, where they count.
+    scratch: u64,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
     /// Evictions when the step began.
@@ -212,6 +219,8 @@ impl<B: RematBackend> Engine<B> {
             clock: 0,
             walk: 0,
             computed_bytes: 0,
+            rise: 0,
+            scratch: 0,
             most_held: 0,
             evictions_seen: 0,
             seeds: 0x9E37_79B9_7F4A_7C15,
@@ -300,7 +309,7 @@ impl<B: RematBackend> Engine<B> {
                 }
                 let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
                 if watched {
-                    let about = (kind, signature, cost_ns);
+                    let about = (kind, signature, cost_ns, self.scratch);
                     self.trace_op(about, (recordable, updates, views), &traced, &consumed, &outputs);
                     self.follow_outputs(&outputs);
                 }
@@ -463,6 +472,11 @@ impl<B: RematBackend> Engine<B> {
         let dry = self.dry_cost(&op, kind);
         let executor = &mut self.executor;
         let mut op = Some(op);
+        let probe = self.config.probe.as_deref();
+        let before = probe.map_or(0, |probe| {
+            probe.reset_peak();
+            probe.current()
+        });
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| {
             if let Some(seed) = seed {
@@ -473,6 +487,7 @@ impl<B: RematBackend> Engine<B> {
             }
         }));
         let elapsed = dry.unwrap_or_else(|| start.elapsed().as_nanos() as u64);
+        self.rise = probe.map_or(0, |probe| probe.peak().saturating_sub(before));
         result.map(|()| elapsed.max(1)).map_err(|payload| {
             let cause = panic_message(&*payload);
             let name = self.names.get(&kind).map_or("an operation", String::as_str);
@@ -525,7 +540,14 @@ impl<B: RematBackend> Engine<B> {
             tensor.used = self.clock;
         }
         let new = self.storages.live.saturating_sub(before);
-        self.reuse.learn(new);
+        self.scratch = std::mem::take(&mut self.rise).saturating_sub(new);
+        if self.scratch > self.stats.scratch {
+            (self.stats.scratch, self.stats.scratch_op) = (self.scratch, kind);
+        }
+        if !self.config.count_workspaces {
+            self.scratch = 0;
+        }
+        self.reuse.learn(new + self.scratch);
         let result = self.account(fixed + new, kind);
         for storage in left {
             self.storages.sweep(storage);
@@ -904,6 +926,8 @@ impl<B: RematBackend> Engine<B> {
             evictions: stats.evictions,
             steps: stats.steps,
             steps_over_budget: stats.steps_over_budget + u64::from(self.step.over_budget),
+            scratch_bytes: self.config.probe.is_some().then_some(stats.scratch),
+            scratch_op: self.names.get(&stats.scratch_op).cloned(),
             floor_bytes: stats.floor.bytes,
             floor_op: self.names.get(&stats.floor.kind).cloned(),
             plan: PlanReport::of(&self.plans, (stats.followed_ns, stats.followed_recompute_ns), self.budget),

@@ -144,13 +144,13 @@ impl<B: RematBackend> Engine<B> {
     /// Writes an operation down that has run.
     pub(super) fn trace_op(
         &mut self,
-        about: (u64, u64, u64),
+        about: (u64, u64, u64, u64),
         (recordable, updates, view): (bool, bool, bool),
         inputs: &[TracedInput],
         consumed: &[TensorKey],
         outputs: &[TensorKey],
     ) {
-        let (kind, signature, cost_ns) = about;
+        let (kind, signature, cost_ns, scratch) = about;
         let position = self.last_position();
         if self.tracer.as_ref().is_some_and(|tracer| tracer.trace.ops.len() >= LONGEST) {
             self.tracer = None;
@@ -183,7 +183,7 @@ impl<B: RematBackend> Engine<B> {
             (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, origin(position, k));
         }
         let reads = inputs.iter().map(|input| input.place).collect();
-        tracer.trace.ops.push(TracedOp { signature, kind, reads, writes, cost_ns, recordable, updates });
+        tracer.trace.ops.push(TracedOp { signature, kind, reads, writes, cost_ns, scratch, recordable, updates });
     }
 
     /// Writes down that the program lets go of a tensor that it still holds.

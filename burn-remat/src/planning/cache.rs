@@ -153,18 +153,16 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     Ok((checked, file))
 }
 
-/// Whether two graphs differ in nothing but costs and names.
+/// Whether two graphs differ in nothing but names and what is measured: costs and scratch.
 fn same_structure(a: &Graph, b: &Graph) -> bool {
     a.constant_bytes() == b.constant_bytes()
         && a.results() == b.results()
         && a.values().iter().map(|value| value.bytes).eq(b.values().iter().map(|value| value.bytes))
         && a.ops().len() == b.ops().len()
-        && a.ops().iter().zip(b.ops()).all(|(a, b)| {
-            a.inputs == b.inputs
-                && a.outputs == b.outputs
-                && a.scratch_bytes == b.scratch_bytes
-                && a.recomputable == b.recomputable
-        })
+        && a.ops()
+            .iter()
+            .zip(b.ops())
+            .all(|(a, b)| a.inputs == b.inputs && a.outputs == b.outputs && a.recomputable == b.recomputable)
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub(super) fn during(
             play.alive[place as usize] = true;
             play.held[place as usize] |= holds[place as usize];
         }
-        play.most = play.most.max(play.live);
+        play.most = play.most.max(play.live + op.scratch);
         most.push(std::mem::replace(&mut play.most, play.live));
         for &place in &deaths[at] {
             play.alive[place as usize] = false;
@@ -221,7 +221,7 @@ impl Play<'_> {
                 });
                 self.make(place, base);
             }
-            self.most = self.most.max(self.live);
+            self.most = self.most.max(self.live + trace.ops[position as usize].scratch);
             for &read in reads_of(position) {
                 self.readers[read as usize] -= 1;
                 self.settle(read);

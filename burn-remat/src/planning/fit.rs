@@ -81,11 +81,12 @@ impl Fit {
     pub fn run(&self, terms: &Terms<'_>, mut found: impl FnMut(Found<'_>)) {
         let start = Instant::now();
         let graph = &self.lowered.graph;
-        let target = terms.budget.max(self.fallback.peak);
+        // Most bytes that a plan may hold: the budget, once a plan is known that keeps it.
+        let mut target = terms.budget.max(self.fallback.peak);
 
         let mut best = f64::INFINITY;
         // Plans once and hands on what is better and fits.
-        let mut attempt = |budget: u64, limit: Duration| -> Option<Attempt> {
+        let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
             let mut request = Request::new(budget);
             request.time_limit = limit;
             request.progress = terms.progress.clone();
@@ -99,7 +100,10 @@ impl Fit {
             let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), outcome.plan.as_ref()?);
             let (peak, makespan) = (schedule.peak, schedule.makespan);
             log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {target}");
-            if peak <= target && makespan < best {
+            if peak <= terms.budget && *target > terms.budget {
+                (*target, best) = (terms.budget, f64::INFINITY);
+            }
+            if peak <= *target && makespan < best {
                 best = makespan;
                 found(Found::Plan(Arc::new(schedule), &outcome));
             }
@@ -118,7 +122,7 @@ impl Fit {
         let mut told = target.max(self.least);
         let mut done = false;
         for _ in 0..ROUNDS {
-            let Some(Attempt { peak, is_proven, is_free }) = attempt(told, quick) else { break };
+            let Some(Attempt { peak, is_proven, is_free }) = attempt(told, quick, &mut target) else { break };
             if peak <= target {
                 fits = Some(told);
                 done = is_proven || is_free;
@@ -139,7 +143,7 @@ impl Fit {
         let mut told = fits.unwrap_or(self.least);
         while !done && start.elapsed() + quick < terms.limit {
             let left = terms.limit.saturating_sub(start.elapsed());
-            let Some(Attempt { peak, .. }) = attempt(told, left * 3 / 4) else { break };
+            let Some(Attempt { peak, .. }) = attempt(told, left * 3 / 4, &mut target) else { break };
             let before = told;
             told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
             told = told.max(self.least);

@@ -351,7 +351,7 @@ fn build(
             let inputs: Vec<ValueId> =
                 places.iter().filter(|&&place| alive(place as usize)).filter_map(|&p| values[p as usize]).collect();
             let held: u64 = inputs.iter().map(|&value| trace.storages[places[value] as usize].bytes).sum();
-            let most = store_all[phase.clone()].iter().max().copied().unwrap_or(0);
+            let most = phase.clone().map(|at| store_all[at] + trace.ops[at].scratch).max().unwrap_or(0);
             let mut op = Op::new("update", std::mem::take(&mut rest) as f64, inputs, Vec::new());
             op.scratch_bytes = most.saturating_sub(held + constant);
             op.recomputable = false;
@@ -503,7 +503,7 @@ fn scratch(trace: &Trace, large: &Large, values: &[Option<ValueId>], unit: &Unit
                 held += storage.bytes;
             }
         }
-        most = most.max(held);
+        most = most.max(held + op.scratch);
         let mut gone: Vec<Place> = op.reads.iter().chain(&op.writes).copied().filter(|&place| inside(place)).collect();
         gone.sort_unstable();
         gone.dedup();

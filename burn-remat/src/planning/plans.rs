@@ -103,6 +103,8 @@ pub(crate) struct PlanState {
 struct Observed {
     signature: u64,
     costs: Vec<Vec<u64>>,
+    /// Least scratch seen of each operation: whatever else the process allocated meanwhile is in the others.
+    scratch: Vec<u64>,
     seen: usize,
     /// Whether planning was tried, or is of no use.
     settled: bool,
@@ -286,7 +288,8 @@ impl Plans {
                     self.observed.remove(0);
                 }
                 let costs = vec![Vec::with_capacity(SEEN); trace.ops.len()];
-                self.observed.push(Observed { signature, costs, seen: 0, settled: false, tried: false });
+                let scratch = vec![u64::MAX; trace.ops.len()];
+                self.observed.push(Observed { signature, costs, scratch, seen: 0, settled: false, tried: false });
                 self.observed.len() - 1
             }
         };
@@ -297,6 +300,9 @@ impl Plans {
                 costs.push(op.cost_ns);
             }
         }
+        for (least, op) in known.scratch.iter_mut().zip(&trace.ops) {
+            *least = op.scratch.min(*least);
+        }
         if known.settled || self.job.is_some() || self.settings.planner.is_none() {
             return;
         }
@@ -306,7 +312,7 @@ impl Plans {
             costs.get(costs.len() / 2).copied().unwrap_or(1)
         });
         let seen = known.seen;
-        let trace = trace.with_costs(medians.collect::<Vec<_>>());
+        let trace = trace.with_measures(medians.zip(known.scratch.iter().copied()).collect::<Vec<_>>());
         let Some(budget) = budget.filter(|&budget| budget < trace.peak()) else {
             known.settled = seen >= SEEN;
             return;
@@ -452,7 +458,7 @@ impl Task {
     fn plan(&self, planner: &dyn Planner) {
         let start = Instant::now();
         let fit = Fit::new(self.trace.clone(), self.lowered.clone());
-        let (floor, op) = fit.floor();
+        let (mut floor, op) = fit.floor();
         if floor > self.budget {
             log::info!(
                 "the budget of {} bytes is below the {floor} bytes that this step can be planned in; `{op}` sets them",
@@ -465,6 +471,10 @@ impl Task {
         let terms = Terms { planner, budget: self.budget, limit: self.limit, progress: Some(Arc::new(progress)) };
         fit.run(&terms, |found| match found {
             Found::Plan(schedule, outcome) => {
+                if schedule.peak < floor {
+                    floor = schedule.peak;
+                    self.say(Message::Floor(floor, op.to_owned()));
+                }
                 let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
                 if let Some(folder) = self.folder.as_ref().filter(|_| schedule.peak <= self.budget) {
                     let store_all: f64 = self.lowered.graph.ops().iter().map(|op| op.cost).sum();

@@ -25,6 +25,8 @@ pub(crate) struct TracedOp {
     pub writes: SmallVec<[Place; 2]>,
     /// Time it took, in ns.
     pub cost_ns: u64,
+    /// Bytes that it used beside its tensors, where they can be seen.
+    pub scratch: u64,
     /// Whether it can run again.
     pub recordable: bool,
     /// Whether it replaces a parameter.
@@ -123,10 +125,10 @@ impl Trace {
         }
     }
 
-    /// Takes over the measured costs of another trace of the same step, each the median of those seen.
-    pub fn with_costs(mut self, medians: impl IntoIterator<Item = u64>) -> Self {
-        for (op, cost) in self.ops.iter_mut().zip(medians) {
-            op.cost_ns = cost;
+    /// Takes over costs and scratch bytes measured over several steps of this kind.
+    pub fn with_measures(mut self, measures: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        for (op, measure) in self.ops.iter_mut().zip(measures) {
+            (op.cost_ns, op.scratch) = measure;
         }
         self
     }

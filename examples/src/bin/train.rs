@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{Budget, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport};
+use burn_remat::{Budget, DisplayBytes, MemoryProbe, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport};
 use burn_remat_examples::data::{Images, Text};
 use burn_remat_examples::device;
 use burn_remat_examples::training::{Job, ModelKind, Run, Source};
@@ -17,6 +18,40 @@ use peak_alloc::PeakAlloc;
 /// Counts the heap, so that the budget can be compared with what the process really held.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
+
+/// Most bytes allocated before [`Heap`] last let the peak start anew.
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+/// [`HEAP`] as a remat device sees it, and as the table does: the device resets the peak at every operation.
+#[derive(Debug)]
+struct Heap;
+
+impl MemoryProbe for Heap {
+    fn current(&self) -> u64 {
+        HEAP.current_usage() as u64
+    }
+
+    fn peak(&self) -> u64 {
+        HEAP.peak_usage() as u64
+    }
+
+    fn reset_peak(&self) {
+        MOST.fetch_max(HEAP.peak_usage(), Ordering::Relaxed);
+        HEAP.reset_peak_usage();
+    }
+}
+
+impl Heap {
+    fn start() -> usize {
+        HEAP.reset_peak_usage();
+        MOST.store(0, Ordering::Relaxed);
+        HEAP.current_usage()
+    }
+
+    fn most() -> usize {
+        HEAP.peak_usage().max(MOST.load(Ordering::Relaxed))
+    }
+}
 
 /// Train a model inside a memory budget and compare with plain Burn.
 #[derive(Parser)]
@@ -51,6 +86,9 @@ struct Arguments {
     /// End with an error where the budget is below the floor.
     #[arg(long)]
     strict: bool,
+    /// Count what kernels allocate beside tensors against the budget.
+    #[arg(long)]
+    count_workspaces: bool,
     /// The planner: see `remat-plan list`.
     #[arg(long, default_value = "auto")]
     planner: String,
@@ -122,8 +160,10 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
         let config = RematConfig::new(budget)
             .with_random(random)
+            .with_memory_probe(Heap)
             .with_planner(&arguments.planner)
             .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
+        let config = if arguments.count_workspaces { config.counting_workspaces() } else { config };
         let config = if arguments.no_planning { config.without_planning() } else { config };
         if arguments.no_cache { config.without_cache() } else { config }
     };
@@ -163,17 +203,16 @@ fn measure(job: &Job, device: &Device, name: &'static str, warmup: usize, time_l
     let style = ProgressStyle::with_template("{msg:18} {bar:30} step {pos}/{len}  {elapsed}")
         .map_err(|error| error.to_string())?;
     let bar = ProgressBar::new(job.steps as u64).with_style(style).with_message(name);
-    HEAP.reset_peak_usage();
-    let before = HEAP.current_usage();
+    let before = Heap::start();
     let run = job.run(device, |step, _| {
         bar.set_position(step as u64 + 1);
         if step + 1 == warmup && step + 1 < job.steps {
             wait_for_plan(device, &bar, name, time_limit);
             // From here on the planner's own memory is gone.
-            HEAP.reset_peak_usage();
+            Heap::start();
         }
     });
-    let heap_peak_bytes = HEAP.peak_usage().saturating_sub(before) as u64;
+    let heap_peak_bytes = Heap::most().saturating_sub(before) as u64;
     bar.finish_and_clear();
     let report = device.remat_report().ok();
     let run = run.map_err(|error| match &report {

@@ -1,0 +1,70 @@
+//! What kernels allocate beside tensors: measured, named, and counted against the budget where that is asked for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use burn::tensor::Device;
+use burn_remat::{MemoryProbe, RematConfig, RematExt};
+use burn_remat_examples::data::Images;
+use burn_remat_examples::training::{Job, ModelKind, Source};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+/// Most bytes allocated before the peak last started anew.
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Debug)]
+struct Heap;
+
+impl MemoryProbe for Heap {
+    fn current(&self) -> u64 {
+        HEAP.current_usage() as u64
+    }
+
+    fn peak(&self) -> u64 {
+        HEAP.peak_usage() as u64
+    }
+
+    fn reset_peak(&self) {
+        MOST.fetch_max(HEAP.peak_usage(), Ordering::Relaxed);
+        HEAP.reset_peak_usage();
+    }
+}
+
+#[test]
+fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them() {
+    const WARMUP: usize = 6;
+    let source = Source::Images(Images::digits().unwrap());
+    let job = Job { model: ModelKind::Unet, batch_size: 16, steps: WARMUP + 5, seed: 0, source };
+    let measured = Device::flex().remat(RematConfig::default().with_memory_probe(Heap)).unwrap();
+    let plain = job.run(&measured, |_, _| {}).unwrap();
+    let report = measured.remat_report().unwrap();
+    let workspace = report.scratch_bytes.unwrap();
+    assert!(workspace > report.peak_bytes / 20, "{report}");
+    assert!(report.scratch_op.as_ref().is_some_and(|op| op.contains("Conv")), "{report}");
+
+    let budget = report.peak_bytes * 9 / 10;
+    let config = RematConfig::new(budget).with_memory_probe(Heap).counting_workspaces().without_cache();
+    let device = Device::flex().remat(config.with_time_limit(Duration::from_secs(1))).unwrap();
+    let run = job
+        .run(&device, |step, _| match step + 1 {
+            WARMUP => assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap()),
+            step if step == WARMUP + 1 => {
+                device.remat_reset_report().unwrap();
+                Heap.reset_peak();
+                MOST.store(0, Ordering::Relaxed);
+            }
+            _ => {}
+        })
+        .unwrap();
+    let peak = HEAP.peak_usage().max(MOST.load(Ordering::Relaxed));
+    let report = device.remat_report().unwrap();
+    assert!(run.is_identical(&plain));
+    let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{report}"));
+    assert!(plan.steps_followed >= 3 && plan.predicted_peak_bytes <= budget, "{report}");
+    // All tensors are gone by now: what is left is what the devices keep for themselves, plans above all.
+    let heap = (peak - HEAP.current_usage()) as u64;
+    assert!(heap <= budget + budget / 20, "{heap} bytes of heap: {report}");
+}
