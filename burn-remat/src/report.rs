@@ -108,7 +108,13 @@ impl fmt::Display for RematReport {
             };
             row(
                 "plan",
-                format!("{}, {origin}; {} operations in {} ops", plan.planner, plan.operations, plan.graph_ops),
+                format!(
+                    "{}, {origin}; {} operations reduced to {} in {:.0?}",
+                    plan.planner,
+                    plan.operations,
+                    plan.graph_ops,
+                    Duration::from_secs_f64(plan.lowering_seconds)
+                ),
             )?;
             row("planned steps", format!("{}, {} left their plan", plan.steps_followed, plan.steps_left))?;
             row(

@@ -3,8 +3,8 @@
 //! A graph counts more than the engine holds while it follows a plan (see [`exact`](super::exact)), so a planner that
 //! keeps to the budget leaves a part of it unused. Here the planner is told a larger one, raised for as long as what its
 //! plans really hold is within the true budget: a few quick plans find how large, one long search uses it. Every plan
-//! that is handed on holds at most the budget; where even the plan that holds least does not, the amount it holds takes
-//! the budget's place.
+//! that is handed on holds at most the budget; where none is found that does, the least that the graph can do with takes the
+//! budget's place.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,8 +81,10 @@ impl Fit {
     pub fn run(&self, terms: &Terms<'_>, mut found: impl FnMut(Found<'_>)) {
         let start = Instant::now();
         let graph = &self.lowered.graph;
-        // Most bytes that a plan may hold: the budget, once a plan is known that keeps it.
-        let mut target = terms.budget.max(self.fallback.peak);
+        // Most bytes that a plan may hold: the budget, once a plan is known that keeps it. Until then as much as leaves a
+        // planner something to choose.
+        let keeps = self.fallback.peak <= terms.budget;
+        let mut target = if keeps { terms.budget } else { terms.budget.max(self.least) };
 
         let mut best = f64::INFINITY;
         // Plans once and hands on what is better and fits.

@@ -7,7 +7,7 @@
 //! - *Views* make no value: reading a view is reading its storage.
 //! - *Single-use chains* merge: where all that an operation makes dies within the next one, and the next needs nothing
 //!   else, the two are one op, and what passes between them is scratch. An operation that makes only small storages (a
-//!   *rider*) joins a neighbour that needs the same large inputs.
+//!   *rider*) joins a neighbour that needs the same large inputs. An op that would then hold much at once stays apart.
 //! - *Many tiny operations* (a recurrent network) are more than a planner can weigh. Beyond [`MOST_OPS`] ops neighbours
 //!   merge whatever passes between them, as long as what they touch is a small part of the store-all peak.
 //! - *Updates*: from the first parameter update to the end of the step (or to the next forward pass) all is one op that
@@ -30,6 +30,9 @@ use super::trace::{Place, Position, Trace};
 
 /// One part in this many of the store-all peak goes to storages that no plan decides on.
 const SMALL_SHARE: u64 = 100;
+/// An op that holds more than one part in this many of the store-all peak may set the floor: operations merge into one
+/// only where that holds no more than they do one by one.
+const ROOMY: u64 = 4;
 /// Ops of a graph that planners handle well within seconds.
 const MOST_OPS: usize = 1200;
 /// What a merged op may touch, as one part in so many of the store-all peak: tried in this order until the graph is
@@ -69,7 +72,7 @@ impl Lowered {
 }
 
 /// A run of operations that becomes one op.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Unit {
     range: Range<usize>,
     /// Large storages read that were made outside.
@@ -110,8 +113,8 @@ pub(crate) fn lower(trace: &Trace, name: &str) -> Result<Lowered, GraphError> {
     let store_all = trace.store_all();
     let updates = update_phases(trace);
     let large = Large::of(trace, &store_all, &updates);
-    let mut units = merge(trace, &large, &updates);
     let peak = store_all.iter().max().copied().unwrap_or(0);
+    let mut units = merge(trace, &large, &updates, peak / ROOMY);
     for share in COARSE {
         if units.len() > MOST_OPS {
             units = coarsen(trace, units, peak / share);
@@ -195,7 +198,35 @@ impl Large {
     }
 }
 
-fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>]) -> Vec<Unit> {
+/// Most bytes of large storages that a unit holds while it runs, its inputs all the time.
+fn footprint(trace: &Trace, large: &Large, unit: &Unit) -> u64 {
+    let bytes = |place: Place| trace.storages[place as usize].bytes;
+    let mut held: u64 = unit.inputs.iter().map(|&place| bytes(place)).sum();
+    let mut most = held;
+    for at in unit.range.clone() {
+        let op = &trace.ops[at];
+        let fresh = |place: &&Place| {
+            large.is[**place as usize] && trace.storages[**place as usize].made_by == Some(at as Position)
+        };
+        let mut taken: Vec<Place> = Vec::new();
+        for &place in op.writes.iter().filter(fresh) {
+            match trace.storages[place as usize].reuses.filter(|base| unit.created.contains(base)) {
+                Some(base) => taken.push(base),
+                None => held += bytes(place),
+            }
+        }
+        most = most.max(held);
+        let dies = |place: &&Place| {
+            unit.created.contains(place)
+                && !taken.contains(place)
+                && trace.storages[**place as usize].died == Some(at as Position)
+        };
+        held = held.saturating_sub(op.reads.iter().filter(dies).map(|&place| bytes(place)).sum());
+    }
+    most
+}
+
+fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> Vec<Unit> {
     let mut read_last = vec![0_usize; trace.storages.len()];
     for &(position, place) in &trace.reads {
         read_last[place as usize] = read_last[place as usize].max(position as usize + 1);
@@ -242,7 +273,12 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>]) -> Vec<Unit> {
             } else if top.is_rider() {
                 next.has(&top.inputs)
             } else {
-                top.recordable && next.recordable && top.has(&next.inputs) && passes_on(top, &next)
+                top.recordable && next.recordable && top.has(&next.inputs) && passes_on(top, &next) && {
+                    let mut both = top.clone();
+                    both.absorb(next.clone());
+                    let together = footprint(trace, large, &both);
+                    together <= roomy || together <= footprint(trace, large, top).max(footprint(trace, large, &next))
+                }
             };
             if !joins {
                 break;

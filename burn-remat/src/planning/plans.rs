@@ -79,6 +79,8 @@ pub(crate) struct PlanState {
     /// The plan last taken up.
     pub schedule: Option<Arc<Schedule>>,
     pub origin: Option<Origin>,
+    /// Time that the last reduction to a graph took.
+    pub lowering_seconds: f64,
     /// Plans made, those from the cache not counted.
     pub made: u64,
     pub from_cache: u64,
@@ -322,6 +324,7 @@ impl Plans {
 
     /// Takes the plan from the cache, or has one made if `may_make`.
     fn plan(&mut self, trace: Trace, budget: u64, may_make: bool, at: usize) {
+        let start = Instant::now();
         let lowered = match lower(&trace, &self.device) {
             Ok(lowered) => lowered,
             Err(error) => {
@@ -330,6 +333,7 @@ impl Plans {
                 return;
             }
         };
+        self.state.lowering_seconds = start.elapsed().as_secs_f64();
         log::info!(
             "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters, from {:?} on",
             trace.ops.len(),

@@ -29,6 +29,8 @@ pub struct PlanReport {
     pub from_cache: bool,
     /// Time that it took to make, in seconds.
     pub plan_seconds: f64,
+    /// Time that the reduction to a graph took, in seconds.
+    pub lowering_seconds: f64,
     /// Operations of the step.
     pub operations: usize,
     /// Operations of the graph that was planned.
@@ -81,6 +83,7 @@ impl PlanReport {
             optimal: origin.status == Some(burn_remat_plan::Status::Optimal),
             from_cache: origin.cached,
             plan_seconds: origin.seconds,
+            lowering_seconds: plans.state.lowering_seconds,
             operations: schedule.trace.ops.len(),
             graph_ops: graph.ops().len(),
             store_all_peak_bytes: schedule.lowered.peak(),
