@@ -1,4 +1,8 @@
-//! Small real data: the digits that the repository ships, a folder of images, or a text.
+//! Small real data: the digits that the repository ships, MNIST, a folder of images, or a text.
+
+mod idx;
+
+pub use idx::MnistSet;
 
 use std::fs;
 use std::io::Read;
@@ -9,9 +13,17 @@ use flate2::read::GzDecoder;
 
 /// Side of every image in pixels.
 pub const SIDE: usize = 32;
+/// Length of every passage of text, padding included.
+pub const PASSAGE_LENGTH: usize = 128;
 const DIGITS: &[u8] = include_bytes!("../data/digits.csv.gz");
 /// The repository's own documents: a text that is always at hand.
 const DOCUMENTS: &str = concat!(include_str!("../../README.md"), include_str!("../../burn-remat/ARCHITECTURE.md"));
+/// Texts of three kinds: a short introduction, how it works, and measurements.
+const KINDS: [&str; 3] = [
+    include_str!("../../README.md"),
+    include_str!("../../burn-remat/ARCHITECTURE.md"),
+    include_str!("../../BENCHMARKS.md"),
+];
 
 /// Gray images with labels, in host memory.
 pub struct Images {
@@ -75,9 +87,54 @@ impl Images {
         Ok(images)
     }
 
+    /// The MNIST images in `folder`: the files `train-images-idx3-ubyte` and `train-labels-idx1-ubyte` (or those that begin
+    /// with `t10k` for the test set), as they are or with `.gz`; the cache of Burn's own loader will do.
+    ///
+    /// # Errors
+    ///
+    /// A file that is missing or is not what it should be.
+    pub fn mnist(folder: &Path, set: MnistSet) -> Result<Self, String> {
+        let (pixels, side) = idx::images(folder, set)?;
+        let labels = idx::labels(folder, set)?;
+        if pixels.len() != labels.len() {
+            return Err(format!("{}: {} images with {} labels", folder.display(), pixels.len(), labels.len()));
+        }
+        if side > SIDE {
+            return Err(format!("{}: images of {side} pixels: at most {SIDE}", folder.display()));
+        }
+        let margin = (SIDE - side) / 2;
+        let framed = |image: Vec<f32>| {
+            let mut framed = vec![0.0; SIDE * SIDE];
+            for (row, pixels) in image.chunks(side).enumerate() {
+                let start = (row + margin) * SIDE + margin;
+                framed[start..start + side].copy_from_slice(pixels);
+            }
+            framed
+        };
+        Ok(Self { pixels: pixels.into_iter().map(framed).collect(), labels, classes: 10 })
+    }
+
     /// How many labels there are.
     pub fn classes(&self) -> usize {
         self.classes
+    }
+
+    /// How many images there are.
+    pub fn len(&self) -> usize {
+        self.pixels.len()
+    }
+
+    /// Whether there is no image.
+    pub fn is_empty(&self) -> bool {
+        self.pixels.is_empty()
+    }
+
+    /// These images without the last `count`, and the last `count`.
+    pub fn split(mut self, count: usize) -> (Self, Self) {
+        let from = self.len().saturating_sub(count);
+        let last =
+            Self { pixels: self.pixels.split_off(from), labels: self.labels.split_off(from), classes: self.classes };
+        (self, last)
     }
 
     /// Batch number `step`: images `[batch, 1, SIDE, SIDE]` and labels `[batch]`.
@@ -90,6 +147,31 @@ impl Images {
             Tensor::from_data(TensorData::new(labels, [batch]), device),
         )
     }
+}
+
+/// Draws the first of `images` `[batch, 1, SIDE, SIDE]` beside each other with characters.
+///
+/// # Errors
+///
+/// What the device of the images reports.
+pub fn picture(images: Tensor<4>, count: usize) -> Result<String, String> {
+    const SHADES: &[u8] = b" .:+#";
+    let count = count.min(images.dims()[0]);
+    let data = images.narrow(0, 0, count).try_into_data().map_err(|error| error.to_string())?;
+    let pixels: Vec<f32> = data.iter::<f32>().collect();
+    let mut text = String::new();
+    // Characters are twice as high as wide: every other row will do.
+    for row in (0..SIDE).step_by(2) {
+        for image in pixels.chunks(SIDE * SIDE) {
+            text.extend(image[row * SIDE..(row + 1) * SIDE].iter().map(|&pixel| {
+                let shade = (pixel.clamp(0.0, 1.0) * (SHADES.len() - 1) as f32).round();
+                char::from(SHADES[shade as usize])
+            }));
+            text.push(' ');
+        }
+        text.push('\n');
+    }
+    Ok(text)
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
@@ -135,5 +217,68 @@ impl Text {
             Tensor::from_data(TensorData::new(values, [batch, length]), device)
         };
         (tensor(0), tensor(1))
+    }
+}
+
+/// A piece of a document.
+#[derive(Clone, Debug)]
+pub struct Passage {
+    /// Its bytes, with zeros up to [`PASSAGE_LENGTH`].
+    symbols: Vec<i32>,
+    /// The document that it is from.
+    label: i32,
+}
+
+/// Pieces of the repository's documents, labelled with the document.
+pub struct Passages {
+    items: Vec<Passage>,
+}
+
+impl Passages {
+    /// All passages, in an order in which the documents take turns.
+    pub fn documents() -> Self {
+        let pieces = KINDS.map(|text| {
+            let bytes: Vec<i32> = text.bytes().map(i32::from).collect();
+            bytes.chunks(PASSAGE_LENGTH).map(<[i32]>::to_vec).collect::<Vec<_>>()
+        });
+        let longest = pieces.iter().map(Vec::len).max().unwrap_or(0);
+        let turn = |number: usize| {
+            pieces.iter().enumerate().map(move |(label, pieces)| {
+                let mut symbols = pieces[number % pieces.len()].clone();
+                symbols.resize(PASSAGE_LENGTH, 0);
+                Passage { symbols, label: label as i32 }
+            })
+        };
+        Self { items: (0..longest).flat_map(turn).collect() }
+    }
+
+    /// How many labels there are.
+    pub fn classes(&self) -> usize {
+        KINDS.len()
+    }
+
+    /// Passages for training, and every eighth of them for validation.
+    pub fn split(self) -> (Vec<Passage>, Vec<Passage>) {
+        let mut number = 0;
+        self.items.into_iter().partition(|_| {
+            number += 1;
+            number % 8 != 0
+        })
+    }
+
+    /// Batch number `step`: passages `[batch, PASSAGE_LENGTH]` and labels `[batch]`.
+    pub fn batch(&self, step: usize, batch: usize, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+        let chosen = (0..batch).map(|at| self.items[(step * batch + at) % self.items.len()].clone());
+        Self::tensors(&chosen.collect::<Vec<_>>(), device)
+    }
+
+    /// Passages `[batch, PASSAGE_LENGTH]` and labels `[batch]`.
+    pub fn tensors(items: &[Passage], device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+        let symbols: Vec<i32> = items.iter().flat_map(|item| item.symbols.iter().copied()).collect();
+        let labels: Vec<i32> = items.iter().map(|item| item.label).collect();
+        (
+            Tensor::from_data(TensorData::new(symbols, [items.len(), PASSAGE_LENGTH]), device),
+            Tensor::from_data(TensorData::new(labels, [items.len()]), device),
+        )
     }
 }

@@ -1,7 +1,12 @@
-//! The models, data and training loop behind the runnable programs.
+//! The models, data and training steps behind the runnable programs.
 #![recursion_limit = "256"]
 
+pub mod bars;
+pub mod cli;
 pub mod data;
 pub mod device;
+#[cfg(feature = "learner")]
+pub mod learner;
 pub mod models;
+pub mod tasks;
 pub mod training;

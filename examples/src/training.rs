@@ -93,6 +93,19 @@ impl Run {
 }
 
 impl Job {
+    /// A job of `model` with the data that the repository ships.
+    ///
+    /// # Errors
+    ///
+    /// Data that cannot be read.
+    pub fn standard(model: ModelKind, batch_size: usize, steps: usize, seed: u64) -> Result<Self, String> {
+        let source = match model {
+            ModelKind::Transformer => Source::Text(Text::open(None)?),
+            _ => Source::Images(Images::digits()?),
+        };
+        Ok(Self { model, batch_size, steps, seed, source })
+    }
+
     /// Trains on `device` and calls `seen` with every step's number and loss.
     ///
     /// # Errors

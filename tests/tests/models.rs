@@ -2,15 +2,10 @@
 
 use burn::tensor::Device;
 use burn_remat::{RematConfig, RematExt, RematReport};
-use burn_remat_examples::data::{Images, Text};
-use burn_remat_examples::training::{Job, ModelKind, Run, Source};
+use burn_remat_examples::training::{Job, ModelKind, Run};
 
 fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
-    let source = match model {
-        ModelKind::Transformer => Source::Text(Text::open(None).unwrap()),
-        _ => Source::Images(Images::digits().unwrap()),
-    };
-    Job { model, batch_size, steps, seed: 7, source }
+    Job::standard(model, batch_size, steps, 7).unwrap()
 }
 
 fn run(job: &Job, budget: &str) -> (Run, RematReport) {

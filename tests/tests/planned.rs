@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_remat::{RematConfig, RematExt, RematReport};
-use burn_remat_examples::data::{Images, Text};
-use burn_remat_examples::training::{Job, ModelKind, Run, Source};
+use burn_remat_examples::training::{Job, ModelKind, Run};
 
 /// Steps until a plan is in force: the first, three that are traced, one in which the planner starts, one more.
 const WARMUP: usize = 6;
@@ -36,11 +35,7 @@ fn run(job: &Job, config: RematConfig) -> (Run, RematReport) {
 }
 
 fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
-    let source = match model {
-        ModelKind::Transformer => Source::Text(Text::open(None).unwrap()),
-        _ => Source::Images(Images::digits().unwrap()),
-    };
-    Job { model, batch_size, steps, seed: 3, source }
+    Job::standard(model, batch_size, steps, 3).unwrap()
 }
 
 /// Every planned step of `model` holds what the plan says, within the budget, with the results of plain Burn.

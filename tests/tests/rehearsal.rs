@@ -2,12 +2,10 @@
 
 use burn::tensor::Device;
 use burn_remat::{RematConfig, RematError, RematExt, largest_batch, minimum_budget};
-use burn_remat_examples::data::Images;
 use burn_remat_examples::training::{Job, ModelKind};
 
 fn train(model: ModelKind, batch_size: usize, steps: usize, device: &Device) -> Vec<u32> {
-    let source = burn_remat_examples::training::Source::Images(Images::digits().unwrap());
-    let job = Job { model, batch_size, steps, seed: 1, source };
+    let job = Job::standard(model, batch_size, steps, 1).unwrap();
     job.run(device, |_, _| {}).unwrap().losses.iter().map(|loss| loss.to_bits()).collect()
 }
 

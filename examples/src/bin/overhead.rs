@@ -13,8 +13,7 @@ use burn_backend::ops::FloatTensorOps;
 use burn_backend::{AutodiffBackend, Distribution, FloatDType, Shape};
 use burn_flex::{Flex, FlexDevice};
 use burn_remat::{Remat, RematConfig, RematDevice, RematExt};
-use burn_remat_examples::data::{Images, Text};
-use burn_remat_examples::training::{Job, ModelKind, Source};
+use burn_remat_examples::training::{Job, ModelKind};
 use clap::Parser;
 
 /// More than anything here needs.
@@ -110,11 +109,7 @@ fn step<B: AutodiffBackend>(
 // ---- through the device
 
 fn through_the_device(model: ModelKind, batch_size: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
-    let source = match model {
-        ModelKind::Transformer => Source::Text(Text::open(None)?),
-        _ => Source::Images(Images::digits()?),
-    };
-    let job = Job { model, batch_size, steps: 6, seed: 1, source };
+    let job = Job::standard(model, batch_size, 6, 1)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let stock = stock_remote_device(&runtime)?;
     let remat = Device::flex().remat(AMPLE)?;

@@ -139,20 +139,13 @@ fn main() -> ExitCode {
 fn train(arguments: &Arguments) -> Result<ExitCode, String> {
     let budget: Budget = arguments.budget.parse().map_err(|error| format!("--budget: {error}"))?;
     let device = device::by_name(&arguments.device)?;
-    let source = match arguments.model {
-        ModelKind::Transformer => Source::Text(Text::open(arguments.text.as_deref())?),
-        _ => Source::Images(match &arguments.images {
-            Some(folder) => Images::folder(folder)?,
-            None => Images::digits()?,
-        }),
-    };
-    let job = Job {
-        model: arguments.model,
-        batch_size: arguments.batch_size as usize,
-        steps: arguments.steps as usize,
-        seed: arguments.seed,
-        source,
-    };
+    let (batch_size, steps) = (arguments.batch_size as usize, arguments.steps as usize);
+    let mut job = Job::standard(arguments.model, batch_size, steps, arguments.seed)?;
+    match (arguments.model, &arguments.text, &arguments.images) {
+        (ModelKind::Transformer, Some(file), _) => job.source = Source::Text(Text::open(Some(file))?),
+        (ModelKind::Transformer, None, _) | (_, _, None) => {}
+        (_, _, Some(folder)) => job.source = Source::Images(Images::folder(folder)?),
+    }
 
     let measure = |device: &Device, name| measure(&job, device, name, arguments.warmup as usize, arguments.time_limit);
     let plain = measure(&device, "plain Burn")?;

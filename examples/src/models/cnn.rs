@@ -41,13 +41,18 @@ impl Cnn {
         }
     }
 
-    /// Loss on images `[batch, 1, SIDE, SIDE]` with labels `[batch]`.
-    pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
+    /// From `images` `[batch, 1, SIDE, SIDE]` to logits `[batch, classes]`.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = gelu(self.norm.forward(self.first.forward(images)));
         let x = self.pool.forward(relu(self.second.forward(x)));
         let x = x.clone() + relu(self.third.forward(x));
         let x = self.dropout.forward(self.pool.forward(x));
         let x = relu(self.hidden.forward(x.flatten::<2>(1, 3)));
-        cross_entropy(self.output.forward(x), labels)
+        self.output.forward(x)
+    }
+
+    /// Loss on images `[batch, 1, SIDE, SIDE]` with labels `[batch]`.
+    pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
+        cross_entropy(self.forward(images), labels)
     }
 }

@@ -1,16 +1,22 @@
-//! Six models, each with its loss on one batch.
+//! Models, each with its loss on one batch.
 
 mod cnn;
+mod gan;
 mod lstm;
 mod mlp;
+mod modern_lstm;
 mod resnet;
+mod text_classifier;
 mod transformer;
 mod unet;
 
 pub use cnn::Cnn;
+pub use gan::{Critic, Generator};
 pub use lstm::SequenceNet;
 pub use mlp::Mlp;
+pub use modern_lstm::ModernLstm;
 pub use resnet::ResNet;
+pub use text_classifier::TextClassifier;
 pub use transformer::{CharTransformer, SEQUENCE_LENGTH};
 pub use unet::UNet;
 
@@ -20,7 +26,7 @@ use burn::nn::loss::CrossEntropyLossConfig;
 use burn::tensor::{Device, Int, Tensor};
 
 /// Mean cross entropy of `logits` `[batch, classes]` against `labels` `[batch]`.
-fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
+pub(crate) fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor<1> {
     let device = logits.device();
     CrossEntropyLossConfig::new().init(&device).forward(logits, labels)
 }

@@ -69,11 +69,16 @@ impl ResNet {
         }
     }
 
-    /// Loss on images `[batch, 1, SIDE, SIDE]` with labels `[batch]`.
-    pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
+    /// From `images` `[batch, 1, SIDE, SIDE]` to logits `[batch, classes]`.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = relu(self.stem_norm.forward(self.stem.forward(images)));
         let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
         let x = self.pool.forward(x).flatten::<2>(1, 3);
-        cross_entropy(self.output.forward(x), labels)
+        self.output.forward(x)
+    }
+
+    /// Loss on images `[batch, 1, SIDE, SIDE]` with labels `[batch]`.
+    pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
+        cross_entropy(self.forward(images), labels)
     }
 }

@@ -36,15 +36,21 @@ impl CharTransformer {
         }
     }
 
-    /// Loss of predicting `next` from `text`, both `[batch, SEQUENCE_LENGTH]`.
-    pub fn loss(&self, text: Tensor<2, Int>, next: Tensor<2, Int>) -> Tensor<1> {
+    /// From text `[batch, length]`, at most [`SEQUENCE_LENGTH`] long, to logits of the characters that follow,
+    /// `[batch, length, SYMBOLS]`.
+    pub fn forward(&self, text: Tensor<2, Int>) -> Tensor<3> {
         let [batch, length] = text.dims();
         let device = text.device();
         let positions = Tensor::arange(0..length as i64, &device).unsqueeze::<2>();
         let x = self.symbols.forward(text) + self.positions.forward(positions);
         let mask = generate_autoregressive_mask(batch, length, &device);
         let x = self.layers.forward(TransformerEncoderInput::new(x).mask_attn(mask));
-        let logits = self.output.forward(x).flatten::<2>(0, 1);
+        self.output.forward(x)
+    }
+
+    /// Loss of predicting `next` from `text`, both `[batch, SEQUENCE_LENGTH]`.
+    pub fn loss(&self, text: Tensor<2, Int>, next: Tensor<2, Int>) -> Tensor<1> {
+        let logits = self.forward(text).flatten::<2>(0, 1);
         cross_entropy(logits, next.flatten::<1>(0, 1))
     }
 }

@@ -64,10 +64,9 @@ impl UNet {
         }
     }
 
-    /// Loss on images `[batch, 1, SIDE, SIDE]`.
-    pub fn loss(&self, images: Tensor<4>) -> Tensor<1> {
-        let target = images.clone().greater_elem(0.5).float();
-        let mut x = images.clone() + images.random_like(Distribution::Normal(0.0, 0.2));
+    /// From noisy images `[batch, 1, SIDE, SIDE]` to how likely each pixel belongs to the figure, in the same shape.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<4> {
+        let mut x = images;
         let mut skips = Vec::new();
         for (level, conv) in self.down.iter().enumerate() {
             if level > 0 {
@@ -81,8 +80,20 @@ impl UNet {
             let Some(skip) = skips.pop() else { break };
             x = merge.forward(Tensor::cat(vec![skip, up.forward(x)], 1));
         }
-        let x = sigmoid(self.output.forward(x));
-        let error = x - target;
+        sigmoid(self.output.forward(x))
+    }
+
+    /// The pixels of the figure in clean images, 1 or 0, and the images with noise over them.
+    pub fn example(images: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
+        let figure = images.clone().greater_elem(0.5).float();
+        let noise = images.random_like(Distribution::Normal(0.0, 0.2));
+        (figure, images + noise)
+    }
+
+    /// Loss on clean images `[batch, 1, SIDE, SIDE]`.
+    pub fn loss(&self, images: Tensor<4>) -> Tensor<1> {
+        let (figure, noisy) = Self::example(images);
+        let error = self.forward(noisy) - figure;
         (error.clone() * error).mean()
     }
 }

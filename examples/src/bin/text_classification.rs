@@ -1,0 +1,67 @@
+//! A transformer encoder that tells which document a passage is from, trained by Burn's `Learner` with its dashboard.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use burn::data::dataloader::DataLoaderBuilder;
+use burn::data::dataset::InMemDataset;
+use burn::optim::AdamConfig;
+use burn::train::metric::{AccuracyMetric, LossMetric};
+use burn::train::{Learner, SupervisedTraining};
+use burn_remat::RematExt;
+use burn_remat_examples::cli::{self, Common, Outcome};
+use burn_remat_examples::data::Passages;
+use burn_remat_examples::learner::PassageBatcher;
+use burn_remat_examples::models::TextClassifier;
+use burn_remat_examples::tasks::SEED;
+use clap::Parser;
+
+/// Train a transformer encoder to tell documents apart. On a terminal it shows Burn's dashboard.
+#[derive(Parser)]
+struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    /// Keep metrics and records in this folder. Without it: a temporary one.
+    #[arg(long)]
+    artifacts: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    cli::main(|| run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Outcome {
+    let common = &arguments.common;
+    // The line that burn-remat adds. All that follows is plain Burn.
+    let device = common.device()?.remat(common.config("32 MiB"))?;
+
+    let passages = Passages::documents();
+    let classes = passages.classes();
+    let (train, valid) = passages.split();
+    let batch_size = common.batch_size(16);
+    let epochs = common.steps(300).div_ceil(train.len().div_ceil(batch_size));
+    let loader = |passages| {
+        DataLoaderBuilder::new(PassageBatcher).batch_size(batch_size).shuffle(SEED).build(InMemDataset::new(passages))
+    };
+    let temporary = std::env::temp_dir().join(format!("burn-remat-text-{}", std::process::id()));
+    let folder = arguments.artifacts.as_ref().unwrap_or(&temporary);
+    device.seed(SEED);
+    let model = TextClassifier::new(classes, &device.clone().autodiff());
+    let result = SupervisedTraining::new(folder, loader(train), loader(valid))
+        .metrics((AccuracyMetric::new(), LossMetric::new()))
+        .with_default_checkpointers()
+        .num_epochs(epochs)
+        .summary()
+        .launch(Learner::new(model, AdamConfig::new().init(), 1e-3));
+
+    if arguments.artifacts.is_none() {
+        std::fs::remove_dir_all(&temporary)?;
+    }
+    if let Some(error) = result.error {
+        return Err(error.to_string().into());
+    }
+    // The renderer prints its summary when it goes.
+    drop(result.renderer);
+    println!("\n{}", device.remat_report()?);
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! What the examples share on the command line: flags, progress, errors.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use burn::tensor::{Device, Tensor};
+use burn_remat::{Budget, RematConfig, RematExt};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::device;
+
+/// What an example ends with.
+pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+/// Runs an example: logging on, errors in words on the error stream, exit code 2 where there is one.
+pub fn main(run: impl FnOnce() -> Outcome) -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn,highs=error")).init();
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The flags of every example.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Memory budget: `512 MiB`, `8GB`, bytes, a share of what the first step takes such as `60%`, or `unlimited`. Without
+    /// it: about half of what the example would take.
+    #[arg(long, allow_hyphen_values = true)]
+    budget: Option<Budget>,
+    /// Samples per step; without it, the example's own.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: Option<u32>,
+    /// Training steps; without it, the example's own.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: Option<u32>,
+    /// flex, wgpu, vulkan or cuda.
+    #[arg(long, default_value = "flex")]
+    device: String,
+    /// A few steps, to see that everything works.
+    #[arg(long)]
+    quick: bool,
+}
+
+impl Common {
+    /// The device asked for, without a budget.
+    ///
+    /// # Errors
+    ///
+    /// What the name should have been, or which feature to build with.
+    pub fn device(&self) -> Result<Device, String> {
+        device::by_name(&self.device)
+    }
+
+    /// The budget asked for, or `usual`, with the engine's defaults; a quick run plans for two seconds and leaves no plan on
+    /// disk.
+    pub fn config(&self, usual: &str) -> RematConfig {
+        let config = self.budget.map_or_else(|| RematConfig::new(usual), RematConfig::new);
+        if self.quick { config.with_time_limit(Duration::from_secs(2)).without_cache() } else { config }
+    }
+
+    /// Samples per step: as asked for, or `usual`.
+    pub fn batch_size(&self, usual: usize) -> usize {
+        self.batch_size.map_or(usual, |batch_size| batch_size as usize)
+    }
+
+    /// Training steps: as asked for, or `usual`; ten in a quick run.
+    pub fn steps(&self, usual: usize) -> usize {
+        self.steps.map_or(if self.quick { 10 } else { usual }, |steps| steps as usize)
+    }
+
+    /// A progress bar over training steps on `device`.
+    pub fn progress(&self, device: &Device, steps: usize) -> Progress {
+        let bar = ProgressBar::new(steps as u64).with_style(style("{bar:30} step {pos}/{len}  {msg}  {elapsed}"));
+        Progress { bar, device: device.clone(), waits: self.quick }
+    }
+}
+
+/// A style for `indicatif`, which refuses only templates that are wrong in themselves.
+pub(crate) fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// Shows the loss of every step.
+pub struct Progress {
+    bar: ProgressBar,
+    device: Device,
+    waits: bool,
+}
+
+impl Progress {
+    /// After this many steps the engine has seen the step and is planning it.
+    const WARMUP: u64 = 6;
+
+    /// Reads the loss of a step that is done, and shows it.
+    ///
+    /// # Errors
+    ///
+    /// What the device reports, such as a strict budget that does not hold.
+    pub fn step(&self, loss: Tensor<1>) -> Result<f32, String> {
+        let loss = read(loss)?;
+        self.bar.set_message(format!("loss {loss:.4}"));
+        self.bar.inc(1);
+        if self.waits && self.bar.position() == Self::WARMUP {
+            // A quick run would be over before its plan is there.
+            self.device.remat_wait_for_plan(Duration::from_secs(30)).map_err(|error| error.to_string())?;
+        }
+        Ok(loss)
+    }
+
+    /// Prints a line above the bar.
+    pub fn say(&self, line: impl AsRef<str>) {
+        // Without a terminal the bar is hidden, and would swallow the line.
+        self.bar.suspend(|| println!("{}", line.as_ref()));
+    }
+}
+
+/// Reads a loss.
+///
+/// # Errors
+///
+/// What the device reports.
+pub fn read(loss: Tensor<1>) -> Result<f32, String> {
+    let data = loss.try_into_data().map_err(|error| error.to_string())?;
+    Ok(data.iter::<f32>().next().unwrap_or(f32::NAN))
+}

@@ -1,0 +1,48 @@
+//! What Burn's `Learner` asks of a model and its data, for `text-classification`.
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::tensor::{Device, Int, Tensor};
+use burn::train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
+
+use crate::data::{Passage, Passages};
+use crate::models::TextClassifier;
+
+/// Puts passages together.
+#[derive(Clone, Debug)]
+pub struct PassageBatcher;
+
+/// Passages `[batch, PASSAGE_LENGTH]` and labels `[batch]`.
+type PassageBatch = (Tensor<2, Int>, Tensor<1, Int>);
+
+impl Batcher<Passage, PassageBatch> for PassageBatcher {
+    fn batch(&self, items: Vec<Passage>, device: &Device) -> PassageBatch {
+        Passages::tensors(&items, device)
+    }
+}
+
+impl TextClassifier {
+    fn output(&self, (passages, labels): PassageBatch) -> ClassificationOutput {
+        let logits = self.forward(passages);
+        let loss = crate::models::cross_entropy(logits.clone(), labels.clone());
+        ClassificationOutput::new(loss, logits, labels)
+    }
+}
+
+impl TrainStep for TextClassifier {
+    type Input = PassageBatch;
+    type Output = ClassificationOutput;
+
+    fn step(&self, batch: PassageBatch) -> TrainOutput<ClassificationOutput> {
+        let output = self.output(batch);
+        TrainOutput::new(self, output.loss.backward(), output)
+    }
+}
+
+impl InferenceStep for TextClassifier {
+    type Input = PassageBatch;
+    type Output = ClassificationOutput;
+
+    fn step(&self, batch: PassageBatch) -> ClassificationOutput {
+        self.output(batch)
+    }
+}

@@ -1,0 +1,42 @@
+//! Handwritten digits to their classes.
+
+use burn::optim::{AdamConfig, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+
+use super::{Task, update};
+use crate::data::Images;
+use crate::models::Cnn;
+
+/// The small convolutional network with Adam.
+pub struct Mnist {
+    /// The network.
+    pub model: Cnn,
+    optimizer: ModuleOptimizer,
+    images: Images,
+    device: Device,
+}
+
+impl Mnist {
+    /// A network for the classes of `images`.
+    pub fn new(images: Images, device: &Device) -> Self {
+        Self {
+            model: Cnn::new(images.classes(), device),
+            optimizer: AdamConfig::new().init(),
+            images,
+            device: device.clone(),
+        }
+    }
+}
+
+impl Task for Mnist {
+    fn standard(device: &Device) -> Result<Self, String> {
+        Ok(Self::new(Images::digits()?, device))
+    }
+
+    fn step(mut self, step: usize, batch_size: usize) -> (Self, Tensor<1>) {
+        let (images, labels) = self.images.batch(step, batch_size, &self.device);
+        let loss = self.model.loss(images, labels);
+        self.model = update(self.model, &mut self.optimizer, 1e-3, &loss);
+        (self, loss)
+    }
+}
