@@ -30,7 +30,7 @@ pub fn main(run: impl FnOnce() -> Outcome) -> ExitCode {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Memory budget: `512 MiB`, `8GB`, bytes, a share of what the first step takes such as `60%`, or `unlimited`. Without
-    /// it: about half of what the example would take.
+    /// it: less than the example would take.
     #[arg(long, allow_hyphen_values = true)]
     budget: Option<Budget>,
     /// Samples per step; without it, the example's own.

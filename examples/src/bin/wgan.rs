@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 
 fn run(common: &Common) -> Outcome {
     // The line that burn-remat adds.
-    let device = common.device()?.remat(common.config("8 MiB"))?;
+    let device = common.device()?.remat(common.config("10 MiB"))?;
 
     let steps = common.steps(200);
     device.seed(SEED);

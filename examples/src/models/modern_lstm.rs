@@ -8,6 +8,9 @@ use burn::tensor::{Device, Int, Tensor};
 use super::cross_entropy;
 use crate::data::SIDE;
 
+/// Elements of a sequence: two rows of an image each.
+const ELEMENTS: usize = SIDE / 2;
+const WIDTH: usize = 2 * SIDE;
 const HIDDEN: usize = 48;
 const LAYERS: usize = 2;
 
@@ -62,7 +65,7 @@ pub struct ModernLstm {
 impl ModernLstm {
     /// A network for `classes` labels.
     pub fn new(classes: usize, device: &Device) -> Self {
-        let width = |layer| if layer == 0 { SIDE } else { HIDDEN };
+        let width = |layer| if layer == 0 { WIDTH } else { HIDDEN };
         Self {
             layers: (0..LAYERS).map(|layer| Layer::new(width(layer), device)).collect(),
             dropout: DropoutConfig::new(0.1).init(),
@@ -70,23 +73,25 @@ impl ModernLstm {
         }
     }
 
-    /// From sequences `[batch, length, SIDE]` to logits `[batch, classes]`.
-    pub fn forward(&self, sequences: Tensor<3>) -> Tensor<2> {
-        let [batch, length, width] = sequences.dims();
-        let element = |at| sequences.clone().narrow(1, at, 1).reshape([batch, width]);
-        let mut states: Vec<Tensor<2>> = (0..length).map(element).collect();
+    /// From images `[batch, 1, SIDE, SIDE]`, read two rows at a time, to logits `[batch, classes]`.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let [batch, ..] = images.dims();
+        let device = images.device();
+        let sequences = images.reshape([batch, ELEMENTS, WIDTH]);
+        let element = |at| sequences.clone().narrow(1, at, 1).reshape([batch, WIDTH]);
+        let mut states: Vec<Tensor<2>> = (0..ELEMENTS).map(element).collect();
         for (number, layer) in self.layers.iter().enumerate() {
             if number > 0 {
                 states = states.into_iter().map(|state| self.dropout.forward(state)).collect();
             }
             states = layer.forward(states);
         }
-        let last = states.pop().unwrap_or_else(|| Tensor::zeros([batch, HIDDEN], &sequences.device()));
+        let last = states.pop().unwrap_or_else(|| Tensor::zeros([batch, HIDDEN], &device));
         self.output.forward(last)
     }
 
-    /// Loss on `sequences` `[batch, length, SIDE]` with `labels` `[batch]`.
-    pub fn loss(&self, sequences: Tensor<3>, labels: Tensor<1, Int>) -> Tensor<1> {
-        cross_entropy(self.forward(sequences), labels)
+    /// Loss on images `[batch, 1, SIDE, SIDE]` with labels `[batch]`.
+    pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
+        cross_entropy(self.forward(images), labels)
     }
 }
