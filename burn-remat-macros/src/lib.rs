@@ -1,2 +1,57 @@
-//! The place of the `#[remat]` attribute, which will carry a budget on a model and name the stages of a chain. It exports
-//! nothing yet: until then use `RematExt::remat` of `burn-remat`.
+//! The attribute `#[remat]` of `burn-remat`, which re-exports it as `burn_remat::remat`; its documentation is there.
+//!
+//! What it stands on decides what it does: on a `struct` or an `enum` it is a configuration (`model.rs`), on an `impl`
+//! block or a `fn` it names stages (`stage.rs`). Settings are read alike for all (`settings.rs`). Nothing is evaluated here
+//! that the library evaluates otherwise: budgets are checked by the library's own grammar.
+//!
+//! Whatever is wrong, the item itself is given back beside the error, so that no second error follows from the
+//! first.
+
+#[path = "../../burn-remat/src/grammar.rs"]
+mod grammar;
+mod model;
+mod settings;
+mod stage;
+
+use proc_macro2::TokenStream;
+use quote::{ToTokens, quote};
+use syn::parse::Parser;
+use syn::spanned::Spanned;
+use syn::{Error, Item};
+
+use crate::settings::{Place, Settings};
+
+#[allow(missing_docs, reason = "documented where `burn-remat` exports it again")]
+#[proc_macro_attribute]
+pub fn remat(settings: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let item = TokenStream::from(item);
+    expand(settings.into(), item.clone())
+        .unwrap_or_else(|error| {
+            let (item, error) = (stage::without_attributes(item), error.into_compile_error());
+            quote!(#item #error)
+        })
+        .into()
+}
+
+fn expand(settings: TokenStream, tokens: TokenStream) -> Result<TokenStream, Error> {
+    let item: Item = syn::parse2(tokens)?;
+    let (place, on) = match &item {
+        Item::Struct(item) => (Place::Model, item.span()),
+        Item::Enum(item) => (Place::Model, item.span()),
+        Item::Impl(item) => (Place::Impl, item.span()),
+        Item::Fn(item) => (Place::Fn, item.span()),
+        other => {
+            let message = "`#[remat]` belongs on a model (a `struct` or an `enum`), where it sets a budget, or on an \
+                           `impl` block or a `fn` with a body, where it names a stage";
+            return Err(Error::new(other.span(), message));
+        }
+    };
+    let settings = Settings::parse(place, on).parse2(settings)?;
+    match item {
+        Item::Struct(item) => Ok(model::expand(&settings, &item.ident, &item.generics, &item)),
+        Item::Enum(item) => Ok(model::expand(&settings, &item.ident, &item.generics, &item)),
+        Item::Impl(item) => stage::on_impl(&settings, item),
+        Item::Fn(item) => stage::on_fn(&settings, item),
+        other => Ok(other.into_token_stream()),
+    }
+}

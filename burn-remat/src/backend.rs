@@ -25,6 +25,7 @@ use crate::engine::{Engine, fresh_id};
 use crate::error::RematError;
 use crate::planning::Trace;
 use crate::report::RematReport;
+use crate::stage::NameId;
 
 /// A backend whose tensors are evicted and recomputed to stay inside a memory budget.
 ///
@@ -314,6 +315,14 @@ impl<B: RematBackend> RematClient<B> {
 
     pub(crate) fn mark_step(&self) {
         self.engine().mark();
+    }
+
+    pub(crate) fn enter_stage(&self, name: NameId, number: i64) {
+        self.engine().enter_stage(name, number);
+    }
+
+    pub(crate) fn leave_stage(&self, number: i64) {
+        self.engine().leave_stage(number);
     }
 
     pub(crate) fn reset_report(&self) {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::grammar::{self, BudgetText};
+
 /// How much memory the tensors of a device may hold at once, parameters and optimizer state included.
 ///
 /// Text forms: a number of bytes, a number with a decimal (`kB`, `MB`, `GB`, `TB`) or binary unit (`KiB`, `MiB`, `GiB`,
@@ -31,9 +33,7 @@ pub enum Budget {
 
 /// A text that is no [`Budget`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{text}` is no budget: {reason}. Write for example `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak) or `unlimited`"
-)]
+#[error("`{text}` is no budget: {reason}. {forms}", forms = grammar::BUDGET_FORMS)]
 pub struct BudgetError {
     /// The text.
     pub text: String,
@@ -45,62 +45,13 @@ impl FromStr for Budget {
     type Err = BudgetError;
 
     fn from_str(text: &str) -> Result<Self, BudgetError> {
-        let error = |reason| BudgetError { text: text.to_owned(), reason };
-        let trimmed = text.trim();
-        if trimmed.is_empty() {
-            return Err(error("it is empty"));
+        match grammar::budget(text) {
+            Ok(BudgetText::Unlimited) => Ok(Self::Unlimited),
+            Ok(BudgetText::Bytes(bytes)) => Ok(Self::Bytes(bytes)),
+            Ok(BudgetText::Share(share)) => Ok(Self::Share(share)),
+            Err(reason) => Err(BudgetError { text: text.to_owned(), reason }),
         }
-        if trimmed.eq_ignore_ascii_case("unlimited") {
-            return Ok(Self::Unlimited);
-        }
-        let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
-        let (number, unit) = trimmed.split_at(digits);
-        if number.is_empty() {
-            let reason = if trimmed.starts_with('-') {
-                "a budget cannot be negative"
-            } else {
-                "it does not begin with a number"
-            };
-            return Err(error(reason));
-        }
-        let unit = unit.trim();
-        if unit == "%" {
-            let percent: f64 = number.parse().map_err(|_| error("its number cannot be read"))?;
-            return match percent {
-                0.0 => Err(error("zero percent leaves no memory at all")),
-                percent if percent > 100.0 => Err(error("more than 100% of the peak limits nothing; say `unlimited`")),
-                percent => Ok(Self::Share(percent / 100.0)),
-            };
-        }
-        let factor = unit_factor(unit).ok_or_else(|| error("its unit is unknown"))?;
-        let bytes = match number.parse::<u64>() {
-            Ok(number) => number.checked_mul(factor).ok_or_else(|| error("it exceeds 2^64 bytes"))?,
-            Err(_) => {
-                let number: f64 = number.parse().map_err(|_| error("its number cannot be read"))?;
-                let bytes = number * factor as f64;
-                if bytes >= u64::MAX as f64 {
-                    return Err(error("it exceeds 2^64 bytes"));
-                }
-                bytes as u64
-            }
-        };
-        if bytes == 0 { Err(error("zero bytes leave no memory at all")) } else { Ok(Self::Bytes(bytes)) }
     }
-}
-
-fn unit_factor(unit: &str) -> Option<u64> {
-    Some(match unit.to_ascii_lowercase().as_str() {
-        "" | "b" | "byte" | "bytes" => 1,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "gib" => 1 << 30,
-        "tib" => 1 << 40,
-        _ => return None,
-    })
 }
 
 impl TryFrom<&str> for Budget {
@@ -116,7 +67,7 @@ impl TryFrom<u64> for Budget {
 
     fn try_from(bytes: u64) -> Result<Self, BudgetError> {
         if bytes == 0 {
-            return Err(BudgetError { text: "0".to_owned(), reason: "zero bytes leave no memory at all" });
+            return Err(BudgetError { text: "0".to_owned(), reason: grammar::ZERO_BYTES });
         }
         Ok(Self::Bytes(bytes))
     }

@@ -13,7 +13,7 @@ use burn::backend::{DispatchDevice, GradientCheckpointingStrategy};
 use burn::remote::{CustomOpClient, RemoteHost};
 use burn::server::{PeerAuthorizer, TokenAuthorizer, Transport, WebSocketTransport};
 use burn::tensor::Device;
-use burn_ir::CustomOpIr;
+use burn_ir::{CustomOpIr, ScalarIr};
 use burn_remote::server::BackendServer;
 use burn_router::get_client;
 use tokio::runtime::Runtime;
@@ -24,6 +24,7 @@ use crate::error::RematError;
 use crate::planning::Trace;
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
+use crate::stage::{self, Stage};
 
 /// The in-band operation that marks a step.
 const MARK: &str = "remat.mark";
@@ -86,6 +87,29 @@ pub trait RematExt: Sized {
     /// [`RematError::NotRemat`] for any other device.
     fn remat_wait_for_plan(&self, limit: Duration) -> Result<bool, RematError>;
 
+    /// Opens a stage: until the guard is dropped, the operations of this thread on this device belong to it, in the report, in
+    /// pictures, and in the graph that is planned. Stages nest. An empty `name` opens none; on any other device this
+    /// does nothing.
+    ///
+    /// Names are kept for as long as the process runs: give a stage the same name in every step. The attribute
+    /// [`remat`](macro@crate::remat) does this for a whole method.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use burn_remat::RematExt;
+    ///
+    /// let device = Device::flex().remat("64 MiB")?;
+    /// let x = Tensor::<2>::ones([8, 8], &device);
+    /// let y = {
+    ///     let _stage = device.remat_stage("encoder");
+    ///     x.clone().matmul(x)
+    /// };
+    /// assert_eq!(y.sum().into_scalar::<f32>(), 512.0);
+    /// assert_eq!(device.remat_report()?.stages[0].stage, "encoder");
+    /// # Ok::<(), burn_remat::RematError>(())
+    /// ```
+    fn remat_stage(&self, name: &str) -> Stage;
+
     /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
     /// itself; with them it knows exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
@@ -128,6 +152,10 @@ impl RematExt for Device {
         let engine = engine_of(self)?;
         let _ = self.sync();
         Ok(engine.wait_for_plan(limit))
+    }
+
+    fn remat_stage(&self, name: &str) -> Stage {
+        Stage::on(self, name)
     }
 
     fn remat_mark_step(&self) {
@@ -191,6 +219,12 @@ fn forget(device: &Device) {
 /// The remat devices made by this process and their engines.
 static ENGINES: Mutex<Vec<(Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
 
+/// Whether a device without autodiff is a remat device of this process.
+pub(crate) fn is_remat(plain: &Device) -> bool {
+    matches!(plain.as_dispatch(), DispatchDevice::Remote(_))
+        && ENGINES.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(known, _)| known == plain)
+}
+
 fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
     let plain = device.clone().without_autodiff();
     let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -226,8 +260,27 @@ fn with_backend<W: WithBackend>(device: &Device, work: W) -> Result<W::Output, R
 
 /// Burn's server for one remat device, without transport or authorizer.
 fn backend_server<B: RematBackend>(device: RematDevice<B::Device>) -> BackendServer<Remat<B>> {
+    let engine = get_client::<RematChannel<B>>;
     BackendServer::<Remat<B>>::new([device])
-        .with_custom_op(MARK, |_, _, device| get_client::<RematChannel<B>>(device).mark_step())
+        .with_custom_op(MARK, move |_, _, device| engine(device).mark_step())
+        .with_custom_op(stage::ENTER, move |_, op, device| {
+            if let [name, number] = integers(op)[..]
+                && let Ok(name) = name.try_into()
+            {
+                engine(device).enter_stage(name, number);
+            }
+        })
+        .with_custom_op(stage::LEAVE, move |_, op, device| {
+            if let [number] = integers(op)[..] {
+                engine(device).leave_stage(number);
+            }
+        })
+}
+
+/// The whole numbers that a mark carries.
+fn integers(op: &CustomOpIr) -> Vec<i64> {
+    let integer = |scalar: &ScalarIr| if let ScalarIr::Int(value) = scalar { Some(*value) } else { None };
+    op.scalars.iter().filter_map(integer).collect()
 }
 
 /// Serves a remat device like `device` to other processes and machines until Ctrl+C or `SIGTERM`; then returns what it
@@ -292,6 +345,7 @@ impl WithBackend for ServeInProcess {
         let remote = Device::remote_options(&host).init().map_err(|error| failed(error.to_string()))?;
         let engine = Arc::new(get_client::<RematChannel<B>>(&device));
         ENGINES.lock().unwrap_or_else(PoisonError::into_inner).push((remote.clone(), engine));
+        stage::expect_devices();
         Ok(remote)
     }
 }

@@ -1,6 +1,7 @@
 //! What can go wrong when a remat device is made.
 
 use crate::budget::BudgetError;
+use crate::grammar::{PLANNERS, nearest};
 
 /// Why there is no remat device.
 ///
@@ -21,7 +22,10 @@ pub enum RematError {
         times: f64,
     },
     /// There is no such planner.
-    #[error("there is no planner `{name}`: `remat-plan list` shows those that there are; `auto` suits most")]
+    #[error(
+        "there is no planner `{name}`{}: `remat-plan list` shows those that there are; `auto` suits most",
+        meant(name)
+    )]
     UnknownPlanner {
         /// The name asked for.
         name: String,
@@ -68,4 +72,9 @@ pub enum RematError {
         /// What happened.
         reason: String,
     },
+}
+
+/// A guess at the planner that a name was to be.
+fn meant(name: &str) -> String {
+    nearest(name, &PLANNERS).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
 }

@@ -7,15 +7,91 @@ mod config;
 mod device;
 mod engine;
 mod error;
+mod grammar;
+mod module;
 mod planning;
 mod rehearse;
 mod report;
+#[doc(hidden)]
+pub mod stage;
 
 pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice};
+/// A budget on a model, or the name of a stage.
+///
+/// # On a model (`struct` or `enum`)
+///
+/// It implements [`RematModule`], so that `Model::remat_device(&Device::flex())?` gives a device with this configuration. It
+/// stands before or after `#[derive(Module)]`, and the model may be generic. A mistake in it is told while the program
+/// compiles.
+///
+/// | setting | meaning |
+/// | --- | --- |
+/// | `budget = "8 GiB"` | required: what [`Budget`] reads, or a whole number of bytes |
+/// | `planner = "auto"` | [`RematConfig::with_planner`] |
+/// | `time_limit = 10` | [`RematConfig::with_time_limit`], in seconds |
+/// | `strict` | [`RematConfig::strict`] |
+/// | `random = "keep"`, `"reseed"` | [`RematConfig::with_random`] |
+/// | `recompute_limit = 20` | [`RematConfig::with_recompute_limit`] |
+/// | `cache = "folder"`, `no_cache` | [`RematConfig::with_cache`], [`RematConfig::without_cache`] |
+/// | `no_planning` | [`RematConfig::without_planning`] |
+///
+/// # On an `impl` block
+///
+/// Every method called `forward` is a stage, and so is every function of the block that is itself marked with `#[remat]`. Its
+/// name is `Type::function`, or what `stage = ".."` says: on a function for that one, on the block for its `forward`.
+///
+/// # On a `fn`
+///
+/// The function is a stage, called by its own name or by `#[remat(stage = "..")]`. With `#[remat(step)]` it is none: a training
+/// step begins whenever it is called, as with [`RematExt::remat_mark_step`].
+///
+/// # Stages
+///
+/// The operations that run between entering the function and leaving it, on whatever path, belong to its stage: the report
+/// counts them there, pictures and graphs name it. Stages nest, and recursion is nesting. Results are the same with and
+/// without. The devices are those of the tensors among the arguments, in options, lists and tuples too; where there are
+/// none, those of the modules, `self` included. Tensors in a type of your own are not seen. On a device that is no remat
+/// device a stage does nothing. `async`, `const` and `extern` functions cannot be stages.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor, activation};
+/// use burn_remat::{RematExt, remat};
+///
+/// #[derive(Module, Debug)]
+/// struct Block {
+///     layer: Linear,
+/// }
+///
+/// #[remat]
+/// impl Block {
+///     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+///         activation::relu(self.layer.forward(x))
+///     }
+/// }
+///
+/// #[remat(stage = "encoder")]
+/// fn encode(blocks: &[Block], x: Tensor<2>) -> Tensor<2> {
+///     blocks.iter().fold(x, |x, block| block.forward(x))
+/// }
+///
+/// let device = Device::flex().remat("64 MiB")?;
+/// let blocks: Vec<Block> = (0..3).map(|_| Block { layer: LinearConfig::new(8, 8).init(&device) }).collect();
+/// let y = encode(&blocks, Tensor::ones([4, 8], &device));
+/// assert_eq!(y.dims(), [4, 8]);
+/// let report = device.remat_report()?;
+/// assert_eq!(report.stages[0].stage, "encoder/Block::forward");
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+pub use burn_remat_macros::remat;
+
 pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
 pub use device::{RematExt, random_token, serve};
 pub use error::RematError;
-pub use planning::PlanReport;
+pub use module::RematModule;
+pub use planning::{PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget};
-pub use report::RematReport;
+pub use report::{RematReport, StageReport};
+pub use stage::Stage;

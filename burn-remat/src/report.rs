@@ -62,8 +62,31 @@ pub struct RematReport {
     pub tensors: u64,
     /// Recorded operations that the engine keeps now.
     pub recipes: u64,
+    /// What has been done in each stage, in the order in which they were first entered.
+    pub stages: Vec<StageReport>,
     /// The first thing that went wrong, in words.
     pub failure: Option<String>,
+}
+
+/// What has been done in one stage: what ran while it was the innermost open one.
+///
+/// Backward operations are issued when the stages have been left, and count in none. Recomputations count in the stage of
+/// the operation that ran again, whenever they happen.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct StageReport {
+    /// The names of the stage and of those that enclose it, outermost first, joined by `/`.
+    pub stage: String,
+    /// Operations that the program asked for.
+    pub operations: u64,
+    /// Their time, in ns.
+    pub compute_ns: u64,
+    /// Operations that ran again.
+    pub recomputed_operations: u64,
+    /// Their time, in ns.
+    pub recompute_ns: u64,
+    /// Bytes that they wrote.
+    pub recomputed_bytes: u64,
 }
 
 impl fmt::Display for RematReport {
@@ -99,6 +122,11 @@ impl fmt::Display for RematReport {
         row("time", format!("{}, {} recomputing", time(self.compute_ns), time(self.recompute_ns)))?;
         row("evictions", self.evictions.to_string())?;
         row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;
+        for stage in &self.stages {
+            let StageReport { stage, compute_ns, recompute_ns, recomputed_bytes, .. } = stage;
+            let bytes = DisplayBytes(*recomputed_bytes);
+            row("  stage", format!("{stage}: {}; {} recomputing {bytes}", time(*compute_ns), time(*recompute_ns)))?;
+        }
         if let Some(plan) = &self.plan {
             let percent = |share: f64| format!("{:.1}%", 100.0 * share);
             let origin = match (plan.from_cache, plan.optimal) {

@@ -26,6 +26,7 @@ mod liveness;
 mod operation;
 mod rematerialize;
 mod reuse;
+mod stages;
 mod steps;
 mod table;
 mod tracing;
@@ -53,6 +54,7 @@ use executor::{Dry, Executor};
 use follow::Follow;
 use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
 use reuse::Reuse;
+use stages::{StageStats, Stages};
 use steps::{Step, StepDetector};
 use table::{Description, Recipe, RecipeKey, Storages, Tensor, TensorKey};
 use tracing::{EXTERNAL, Tracer};
@@ -110,6 +112,8 @@ struct Stats {
     scratch_op: u64,
     /// The first failure, for the report.
     failure: Option<Failure>,
+    /// By path.
+    stages: Vec<StageStats>,
 }
 
 /// See the [module](self).
@@ -167,6 +171,7 @@ pub(crate) struct Engine<B: RematBackend> {
     /// The plan of this step, where one is followed.
     follow: Option<Follow>,
     plans: Plans,
+    stages: Stages,
     /// Boxes of removed recipes: operations are large, and allocating one for each shows.
     #[expect(clippy::vec_box, reason = "the boxes themselves are what is kept")]
     spare: Vec<Box<OperationIr>>,
@@ -203,6 +208,7 @@ impl<B: RematBackend> Engine<B> {
             tracer: None,
             follow: None,
             plans,
+            stages: Stages::default(),
             budget,
             light: unlimited && !rehearsing,
             overrun: 0,
@@ -293,6 +299,8 @@ impl<B: RematBackend> Engine<B> {
             Ok((kept, recordable, seed, cost_ns, views, updates, traced)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
+                let stage = self.stages.current();
+                self.count_in_stage(stage, cost_ns);
                 let outputs: SmallVec<[TensorKey; 2]> =
                     outs.into_iter().map(|out| self.insert(out, kind, None)).collect();
                 if recordable {
@@ -591,6 +599,7 @@ impl<B: RematBackend> Engine<B> {
         seed: Option<u64>,
         cost_ns: u64,
     ) {
+        let stage = self.stages.current();
         let recipe = self.recipes.insert(Recipe {
             op,
             inputs: inputs.into(),
@@ -599,6 +608,7 @@ impl<B: RematBackend> Engine<B> {
             cost_ns,
             born: self.clock,
             seen: 0,
+            stage,
         });
         for &input in inputs {
             self.tensors[input].dependents.push(recipe);
@@ -935,6 +945,7 @@ impl<B: RematBackend> Engine<B> {
             planning_problem: self.plans.state.problem.clone(),
             tensors: self.tensors.len() as u64,
             recipes: self.recipes.len() as u64,
+            stages: self.stage_reports(),
             failure: stats.failure.as_deref().map(str::to_owned),
         }
     }

@@ -120,6 +120,7 @@ impl<B: RematBackend> Engine<B> {
             }
         };
         self.recipes[key].cost_ns = cost_ns;
+        self.count_again_in_stage(self.recipes[key].stage, cost_ns, produced);
         self.stats.recomputed += 1;
         self.stats.recompute_ns += cost_ns;
         self.step.recompute_ns += cost_ns;

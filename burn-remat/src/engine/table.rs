@@ -13,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::stages::PathId;
 use crate::planning::Place;
 
 /// Index of a [`Tensor`].
@@ -106,6 +107,8 @@ pub(super) struct Recipe {
     pub born: u64,
     /// Mark of the last graph walk that saw it.
     pub seen: u64,
+    /// The stage to which it belongs.
+    pub stage: PathId,
 }
 
 /// A buffer.

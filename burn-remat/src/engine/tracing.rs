@@ -48,6 +48,7 @@ impl Tracer {
             *died = last.min(*died);
         }
         self.trace.keep_lasting_updates();
+        self.trace.attribute_stages();
         self.trace
     }
 
@@ -152,6 +153,7 @@ impl<B: RematBackend> Engine<B> {
     ) {
         let (kind, signature, cost_ns, scratch) = about;
         let position = self.last_position();
+        let visit = self.visit();
         if self.tracer.as_ref().is_some_and(|tracer| tracer.trace.ops.len() >= LONGEST) {
             self.tracer = None;
         }
@@ -183,7 +185,7 @@ impl<B: RematBackend> Engine<B> {
             (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, origin(position, k));
         }
         let reads = inputs.iter().map(|input| input.place).collect();
-        tracer.trace.ops.push(TracedOp { signature, kind, reads, writes, cost_ns, scratch, recordable, updates });
+        tracer.trace.ops.push(TracedOp { signature, kind, reads, writes, cost_ns, scratch, recordable, updates, visit });
     }
 
     /// Writes down that the program lets go of a tensor that it still holds.
@@ -241,6 +243,9 @@ impl<B: RematBackend> Engine<B> {
         let mut tracer = Tracer::new(trace.held_at_start);
         tracer.trace.ops.extend_from_slice(&trace.ops[..position as usize]);
         tracer.trace.storages.extend_from_slice(&trace.storages[..first_unseen]);
+        tracer.trace.visits.extend_from_slice(&trace.visits);
+        // The program may call its stages otherwise this time.
+        tracer.trace.visits.resize(self.visits(), "".into());
         let seen = |&&(at, place): &&(Position, Place)| at < position && (place as usize) < first_unseen;
         tracer.trace.reads.extend(trace.reads.iter().filter(seen));
         tracer.owners = vec![0; first_unseen];

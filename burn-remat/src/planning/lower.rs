@@ -398,6 +398,7 @@ fn build(
             let mut op =
                 Op::new(unit_name(trace, large, unit), costs[index] as f64, of(&unit.inputs), of(&unit.created));
             op.scratch_bytes = scratch(trace, large, &values, unit);
+            op.stage = trace.stage_name(trace.visit_of(to_range(&unit.range)));
             op.recomputable = unit.recordable && !unit.is_rider();
             op.phase = Some(if unit.range.start < turn { Phase::Forward } else { Phase::Backward });
             op
@@ -591,7 +592,7 @@ fn touches(
 }
 
 /// Where forward turns into backward: the scalar made of nothing (the gradient of the loss) nearest to the peak.
-fn turning_point(trace: &Trace, store_all: &[u64]) -> usize {
+pub(super) fn turning_point(trace: &Trace, store_all: &[u64]) -> usize {
     let peak = store_all.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes).map_or(0, |(at, _)| at);
     let seed = |at: &usize| {
         let op = &trace.ops[*at];

@@ -12,11 +12,13 @@ mod picture;
 mod plans;
 mod report;
 mod schedule;
+mod stages;
 mod trace;
 
 pub(crate) use fit::{Fit, Found, Terms};
 pub(crate) use lower::lower;
 pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
-pub use report::PlanReport;
+pub use report::{PlanReport, StagePlan};
 pub(crate) use schedule::{Action, Schedule};
+pub(crate) use stages::Visit;
 pub(crate) use trace::{Place, Position, Trace, TracedOp, TracedStorage, extend};

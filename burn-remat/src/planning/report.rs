@@ -53,6 +53,8 @@ pub struct PlanReport {
     pub floor_op: Option<String>,
     /// What the plan computes most again: names, times run again, and ns that this takes.
     pub recomputed: Vec<(String, usize, f64)>,
+    /// The step by stages, in the order of their first operations.
+    pub stages: Vec<StagePlan>,
     /// Steps that went by a plan from beginning to end.
     pub steps_followed: u64,
     /// Steps that left their plan.
@@ -95,6 +97,7 @@ impl PlanReport {
             floor_bytes: floor.as_ref().map(|(bytes, _)| *bytes),
             floor_op: floor.as_ref().map(|(_, op)| op.clone()),
             recomputed: recomputed(&schedule),
+            stages: stages(&schedule),
             steps_followed: plans.state.followed,
             steps_left: plans.state.left,
             difference: plans.state.difference.clone(),
@@ -162,6 +165,56 @@ impl PlanReport {
         let picture = self.overhead_picture(Duration::from_millis(400), SIZE).map_err(std::io::Error::other)?;
         std::fs::write(folder.join("overhead.svg"), picture)
     }
+}
+
+/// What a plan does with one stage: all passages through it, their backward operations included.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct StagePlan {
+    /// The names of the stage and of those that enclose it, outermost first, joined by `/`.
+    pub stage: String,
+    /// Passages through it in one step.
+    pub passages: usize,
+    /// Time of its operations, each run once, in ns.
+    pub store_all_ns: f64,
+    /// Time that it takes to run some of them again, in ns.
+    pub recomputed_ns: f64,
+    /// Bytes computed again.
+    pub recomputed_bytes: u64,
+}
+
+fn stages(schedule: &Schedule) -> Vec<StagePlan> {
+    let (trace, lowered) = (&schedule.trace, &schedule.lowered);
+    let mut stages: Vec<StagePlan> = Vec::new();
+    let mut index = BTreeMap::new();
+    for path in &trace.visits {
+        let at = *index.entry(path.clone()).or_insert_with(|| {
+            let stage = path.to_string();
+            let plan = StagePlan { stage, passages: 0, store_all_ns: 0.0, recomputed_ns: 0.0, recomputed_bytes: 0 };
+            stages.push(plan);
+            stages.len() - 1
+        });
+        stages[at].passages += 1;
+    }
+    let at = |visit| index.get(trace.path(visit)?).copied();
+    for op in &trace.ops {
+        if let Some(at) = at(op.visit) {
+            stages[at].store_all_ns += op.cost_ns as f64;
+        }
+    }
+    let mut seen = vec![false; lowered.graph.ops().len()];
+    for step in &schedule.plan.steps {
+        let Step::Compute(number) = *step else { continue };
+        if std::mem::replace(&mut seen[number], true)
+            && let Some(at) = at(trace.visit_of(lowered.ranges[number].clone()))
+        {
+            let op = &lowered.graph.ops()[number];
+            stages[at].recomputed_ns += op.cost;
+            stages[at].recomputed_bytes +=
+                op.outputs.iter().map(|&value| lowered.graph.values()[value].bytes).sum::<u64>();
+        }
+    }
+    stages
 }
 
 fn recomputed(schedule: &Schedule) -> Vec<(String, usize, f64)> {

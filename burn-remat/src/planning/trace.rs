@@ -4,8 +4,12 @@
 //! an operation within its step. It describes what the program asked for, as if nothing had been evicted: the
 //! recomputations that went on while it was recorded are not in it.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+
+use super::stages::Visit;
 
 /// Number of an operation within its step.
 pub(crate) type Position = u32;
@@ -31,6 +35,8 @@ pub(crate) struct TracedOp {
     pub recordable: bool,
     /// Whether it replaces a parameter.
     pub updates: bool,
+    /// The passage through a stage to which it belongs; 0 for none. No part of the signature.
+    pub visit: Visit,
 }
 
 /// One buffer.
@@ -61,6 +67,8 @@ pub(crate) struct Trace {
     pub held_at_start: u64,
     /// Names of operations by kind.
     pub names: FxHashMap<u64, String>,
+    /// The path of each passage through a stage, in the order of their first operations: visit 1 first.
+    pub visits: Vec<Arc<str>>,
 }
 
 impl Trace {

@@ -1,0 +1,135 @@
+//! What people write in configurations: budgets and names.
+//!
+//! The attribute `#[remat]` checks its settings while a program compiles, and [`RematConfig`](crate::RematConfig) while it
+//! runs. Both do it with this file: the macro crate includes it, so it uses nothing but the standard library.
+
+/// Forms of a budget, for error messages.
+pub(crate) const BUDGET_FORMS: &str =
+    "Write for example `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak) or `unlimited`";
+
+/// Why zero is no budget.
+pub(crate) const ZERO_BYTES: &str = "zero bytes leave no memory at all";
+
+/// Names of the planners, in the order of the registry of `burn-remat-plan`.
+pub(crate) const PLANNERS: [&str; 16] = [
+    "store-all",
+    "chen-sqrt",
+    "chen-greedy",
+    "ap-sqrt",
+    "ap-greedy",
+    "linear-sqrt",
+    "linear-greedy",
+    "search",
+    "online",
+    "feng-huang",
+    "checkmate",
+    "lp-rounding",
+    "revolve",
+    "chain-dp",
+    "monet",
+    "auto",
+];
+
+/// A budget that could be read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum BudgetText {
+    Unlimited,
+    Bytes(u64),
+    /// Above 0 and at most 1.
+    Share(f64),
+}
+
+/// Reads a budget, or says what is wrong with it.
+pub(crate) fn budget(text: &str) -> Result<BudgetText, &'static str> {
+    let trimmed = text.trim();
+    if trimmed.is_empty() {
+        return Err("it is empty");
+    }
+    if trimmed.eq_ignore_ascii_case("unlimited") {
+        return Ok(BudgetText::Unlimited);
+    }
+    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    if number.is_empty() {
+        return Err(if trimmed.starts_with('-') {
+            "a budget cannot be negative"
+        } else {
+            "it does not begin with a number"
+        });
+    }
+    let unit = unit.trim();
+    if unit == "%" {
+        let percent: f64 = number.parse().map_err(|_| "its number cannot be read")?;
+        return match percent {
+            0.0 => Err("zero percent leaves no memory at all"),
+            percent if percent > 100.0 => Err("more than 100% of the peak limits nothing; say `unlimited`"),
+            percent => Ok(BudgetText::Share(percent / 100.0)),
+        };
+    }
+    let factor = unit_factor(unit).ok_or("its unit is unknown")?;
+    let bytes = match number.parse::<u64>() {
+        Ok(number) => number.checked_mul(factor).ok_or("it exceeds 2^64 bytes")?,
+        Err(_) => {
+            let number: f64 = number.parse().map_err(|_| "its number cannot be read")?;
+            let bytes = number * factor as f64;
+            if bytes >= u64::MAX as f64 {
+                return Err("it exceeds 2^64 bytes");
+            }
+            bytes as u64
+        }
+    };
+    if bytes == 0 { Err(ZERO_BYTES) } else { Ok(BudgetText::Bytes(bytes)) }
+}
+
+fn unit_factor(unit: &str) -> Option<u64> {
+    Some(match unit.to_ascii_lowercase().as_str() {
+        "" | "b" | "byte" | "bytes" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return None,
+    })
+}
+
+/// The name most like `name`, where one is so like it that it may have been meant.
+pub(crate) fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
+    let plain = |text: &str| text.to_lowercase().replace(['_', ' '], "-");
+    let wanted = plain(name);
+    let (distance, best) = names.iter().map(|known| (edits(&wanted, &plain(known)), *known)).min()?;
+    (distance <= 1.max(wanted.chars().count() / 3)).then_some(best)
+}
+
+/// Characters to insert, delete or replace to get from `a` to `b` (Levenshtein's distance); swapped neighbours are two.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_finds_the_name_that_was_meant_and_another_word_finds_none() {
+        for (name, meant) in [("chaindp", "chain-dp"), ("Auto", "auto"), ("chain_dp", "chain-dp"), ("serach", "search")]
+        {
+            assert_eq!(nearest(name, &PLANNERS), Some(meant), "{name}");
+        }
+        assert_eq!(nearest("gurobi", &PLANNERS), None);
+        assert_eq!(nearest("x", &[]), None);
+    }
+}

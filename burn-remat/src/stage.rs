@@ -1,0 +1,363 @@
+//! Stages: parts of a model by name, in band and in order with the operations.
+//!
+//! A [`Stage`] is a guard. Entering and leaving travel to the engine as operations without inputs and outputs, between
+//! the operations that they enclose, so that no asynchronous queue can shift them. Leaving is the guard's `Drop`: it happens
+//! on every path out of a function, also while unwinding.
+//!
+//! Names are interned: a mark carries the number of a name in a table of this process, the number of the stage that it
+//! enters or leaves, and nothing else.
+//!
+//! Cost: on a thread that shows no tensor of a remat device, a stage is one load of an atomic as long as the process has
+//! no remat device at all; else it also asks the tensors among the arguments for their devices.
+//!
+//! What the attribute [`remat`](macro@crate::remat) generates calls [`enter`] and [`mark_step`], which find the devices
+//! among a function's arguments: the macro cannot see types, so method resolution decides, argument by argument, which of
+//! [`SeeTensors`], [`SeeModule`] and [`SeeNothing`] applies. Programs have no use for these by themselves.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use burn::backend::DispatchDevice;
+use burn::module::Module;
+use burn::remote::CustomOpClient;
+use burn::tensor::kind::Basic;
+use burn::tensor::{Device, Tensor};
+use burn_ir::{CustomOpIr, ScalarIr};
+use smallvec::SmallVec;
+
+use crate::device::RematExt;
+
+/// The in-band operation with which a stage begins: scalars are the name's number and the stage's.
+pub(crate) const ENTER: &str = "remat.enter";
+/// The in-band operation with which it ends: the scalar is the stage's number.
+pub(crate) const LEAVE: &str = "remat.leave";
+
+/// Number of a name in the table of this process.
+pub(crate) type NameId = u32;
+
+static ANY_DEVICE: AtomicBool = AtomicBool::new(false);
+static NEXT_STAGE: AtomicI64 = AtomicI64::new(1);
+
+/// From now on stages have to look for remat devices.
+pub(crate) fn expect_devices() {
+    ANY_DEVICE.store(true, Ordering::Release);
+}
+
+// ---- names
+
+#[derive(Default)]
+struct Names {
+    list: Vec<Arc<str>>,
+    index: BTreeMap<Arc<str>, NameId>,
+}
+
+static NAMES: RwLock<Names> = RwLock::new(Names { list: Vec::new(), index: BTreeMap::new() });
+
+fn intern(name: &str) -> NameId {
+    let known = NAMES.read().unwrap_or_else(PoisonError::into_inner).index.get(name).copied();
+    known.unwrap_or_else(|| {
+        let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&id) = names.index.get(name) {
+            return id;
+        }
+        let (id, name) = (names.list.len() as NameId, Arc::<str>::from(name));
+        names.list.push(name.clone());
+        names.index.insert(name, id);
+        id
+    })
+}
+
+/// The name with this number, if there is one.
+pub(crate) fn name_of(id: NameId) -> Option<Arc<str>> {
+    NAMES.read().unwrap_or_else(PoisonError::into_inner).list.get(id as usize).cloned()
+}
+
+/// A stage's name, interned when it is first entered.
+#[derive(Debug)]
+pub struct StageName {
+    name: &'static str,
+    id: OnceLock<NameId>,
+}
+
+impl StageName {
+    /// The stage called `name`.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, id: OnceLock::new() }
+    }
+}
+
+// ---- guards
+
+/// A stage that is open until this is dropped; see [`RematExt::remat_stage`].
+///
+/// It belongs to the thread that opened it: the operations of other threads are not in it.
+#[derive(Debug)]
+#[must_use = "the stage ends when this is dropped: `let _stage = ..`"]
+pub struct Stage {
+    /// Each device with the number of the stage there.
+    open: SmallVec<[(Device, i64); 1]>,
+    /// Not to be sent to another thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Stage {
+    fn open(devices: impl IntoIterator<Item = Device>, name: NameId) -> Self {
+        let open = devices.into_iter().map(|device| {
+            let number = NEXT_STAGE.fetch_add(1, Ordering::Relaxed);
+            send(&device, ENTER, &[i64::from(name), number]);
+            (device, number)
+        });
+        Self { open: open.collect(), thread: PhantomData }
+    }
+
+    fn nowhere() -> Self {
+        Self { open: SmallVec::new(), thread: PhantomData }
+    }
+
+    /// The stage called `name` on `device`.
+    pub(crate) fn on(device: &Device, name: &str) -> Self {
+        match remat_device(device) {
+            Some(device) if !name.is_empty() => Self::open([device], intern(name)),
+            _ => Self::nowhere(),
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for (device, number) in &self.open {
+            send(device, LEAVE, &[*number]);
+        }
+    }
+}
+
+/// Sends a mark to a remat device, in order with the operations of this thread.
+pub(crate) fn send(device: &Device, id: &'static str, scalars: &[i64]) {
+    if let DispatchDevice::Remote(remote) = device.as_dispatch() {
+        // A fusing client may hold operations back: they belong before the mark.
+        #[cfg(feature = "fusion")]
+        let _ = device.flush();
+        let scalars = scalars.iter().map(|scalar| ScalarIr::Int(*scalar)).collect();
+        let _ = CustomOpClient::new(remote).register(CustomOpIr::with_scalars(id, &[], &[], scalars));
+    }
+}
+
+/// The device without autodiff, if it is a remat device of this process.
+fn remat_device(device: &Device) -> Option<Device> {
+    if !ANY_DEVICE.load(Ordering::Acquire) {
+        return None;
+    }
+    let plain = device.clone().without_autodiff();
+    crate::device::is_remat(&plain).then_some(plain)
+}
+
+// ---- devices among arguments
+
+/// Enters a stage on the remat devices of the arguments that `look` shows; on none if there are none.
+pub fn enter(name: &'static StageName, look: impl Fn(&mut Seen)) -> Stage {
+    if !ANY_DEVICE.load(Ordering::Acquire) {
+        return Stage::nowhere();
+    }
+    let devices = Seen::by(look);
+    if devices.is_empty() {
+        return Stage::nowhere();
+    }
+    Stage::open(devices, *name.id.get_or_init(|| intern(name.name)))
+}
+
+/// Marks a training step on the remat devices of the arguments that `look` shows.
+pub fn mark_step(look: impl Fn(&mut Seen)) {
+    if ANY_DEVICE.load(Ordering::Acquire) {
+        for device in Seen::by(look) {
+            device.remat_mark_step();
+        }
+    }
+}
+
+/// The remat devices seen so far, each once.
+#[derive(Debug, Default)]
+pub struct Seen {
+    devices: SmallVec<[Device; 1]>,
+    /// Plain devices, so that each is looked up once.
+    others: SmallVec<[Device; 1]>,
+    /// Whether modules are asked, which is done where no tensor is among the arguments: they are large.
+    modules: bool,
+}
+
+impl Seen {
+    fn by(look: impl Fn(&mut Seen)) -> SmallVec<[Device; 1]> {
+        let mut seen = Self::default();
+        look(&mut seen);
+        if seen.devices.is_empty() && seen.others.is_empty() {
+            seen.modules = true;
+            look(&mut seen);
+        }
+        seen.devices
+    }
+
+    fn add(&mut self, device: Device) {
+        let plain = device.without_autodiff();
+        if self.devices.contains(&plain) || self.others.contains(&plain) {
+            return;
+        }
+        if crate::device::is_remat(&plain) { self.devices.push(plain) } else { self.others.push(plain) }
+    }
+}
+
+/// An argument to be looked at.
+#[derive(Debug)]
+pub struct Look<'a, T: ?Sized>(
+    /// The argument.
+    pub &'a T,
+);
+
+/// First choice: the argument holds tensors.
+pub trait SeeTensors {
+    /// Adds their devices.
+    fn see(&self, seen: &mut Seen);
+}
+
+/// Second choice: it is a module.
+pub trait SeeModule {
+    /// Adds its devices where no tensor has been seen.
+    fn see(&self, seen: &mut Seen);
+}
+
+/// Last choice: it has no device that can be known.
+pub trait SeeNothing {
+    /// Adds nothing.
+    fn see(&self, _seen: &mut Seen) {}
+}
+
+// The generated call is on `&&&Look(&argument)`: the compiler takes the first of these three that holds.
+
+impl<T: HasTensors + ?Sized> SeeTensors for &&Look<'_, T> {
+    fn see(&self, seen: &mut Seen) {
+        self.0.show(seen);
+    }
+}
+
+impl<T: Module> SeeModule for &Look<'_, T> {
+    fn see(&self, seen: &mut Seen) {
+        if seen.modules {
+            self.0.devices().into_iter().for_each(|device| seen.add(device));
+        }
+    }
+}
+
+impl<T: ?Sized> SeeNothing for Look<'_, T> {}
+
+/// What is a tensor, or made of tensors.
+pub trait HasTensors {
+    /// Adds their devices.
+    fn show(&self, seen: &mut Seen);
+}
+
+impl<const D: usize, K: Basic> HasTensors for Tensor<D, K> {
+    fn show(&self, seen: &mut Seen) {
+        if !seen.modules {
+            seen.add(self.device());
+        }
+    }
+}
+
+macro_rules! through {
+    ($([$($generics:tt)*] $type:ty => |$this:ident| $parts:expr;)*) => {$(
+        impl<$($generics)*> HasTensors for $type {
+            fn show(&self, seen: &mut Seen) {
+                let $this = self;
+                $parts.into_iter().for_each(|part| part.show(seen));
+            }
+        }
+    )*};
+}
+through! {
+    [T: HasTensors + ?Sized] &T => |this| [&**this];
+    [T: HasTensors + ?Sized] &mut T => |this| [&**this];
+    [T: HasTensors + ?Sized] Box<T> => |this| [&**this];
+    [T: HasTensors + ?Sized] Rc<T> => |this| [&**this];
+    [T: HasTensors + ?Sized] Arc<T> => |this| [&**this];
+    [T: HasTensors] Option<T> => |this| this;
+    [T: HasTensors] Vec<T> => |this| this;
+    [T: HasTensors] [T] => |this| this;
+    [T: HasTensors, const N: usize] [T; N] => |this| this;
+}
+
+/// What may stand beside a tensor in a tuple.
+macro_rules! plain {
+    ($($type:ty),*) => {$(
+        impl HasTensors for $type {
+            fn show(&self, _: &mut Seen) {}
+        }
+    )*};
+}
+plain!((), bool, char, str, String, u8, u16, u32, u64, usize, i8, i16, i32, i64, isize, f32, f64);
+
+macro_rules! tuples {
+    ($(($($part:ident)+))*) => {$(
+        impl<$($part: HasTensors),+> HasTensors for ($($part,)+) {
+            fn show(&self, seen: &mut Seen) {
+                #[allow(non_snake_case, reason = "the parts are named after their types")]
+                let ($($part,)+) = self;
+                $($part.show(seen);)+
+            }
+        }
+    )*};
+}
+tuples! { (A) (A B) (A B C) (A B C E) (A B C E F) (A B C E F G) (A B C E F G H) (A B C E F G H I) }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Batch;
+
+    /// Devices seen.
+    fn looked_at(look: impl Fn(&mut Seen)) -> usize {
+        let mut seen = Seen::default();
+        look(&mut seen);
+        seen.others.len()
+    }
+
+    #[test]
+    fn tensors_are_seen_wherever_an_argument_holds_them() {
+        let x = Tensor::<1>::ones([1], &Device::flex());
+        let (some, none): (Option<Tensor<1>>, Option<Tensor<1>>) = (Some(x.clone()), None);
+        let pair = (x.clone(), 3_usize);
+        let list = vec![[x.clone(), x.clone()]];
+        let slice: &[Tensor<1>] = &[x.clone()];
+        let borrowed = &x;
+        assert_eq!(looked_at(|seen| (&&&Look(&x)).see(seen)), 1);
+        assert_eq!(looked_at(|seen| (&&&Look(&some)).see(seen)), 1);
+        assert_eq!(looked_at(|seen| (&&&Look(&none)).see(seen)), 0);
+        assert_eq!(looked_at(|seen| (&&&Look(&pair)).see(seen)), 1);
+        assert_eq!(looked_at(|seen| (&&&Look(&list)).see(seen)), 1);
+        assert_eq!(looked_at(|seen| (&&&Look(slice)).see(seen)), 1);
+        assert_eq!(looked_at(|seen| (&&&Look(&borrowed)).see(seen)), 1);
+        assert_eq!(looked_at(|seen| (&&&Look(&Batch)).see(seen)), 0);
+        assert_eq!(looked_at(|seen| (&&&Look("text")).see(seen)), 0);
+    }
+
+    #[test]
+    fn a_module_is_asked_only_where_there_is_no_tensor() {
+        let device = Device::flex();
+        let layer = burn::nn::LinearConfig::new(2, 2).init(&device);
+        let look = |seen: &mut Seen| (&&&Look(&layer)).see(seen);
+        assert_eq!(looked_at(look), 0);
+        let mut seen = Seen { modules: true, ..Seen::default() };
+        look(&mut seen);
+        assert_eq!(seen.others.len(), 1);
+    }
+
+    #[test]
+    fn a_name_has_one_number() {
+        let (first, second) = (intern("a_name_has_one_number"), intern("another"));
+        assert_eq!(intern("a_name_has_one_number"), first);
+        assert_ne!(first, second);
+        assert_eq!(name_of(second).as_deref(), Some("another"));
+        assert_eq!(name_of(u32::MAX), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! What people read who have written an attribute that cannot be: each case in `ui/` fails in the macro itself, so none
+//! needs Burn.
+
+#[test]
+fn errors_point_at_what_is_wrong_and_say_what_is_right() {
+    trybuild::TestCases::new().compile_fail("ui/*.rs");
+}

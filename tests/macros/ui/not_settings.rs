@@ -1,0 +1,6 @@
+use burn_remat_macros::remat;
+
+#[remat("8 GiB")]
+struct Model;
+
+fn main() {}
