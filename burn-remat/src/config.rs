@@ -210,3 +210,16 @@ impl From<std::convert::Infallible> for RematError {
         match never {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn_remat_plan::registry::planners;
+
+    use crate::grammar::PLANNERS;
+
+    #[test]
+    fn the_planners_that_the_attribute_knows_are_those_of_the_registry() {
+        let registered: Vec<&str> = planners().iter().map(|entry| entry.name).collect();
+        assert_eq!(registered, PLANNERS);
+    }
+}

@@ -73,10 +73,11 @@ fn draw_memory<'a>(
     let text = (size.1 / 34).max(11);
     let (plot, side) = root.split_horizontally(size.0 as i32 - 13 * text as i32);
     let top = most as f64 / unit * 1.06;
+    let stages = schedule.trace.passages();
     let mut chart = ChartBuilder::on(&plot)
         .caption("memory over one training step", (FONT, text + 6))
         .margin(text / 2)
-        .x_label_area_size(text * 5 / 2)
+        .x_label_area_size(text * 5 / 2 + if stages.is_empty() { 0 } else { text + 10 })
         .y_label_area_size(text * 4)
         .build_cartesian_2d(0.0..count as f64, 0.0..top)?;
     for (op, range) in schedule.lowered.graph.ops().iter().zip(&schedule.lowered.ranges) {
@@ -116,8 +117,33 @@ fn draw_memory<'a>(
         chart.draw_series(LineSeries::new([(0.0, y), (count as f64, y)], BUDGET.stroke_width(2)))?;
         lines.push(("budget", BUDGET));
     }
+    let pixel = |x: u32| chart.plotting_area().map_coordinate(&(f64::from(x), 0.0));
+    let spans: Vec<_> = stages.iter().map(|(range, name)| (pixel(range.start), pixel(range.end), &**name)).collect();
+    name_stages(&plot, &spans, text)?;
     lines.extend([("forward", PHASES[0]), ("backward", PHASES[1]), ("update", PHASES[2])]);
     legend(&side, &lines, (4, 2 * text as i32 + 10), text)
+}
+
+/// Draws, below the numbers of the x axis, a line for each passage through a stage, and its name where there is room.
+fn name_stages<'a>(plot: &Area<'a>, spans: &[((i32, i32), (i32, i32), &str)], text: u32) -> Drawn<'a> {
+    let size = text - 1;
+    for &((left, y), (right, _), _) in spans {
+        let y = y + text as i32 + 10;
+        plot.draw(&Rectangle::new([(left, y), ((right - 1).max(left + 1), y + 2)], STORE_ALL.filled()))?;
+    }
+    let mut widest: Vec<_> = spans.iter().collect();
+    widest.sort_by_key(|&&((left, _), (right, _), _)| (left - right, left));
+    let mut taken: Vec<(i32, i32)> = Vec::new();
+    for &&((left, y), (right, _), name) in &widest {
+        // Some six tenths of the height is what a letter is wide.
+        let half = name.chars().count() as i32 * size as i32 * 3 / 10;
+        let middle = (left + right) / 2;
+        if taken.iter().all(|&(from, to)| middle + half + 4 < from || to + 4 < middle - half) {
+            taken.push((middle - half, middle + half));
+            plot.draw(&Text::new(name.to_owned(), (middle - half, y + text as i32 + 14), (FONT, size)))?;
+        }
+    }
+    Ok(())
 }
 
 /// Overhead against budget, planned anew at several budgets with `limit` each; the plan in force is marked.

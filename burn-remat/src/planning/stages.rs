@@ -60,6 +60,23 @@ impl Trace {
         times.into_iter().rev().max_by_key(|(_, ns)| *ns).map_or(0, |(visit, _)| visit)
     }
 
+    /// Runs of operations of one passage each, with the innermost stage's name, for labels.
+    pub fn passages(&self) -> Vec<(Range<Position>, String)> {
+        let mut passages: Vec<(Range<Position>, Visit)> = Vec::new();
+        for (at, op) in (0..).zip(&self.ops) {
+            match passages.last_mut() {
+                Some((range, visit)) if *visit == op.visit => range.end = at + 1,
+                _ => passages.push((at..at + 1, op.visit)),
+            }
+        }
+        let name = |visit| {
+            let path = self.path(visit)?;
+            let name = path.rsplit('/').next().unwrap_or(path);
+            Some(name.strip_suffix("::forward").unwrap_or(name).to_owned())
+        };
+        passages.into_iter().filter_map(|(range, visit)| Some((range, name(visit)?))).collect()
+    }
+
     /// The name by which a graph knows a visit: its path, numbered where the step goes through it more than once.
     pub fn stage_name(&self, visit: Visit) -> Option<String> {
         let path = self.path(visit)?;
@@ -135,6 +152,7 @@ mod tests {
         trace.visits[2] = "a".into();
         let names: Vec<_> = (0..4).map(|visit| trace.stage_name(visit)).collect();
         assert_eq!(names, [None, Some("a#1".into()), Some("b/c".into()), Some("a#2".into())]);
+        assert_eq!(trace.passages(), [(0..1, "a".to_owned()), (1..2, "c".to_owned()), (2..3, "a".to_owned())]);
         assert_eq!(trace.visit_of(0..3), 1);
         assert_eq!(trace.visit_of(9..9), 0);
     }
