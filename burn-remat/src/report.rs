@@ -68,6 +68,9 @@ pub struct RematReport {
     pub failure: Option<String>,
 }
 
+/// Stages that the table lists.
+const MOST_STAGES: usize = 16;
+
 /// What has been done in one stage: what ran while it was the innermost open one.
 ///
 /// Backward operations are issued when the stages have been left, and count in none. Recomputations count in the stage of
@@ -122,10 +125,13 @@ impl fmt::Display for RematReport {
         row("time", format!("{}, {} recomputing", time(self.compute_ns), time(self.recompute_ns)))?;
         row("evictions", self.evictions.to_string())?;
         row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;
-        for stage in &self.stages {
+        for stage in self.stages.iter().take(MOST_STAGES) {
             let StageReport { stage, compute_ns, recompute_ns, recomputed_bytes, .. } = stage;
             let bytes = DisplayBytes(*recomputed_bytes);
             row("  stage", format!("{stage}: {}; {} recomputing {bytes}", time(*compute_ns), time(*recompute_ns)))?;
+        }
+        if let Some(more @ 1..) = self.stages.len().checked_sub(MOST_STAGES) {
+            row("  stage", format!("and {more} more"))?;
         }
         if let Some(plan) = &self.plan {
             let percent = |share: f64| format!("{:.1}%", 100.0 * share);

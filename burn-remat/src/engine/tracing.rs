@@ -185,7 +185,17 @@ impl<B: RematBackend> Engine<B> {
             (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, origin(position, k));
         }
         let reads = inputs.iter().map(|input| input.place).collect();
-        tracer.trace.ops.push(TracedOp { signature, kind, reads, writes, cost_ns, scratch, recordable, updates, visit });
+        tracer.trace.ops.push(TracedOp {
+            signature,
+            kind,
+            reads,
+            writes,
+            cost_ns,
+            scratch,
+            recordable,
+            updates,
+            visit,
+        });
     }
 
     /// Writes down that the program lets go of a tensor that it still holds.

@@ -133,11 +133,12 @@ fn name_stages<'a>(plot: &Area<'a>, spans: &[((i32, i32), (i32, i32), &str)], te
     }
     let mut widest: Vec<_> = spans.iter().collect();
     widest.sort_by_key(|&&((left, _), (right, _), _)| (left - right, left));
+    let first = spans.iter().map(|((left, _), ..)| *left).min().unwrap_or(0);
     let mut taken: Vec<(i32, i32)> = Vec::new();
     for &&((left, y), (right, _), name) in &widest {
         // Some six tenths of the height is what a letter is wide.
         let half = name.chars().count() as i32 * size as i32 * 3 / 10;
-        let middle = (left + right) / 2;
+        let middle = ((left + right) / 2).max(first + half);
         if taken.iter().all(|&(from, to)| middle + half + 4 < from || to + 4 < middle - half) {
             taken.push((middle - half, middle + half));
             plot.draw(&Text::new(name.to_owned(), (middle - half, y + text as i32 + 14), (FONT, size)))?;

@@ -104,6 +104,7 @@ mod tests {
                 reads: reads.into(),
                 writes: smallvec![position],
                 cost_ns: 1,
+                scratch: 0,
                 recordable: true,
                 updates,
                 visit,
