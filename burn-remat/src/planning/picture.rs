@@ -1,5 +1,6 @@
 //! Two pictures of a planned step: memory over its operations, and overhead against budget.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use burn_remat_plan::registry::planner;
@@ -118,30 +119,31 @@ fn draw_memory<'a>(
         lines.push(("budget", BUDGET));
     }
     let pixel = |x: u32| chart.plotting_area().map_coordinate(&(f64::from(x), 0.0));
-    let spans: Vec<_> = stages.iter().map(|(range, name)| (pixel(range.start), pixel(range.end), &**name)).collect();
-    name_stages(&plot, &spans, text)?;
+    let spans = stages.iter().map(|(range, name)| (pixel(range.start).0..pixel(range.end).0, &**name)).collect();
+    name_stages(&plot, spans, pixel(0), text)?;
     lines.extend([("forward", PHASES[0]), ("backward", PHASES[1]), ("update", PHASES[2])]);
     legend(&side, &lines, (4, 2 * text as i32 + 10), text)
 }
 
-/// Draws, below the numbers of the x axis, a line for each passage through a stage, and its name where there is room.
-fn name_stages<'a>(plot: &Area<'a>, spans: &[((i32, i32), (i32, i32), &str)], text: u32) -> Drawn<'a> {
+/// Draws, below the numbers of the x axis, a line for each passage through a stage, and its name where there is room. The
+/// axis begins at `origin`.
+fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: (i32, i32), text: u32) -> Drawn<'a> {
     let size = text - 1;
-    for &((left, y), (right, _), _) in spans {
-        let y = y + text as i32 + 10;
-        plot.draw(&Rectangle::new([(left, y), ((right - 1).max(left + 1), y + 2)], STORE_ALL.filled()))?;
+    let y = origin.1 + text as i32 + 10;
+    for (span, _) in &spans {
+        let end = (span.end - 1).max(span.start + 1);
+        plot.draw(&Rectangle::new([(span.start, y), (end, y + 2)], STORE_ALL.filled()))?;
     }
-    let mut widest: Vec<_> = spans.iter().collect();
-    widest.sort_by_key(|&&((left, _), (right, _), _)| (left - right, left));
-    let first = spans.iter().map(|((left, _), ..)| *left).min().unwrap_or(0);
-    let mut taken: Vec<(i32, i32)> = Vec::new();
-    for &&((left, y), (right, _), name) in &widest {
+    // The widest first.
+    spans.sort_by_key(|(span, _)| (span.start - span.end, span.start));
+    let mut taken: Vec<Range<i32>> = Vec::new();
+    for (span, name) in spans {
         // Some six tenths of the height is what a letter is wide.
-        let half = name.chars().count() as i32 * size as i32 * 3 / 10;
-        let middle = ((left + right) / 2).max(first + half);
-        if taken.iter().all(|&(from, to)| middle + half + 4 < from || to + 4 < middle - half) {
-            taken.push((middle - half, middle + half));
-            plot.draw(&Text::new(name.to_owned(), (middle - half, y + text as i32 + 14), (FONT, size)))?;
+        let width = name.chars().count() as i32 * size as i32 * 6 / 10;
+        let start = ((span.start + span.end - width) / 2).max(origin.0);
+        if taken.iter().all(|other| start + width + 8 < other.start || other.end + 8 < start) {
+            taken.push(start..start + width);
+            plot.draw(&Text::new(name.to_owned(), (start, y + 4), (FONT, size)))?;
         }
     }
     Ok(())
