@@ -39,7 +39,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn,highs=error")).init();
     match run(&Arguments::parse()) {
         Ok(report) => {
             println!("\n{report}");

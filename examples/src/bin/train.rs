@@ -126,7 +126,7 @@ struct Measured {
 }
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn,highs=error")).init();
     match train(&Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
