@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
+use burn::optim::{AdamConfig, GradientsParams};
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use burn_remat::{RematConfig, RematExt, RematReport};
 use burn_remat_examples::training::{Job, ModelKind, Run};
 
@@ -55,9 +57,10 @@ fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
             plan.store_all_peak_bytes.abs_diff(stored.peak_bytes) <= stored.peak_bytes / 1000,
             "{model:?}: {report}"
         );
-        let allowed = budget.max(plan.floor_bytes.unwrap_or(0));
         assert!(report.peak_bytes <= plan.predicted_peak_bytes, "{model:?} at {share}%: {report}");
-        assert!(plan.predicted_peak_bytes <= allowed, "{model:?} at {share}%: {report}");
+        if plan.floor_bytes.is_some_and(|floor| floor <= budget) {
+            assert!(plan.predicted_peak_bytes <= budget, "{model:?} at {share}%: {report}");
+        }
         assert!(plan.lower_bound.is_none_or(|bound| bound <= plan.predicted_overhead + 1e-6), "{report}");
         assert_eq!((report.tensors, report.recipes), (0, 0), "{report}");
     }
@@ -78,6 +81,29 @@ fn planned_steps_of_all_models_hold_what_the_plan_says() {
     for model in ModelKind::ALL {
         follows(model, 32, &[70, 50, 35]);
     }
+}
+
+#[test]
+#[ignore = "prints how long it takes to reduce and to plan the step of a transformer of six layers"]
+fn a_transformer_of_six_layers_is_planned() {
+    let device = Device::flex().remat(RematConfig::new("55%").without_cache()).unwrap();
+    let training = &device.clone().autodiff();
+    let config = TransformerEncoderConfig::new(64, 256, 4, 6).with_dropout(0.1);
+    let mut model: TransformerEncoder = config.init(training);
+    let mut optimizer = AdamConfig::new().init();
+    for step in 0..WARMUP + 4 {
+        let x = Tensor::<3>::random([8, 64, 64], Distribution::Default, training);
+        let loss = model.forward(TransformerEncoderInput::new(x)).powf_scalar(2.0).mean();
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        model = optimizer.step(1e-3, model, gradients);
+        if step + 1 == WARMUP {
+            wait(&device);
+        }
+    }
+    let report = device.remat_report().unwrap();
+    eprintln!("{report}");
+    let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{report}"));
+    assert!(plan.operations > 2000 && plan.steps_followed >= 2 && plan.steps_left == 0, "{report}");
 }
 
 // ---- small programs
