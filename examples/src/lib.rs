@@ -10,3 +10,8 @@ pub mod learner;
 pub mod models;
 pub mod tasks;
 pub mod training;
+
+/// The code of the guide, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide.md")]
+pub struct Guide;
