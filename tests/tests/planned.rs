@@ -49,7 +49,14 @@ fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
         let budget = stored.peak_bytes * share / 100;
         let (planned, report) = run(&job, config(budget));
         assert!(planned.is_identical(&plain), "{model:?} at {share}%");
-        let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{model:?} at {share}%: no plan: {report}"));
+        let Some(plan) = report.plan.as_ref() else {
+            // The online policy holds less than any plan found: below the floor, or where thousands of tiny operations
+            // make too coarse a graph.
+            let coarse = matches!(model, ModelKind::Lstm);
+            assert!(coarse || report.floor_bytes > budget, "{model:?} at {share}%: no plan: {report}");
+            assert!(report.planning_problem.is_some(), "{model:?} at {share}%: {report}");
+            continue;
+        };
         assert!(plan.steps_followed >= 3, "{model:?} at {share}%: {report}");
         assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?} at {share}%: {report}");
         // Labels and the like may come a little earlier or later than in the other run.
@@ -78,13 +85,14 @@ fn planned_steps_hold_what_the_plan_says() {
 #[test]
 #[ignore = "every model at three budgets with larger batches, some minutes"]
 fn planned_steps_of_all_models_hold_what_the_plan_says() {
+    // One test, because all runs share the backend's generator of random numbers.
+    a_transformer_of_six_layers_is_planned();
     for model in ModelKind::ALL {
         follows(model, 32, &[70, 50, 35]);
     }
 }
 
-#[test]
-#[ignore = "prints how long it takes to reduce and to plan the step of a transformer of six layers"]
+/// Prints how long it takes to reduce and to plan a step of more than two thousand operations.
 fn a_transformer_of_six_layers_is_planned() {
     let device = Device::flex().remat(RematConfig::new("55%").without_cache()).unwrap();
     let training = &device.clone().autodiff();

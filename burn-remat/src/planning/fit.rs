@@ -86,6 +86,9 @@ impl Fit {
         let keeps = self.fallback.peak <= terms.budget;
         let mut target = if keeps { terms.budget } else { terms.budget.max(self.least) };
 
+        if !keeps {
+            found(Found::Plan(self.fallback.clone(), &self.smallest));
+        }
         let mut best = f64::INFINITY;
         // Plans once and hands on what is better and fits.
         let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
@@ -128,7 +131,7 @@ impl Fit {
             if peak <= target {
                 fits = Some(told);
                 done = is_proven || is_free;
-                told = told + (target - peak).max(grain);
+                told += (target - peak).max(grain);
             } else {
                 exceeds = told;
                 told = told.saturating_sub(peak - target);
@@ -153,7 +156,7 @@ impl Fit {
                 break;
             }
         }
-        if best.is_infinite() {
+        if best.is_infinite() && keeps {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
         }
     }

@@ -404,6 +404,10 @@ impl Plans {
                 Ok(Message::Plan(found)) => {
                     let (schedule, origin) = *found;
                     if budget.is_some_and(|budget| schedule.peak > budget.max(online)) {
+                        let signature = schedule.signature();
+                        if self.schedules.iter().any(|known| known.signature() == signature) {
+                            continue;
+                        }
                         self.state.problem = Some(format!(
                             "no plan within the budget was found; the least holds {} bytes. The online policy goes on.",
                             schedule.peak
