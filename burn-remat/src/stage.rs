@@ -7,8 +7,8 @@
 //! Names are interned: a mark carries the number of a name in a table of this process, the number of the stage that it
 //! enters or leaves, and nothing else.
 //!
-//! Cost: on a thread that shows no tensor of a remat device, a stage is one load of an atomic as long as the process has
-//! no remat device at all; else it also asks the tensors among the arguments for their devices.
+//! Cost: until the process makes its first remat device, a stage is one load of an atomic. From then on it also asks the
+//! tensors among the arguments for their devices, and sends its two marks where one is a remat device.
 //!
 //! What the attribute [`remat`](macro@crate::remat) generates calls [`enter`] and [`mark_step`], which find the devices
 //! among a function's arguments: the macro cannot see types, so method resolution decides, argument by argument, which of
@@ -310,6 +310,7 @@ macro_rules! tuples {
 tuples! { (A) (A B) (A B C) (A B C E) (A B C E F) (A B C E F G) (A B C E F G H) (A B C E F G H I) }
 
 #[cfg(test)]
+#[allow(clippy::needless_borrow, reason = "the calls are those of the generated code")]
 mod tests {
     use super::*;
 
@@ -328,7 +329,7 @@ mod tests {
         let (some, none): (Option<Tensor<1>>, Option<Tensor<1>>) = (Some(x.clone()), None);
         let pair = (x.clone(), 3_usize);
         let list = vec![[x.clone(), x.clone()]];
-        let slice: &[Tensor<1>] = &[x.clone()];
+        let slice: &[Tensor<1>] = std::slice::from_ref(&x);
         let borrowed = &x;
         assert_eq!(looked_at(|seen| (&&&Look(&x)).see(seen)), 1);
         assert_eq!(looked_at(|seen| (&&&Look(&some)).see(seen)), 1);
