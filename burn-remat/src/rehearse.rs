@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat_plan::registry::planner;
 
 use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse};
 use crate::error::RematError;
-use crate::planning::{Fit, Found, Origin, Schedule, Terms, Trace, lower};
+use crate::planning::{Fit, Origin, Trace, lower};
 
 /// How a program is looked at.
 #[derive(Clone, Debug)]
@@ -186,21 +185,8 @@ fn plan(trace: Trace, budget: u64, overhead_limit: f64) -> Result<Option<(f64, u
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);
     }
-    let found = best(&fit, budget, PLAN_TIME).map(|(schedule, _)| (schedule.overhead(), schedule.peak));
+    let found = fit.best(budget, PLAN_TIME).map(|(schedule, _)| (schedule.overhead(), schedule.peak));
     Ok(found.filter(|&(overhead, peak)| overhead <= overhead_limit && peak <= budget))
-}
-
-/// The cheapest plan that `auto` finds.
-fn best(fit: &Fit, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Origin)> {
-    let start = Instant::now();
-    let planner = planner("auto")?;
-    let mut best = None;
-    fit.run(&Terms { planner: &*planner, budget, limit, progress: None }, |found| {
-        if let Found::Plan(schedule, outcome) = found {
-            best = Some((schedule, Origin::of(outcome, start.elapsed().as_secs_f64())));
-        }
-    });
-    best
 }
 
 /// A device like `device` with plans for the steps that `train` does.
@@ -214,7 +200,10 @@ pub(crate) fn rehearsed(
     let traces = rehearse(device, Rehearsal::Dry(None), train)?;
     let limit = config.planning.time_limit / traces.len() as u32;
     for trace in traces {
-        config.planning.ready.extend(best(&fit(trace)?, budget, limit));
+        let start = Instant::now();
+        if let Some((schedule, outcome)) = fit(trace)?.best(budget, limit) {
+            config.planning.ready.push((schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())));
+        }
     }
     device.remat(config)
 }

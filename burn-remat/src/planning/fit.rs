@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use burn_remat_plan::registry::planner;
 use burn_remat_plan::{OpId, Outcome, PlanError, Planner, Progress, Request, Status, StopReason, minimum, solve};
 
 use super::lower::Lowered;
@@ -75,6 +76,18 @@ impl Fit {
     pub fn floor(&self) -> (u64, &str) {
         let store_all = self.lowered.peak();
         (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
+    }
+
+    /// The cheapest plan that `auto` finds.
+    pub fn best(&self, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
+        let planner = planner("auto")?;
+        let mut best = None;
+        self.run(&Terms { planner: &*planner, budget, limit, progress: None }, |found| {
+            if let Found::Plan(schedule, outcome) = found {
+                best = Some((schedule, outcome.clone()));
+            }
+        });
+        best
     }
 
     /// Searches until the time is up or nothing better can be hoped for, and hands on what it finds.

@@ -1,8 +1,9 @@
 //! From a traced step to a plan that the engine follows.
 //!
 //! Data flows one way: the engine writes a [`Trace`]; [`lower`](lower::lower) makes a graph of it; a planner of
-//! `burn-remat-plan` plans the graph on a thread of its own ([`Plans`]), or the [cache](cache) has the plan already; a
-//! [`Schedule`] turns the checked plan into what the engine does between operations.
+//! `burn-remat-plan` plans the graph on a thread of its own ([`Plans`]), told as large a budget as its plans really keep
+//! to ([`Fit`]), or the [cache](cache) has the plan already; a [`Schedule`] turns the checked plan into what the engine
+//! does between operations, and [`exact`] tells how much that holds.
 
 mod cache;
 mod exact;
@@ -15,7 +16,7 @@ mod schedule;
 mod stages;
 mod trace;
 
-pub(crate) use fit::{Fit, Found, Terms};
+pub(crate) use fit::Fit;
 pub(crate) use lower::lower;
 pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
 pub use report::{PlanReport, StagePlan};

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use burn_remat_plan::registry::planner;
-use burn_remat_plan::{Phase, Request, minimum, solve};
+use burn_remat_plan::Phase;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use super::fit::Fit;
 use super::schedule::Schedule;
 
 const FONT: &str = "sans-serif";
@@ -151,17 +151,15 @@ fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: 
 
 /// Overhead against budget, planned anew at several budgets with `limit` each; the plan in force is marked.
 pub(super) fn overhead(schedule: &Schedule, limit: Duration, size: (u32, u32)) -> Result<String, String> {
-    let graph = &schedule.lowered.graph;
-    let least = minimum(graph).achieved;
+    let fit = Fit::new(schedule.trace.clone(), schedule.lowered.clone());
+    let least = fit.floor().0.min(schedule.peak);
     let most = schedule.lowered.peak().max(least + 1);
     let total = schedule.lowered.cost_ns.max(1) as f64;
     let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.makespan)];
     for step in 0..=POINTS {
         let budget = least + (most - least) * step as u64 / POINTS as u64;
-        let mut request = Request::new(budget);
-        request.time_limit = limit;
-        let solved = planner("auto").and_then(|planner| solve(&*planner, graph, &request).ok());
-        points.extend(solved.filter(|solved| solved.checked.is_some()).map(|solved| (budget, solved.outcome.makespan)));
+        let found = fit.best(budget, limit).filter(|(found, _)| found.peak <= budget);
+        points.extend(found.map(|(found, _)| (budget, found.makespan)));
     }
     points.sort_by_key(|point| point.0);
     // A plan for a small budget is one for a larger budget too.

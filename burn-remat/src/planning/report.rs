@@ -162,7 +162,7 @@ impl PlanReport {
         std::fs::write(folder.join("plan.json"), text + "\n")?;
         let picture = self.memory_picture(SIZE).map_err(std::io::Error::other)?;
         std::fs::write(folder.join("memory.svg"), picture)?;
-        let picture = self.overhead_picture(Duration::from_millis(400), SIZE).map_err(std::io::Error::other)?;
+        let picture = self.overhead_picture(Duration::from_millis(600), SIZE).map_err(std::io::Error::other)?;
         std::fs::write(folder.join("overhead.svg"), picture)
     }
 }
