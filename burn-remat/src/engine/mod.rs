@@ -279,7 +279,7 @@ impl<B: RematBackend> Engine<B> {
             updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated)
         };
         if inputs.iter().any(begins) {
-            self.end_step(self.clock);
+            self.end_step(self.clock, true);
         }
         self.position += 1;
         self.executing = true;
@@ -349,7 +349,7 @@ impl<B: RematBackend> Engine<B> {
             self.watch_budget();
         }
         if let Some(boundary) = self.detector.observe(self.computed_bytes, self.clock) {
-            self.end_step(boundary);
+            self.end_step(boundary, true);
         } else if self.recipes.len() > HISTORY_LIMIT {
             self.forget_before(self.clock - HISTORY_LIMIT as u64 / 2);
         }
@@ -696,11 +696,12 @@ impl<B: RematBackend> Engine<B> {
     pub fn mark(&mut self) {
         let first = self.detector.mark();
         if !(first && self.stats.operations == 0) {
-            self.end_step(self.clock + 1);
+            self.end_step(self.clock + 1, !first);
         }
     }
 
-    fn end_step(&mut self, boundary: u64) {
+    /// `is_step` is false for what came before the first mark: a share of the first step is not a share of that.
+    fn end_step(&mut self, boundary: u64, is_step: bool) {
         // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
         let whole = self.detector.is_exact() && boundary >= self.clock;
         let trace = self.end_following(whole);
@@ -710,7 +711,7 @@ impl<B: RematBackend> Engine<B> {
         self.stats.steps_over_budget += u64::from(self.step.over_budget);
         self.stats.base_ns = self.step.compute_ns;
         let most = std::mem::take(&mut self.step).peak;
-        if let (Budget::Share(share), None) = (self.config.budget, self.budget) {
+        if let (Budget::Share(share), None, true) = (self.config.budget, self.budget, is_step) {
             let budget = (self.stats.peak as f64 * share) as u64;
             log::info!("the first step held {} bytes: the budget is {budget} bytes from now on", self.stats.peak);
             self.budget = Some(budget);

@@ -1,0 +1,24 @@
+//! Every example, run for a few steps as a newcomer would: offline, on the CPU, under a memory budget.
+
+use std::process::Command;
+
+/// Runs an example and checks that it ends well, with the report of its device or a table.
+fn runs(name: &str, program: &str, ends_with: &str) {
+    let output = Command::new(program).arg("--quick").output().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} --quick failed:\n{text}\n{errors}");
+    assert!(text.contains(ends_with), "{name} --quick printed no `{ends_with}`:\n{text}\n{errors}");
+}
+
+#[test]
+fn every_example_runs() {
+    // One after the other: each takes both cores.
+    runs("mnist", env!("CARGO_BIN_EXE_mnist"), "\npeak ");
+    runs("custom-training-loop", env!("CARGO_BIN_EXE_custom-training-loop"), "\npeak ");
+    runs("text-generation", env!("CARGO_BIN_EXE_text-generation"), "\npeak ");
+    runs("image-segmentation", env!("CARGO_BIN_EXE_image-segmentation"), "\npeak ");
+    runs("wgan", env!("CARGO_BIN_EXE_wgan"), "\npeak ");
+    runs("modern-lstm", env!("CARGO_BIN_EXE_modern-lstm"), "\npeak ");
+    runs("larger-batches", env!("CARGO_BIN_EXE_larger-batches"), "x  ");
+}
