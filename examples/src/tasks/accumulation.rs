@@ -10,7 +10,7 @@ use crate::models::ResNet;
 /// Backward passes to one update.
 pub const PASSES: usize = 2;
 
-/// A residual network whose gradients are summed over [`PASSES`] batches.
+/// A residual network whose gradients are summed over `PASSES` batches.
 pub struct Accumulation {
     /// The network.
     pub model: ResNet,
