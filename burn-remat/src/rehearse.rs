@@ -105,7 +105,10 @@ fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
 
 fn fit(trace: Trace) -> Result<Fit, RematError> {
     let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-    Ok(Fit::new(trace, lowered))
+    Fit::new(trace, lowered).map_err(|violations| {
+        log::error!("internal error: the checker refuses the smallest plan of a step: {violations}");
+        RematError::NoSteps
+    })
 }
 
 /// The largest batch that trains within `budget` on a device like `device`, recomputing at most `overhead_limit` (a share

@@ -116,7 +116,7 @@ pub(crate) fn load(folder: &Path, key: &CacheKey, trace: &Trace, lowered: &Lower
     let path = key.file(folder);
     let text = std::fs::read_to_string(&path).ok()?;
     let found = read(&text, key, &lowered.graph).and_then(|(checked, file)| {
-        let schedule = Schedule::new(trace.clone(), lowered.clone(), checked.plan());
+        let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
         if schedule.peak > key.budget {
             return Err(format!("it holds {} bytes", schedule.peak));
         }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_remat_plan::registry::planner;
-use burn_remat_plan::{OpId, Outcome, PlanError, Planner, Progress, Request, Status, StopReason, minimum, solve};
+use burn_remat_plan::{
+    OpId, Outcome, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check, minimum, solve,
+};
 
 use super::lower::Lowered;
 use super::schedule::Schedule;
@@ -64,12 +66,16 @@ struct Attempt {
 
 impl Fit {
     /// Finds the plan that holds least.
-    pub fn new(trace: Trace, lowered: Lowered) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// What the checker finds wrong with it.
+    pub fn new(trace: Trace, lowered: Lowered) -> Result<Self, Violations> {
         let found = minimum(&lowered.graph);
+        let checked = check(&lowered.graph, &found.plan, found.achieved)?;
+        let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
         let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
-        let plan = smallest.plan.clone().unwrap_or_default();
-        let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &plan));
-        Self { trace, lowered, least: found.achieved, fallback, smallest, blocking_op: found.blocking_op }
+        Ok(Self { trace, lowered, least: found.achieved, fallback, smallest, blocking_op: found.blocking_op })
     }
 
     /// The smallest budget for which a plan is known, and the operation that sets it.
@@ -108,14 +114,14 @@ impl Fit {
             let mut request = Request::new(budget);
             request.time_limit = limit;
             request.progress = terms.progress.clone();
-            let outcome = match solve(terms.planner, graph, &request) {
-                Ok(solved) => solved.outcome,
+            let Solved { outcome, checked } = match solve(terms.planner, graph, &request) {
+                Ok(solved) => solved,
                 Err(error) => {
                     found(Found::Problem(error));
                     return None;
                 }
             };
-            let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), outcome.plan.as_ref()?);
+            let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked?);
             let (peak, makespan) = (schedule.peak, schedule.makespan);
             log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {target}");
             if peak <= terms.budget && *target > terms.budget {

@@ -151,7 +151,8 @@ fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: 
 
 /// Overhead against budget, planned anew at several budgets with `limit` each; the plan in force is marked.
 pub(super) fn overhead(schedule: &Schedule, limit: Duration, size: (u32, u32)) -> Result<String, String> {
-    let fit = Fit::new(schedule.trace.clone(), schedule.lowered.clone());
+    let fit =
+        Fit::new(schedule.trace.clone(), schedule.lowered.clone()).map_err(|violations| violations.to_string())?;
     let least = fit.floor().0.min(schedule.peak);
     let most = schedule.lowered.peak().max(least + 1);
     let total = schedule.lowered.cost_ns.max(1) as f64;

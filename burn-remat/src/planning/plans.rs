@@ -465,7 +465,10 @@ impl Task {
 
     fn plan(&self, planner: &dyn Planner) {
         let start = Instant::now();
-        let fit = Fit::new(self.trace.clone(), self.lowered.clone());
+        let fit = match Fit::new(self.trace.clone(), self.lowered.clone()) {
+            Ok(fit) => fit,
+            Err(violations) => return self.say(Message::Problem(violations.to_string())),
+        };
         let (mut floor, op) = fit.floor();
         if floor > self.budget {
             log::info!(

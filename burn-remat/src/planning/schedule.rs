@@ -4,7 +4,7 @@
 //! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
 
 use burn_remat_plan::sequence::{order_of, plan_of};
-use burn_remat_plan::{Phase, Plan, Step, ValueId, simulate};
+use burn_remat_plan::{CheckedPlan, Phase, Plan, Step, ValueId, simulate};
 use smallvec::SmallVec;
 
 use super::exact;
@@ -52,9 +52,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The plan is one of the lowered graph that the checker has accepted.
-    pub fn new(trace: Trace, lowered: Lowered, plan: &Plan) -> Self {
-        let plan = plan_of(&lowered.graph, &order_of(plan));
+    pub fn new(trace: Trace, lowered: Lowered, plan: &CheckedPlan) -> Self {
+        let plan = plan_of(&lowered.graph, &order_of(plan.plan()));
         let timeline = simulate(&lowered.graph, &plan);
         let mut prefixes = vec![0];
         for op in &trace.ops {
