@@ -14,7 +14,8 @@
 //!   cannot run again and needs everything that is alive then. So whatever the program holds on to is resident when
 //!   history is cut.
 //! - A storage that cannot be computed again (a batch, a dropout mask) and that the program holds beyond its last use
-//!   gets an op without cost where the program lets go of it.
+//!   gets an op without cost where the program lets go of it. So does one on which a storage rests that the program
+//!   holds although nothing reads it any more: the engine gives nothing up for good that the program could still ask for.
 //!
 //! The order of operations is kept: an op of the graph is a run of consecutive operations. A graph's memory is an upper
 //! bound of the engine's: it counts the output of an in-place operation beside its input unless they merged.
@@ -579,6 +580,11 @@ fn touches(
             touches[unit].push(value);
         }
     }
+    for (unit, place) in unread(trace, large, values, units, unit_of, last_use) {
+        if let Some(value) = values[place as usize].filter(|value| !touches[unit].contains(value)) {
+            touches[unit].push(value);
+        }
+    }
     for &(position, place) in &trace.reads {
         if let Some(value) = values[place as usize] {
             let unit = unit_of[position as usize];
@@ -589,6 +595,56 @@ fn touches(
     }
     touches.iter_mut().for_each(|values| values.sort_unstable());
     touches
+}
+
+/// What must be there while the program holds a storage that nothing reads any more, as a unit and a storage to be held
+/// until it.
+///
+/// When the last unit that reads a root has run, the engine can let the root go only if what rests on it and is alive is
+/// there and becomes a root in its place. Where a plan may have given that up, because nothing reads it any more, the root
+/// stays until the program lets go of it; what is still read then stays itself.
+fn unread(
+    trace: &Trace,
+    large: &Large,
+    values: &[Option<ValueId>],
+    units: &[Unit],
+    unit_of: &[usize],
+    last_use: &[Option<usize>],
+) -> BTreeSet<(usize, Place)> {
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); trace.storages.len()];
+    for (at, op) in trace.ops.iter().enumerate().filter(|(_, op)| op.recordable) {
+        op.reads.iter().for_each(|&place| readers[place as usize].push(at));
+    }
+    let ends = |place: usize| trace.storages[place].died.map(|died| (died as usize, unit_of[died as usize]));
+    let mut held = BTreeSet::new();
+    let mut seen = vec![usize::MAX; trace.storages.len()];
+    for (root, storage) in trace.storages.iter().enumerate() {
+        let is_root = storage.made_by.is_none_or(|made| !units[unit_of[made as usize]].recordable);
+        let (true, Some(_), Some((_, end))) = (is_root, values[root], ends(root)) else { continue };
+        let gone = last_use[root].map_or(end, |last| last.max(end));
+        let mut stack = vec![root];
+        while let Some(place) = stack.pop() {
+            for &at in &readers[place] {
+                for &made in &trace.ops[at].writes {
+                    let made_at = trace.storages[made as usize].made_by == Some(at as Position);
+                    if !made_at || std::mem::replace(&mut seen[made as usize], root) == root {
+                        continue;
+                    }
+                    match ends(made as usize) {
+                        Some((_, unit)) if unit <= gone => stack.push(made as usize),
+                        Some((died, unit)) if died < large.until[root] && values[made as usize].is_some() => {
+                            match last_use[made as usize] {
+                                Some(last) if last > gone => held.extend((last < unit).then_some((unit, made))),
+                                _ => drop(held.insert((unit, root as Place))),
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    held
 }
 
 /// Where forward turns into backward: the scalar made of nothing (the gradient of the loss) nearest to the peak.
