@@ -19,7 +19,9 @@ pub(crate) enum Place {
 
 const MODEL_KEYS: [&str; 9] =
     ["budget", "planner", "time_limit", "strict", "random", "recompute_limit", "cache", "no_cache", "no_planning"];
-const STAGE_KEYS: [&str; 2] = ["stage", "step"];
+const STAGE_KEYS: [&str; 3] = ["stage", "policy", "step"];
+
+const POLICIES: [&str; 4] = ["must-save", "prefer-save", "prefer-recompute", "must-recompute"];
 
 /// Settings that contradict each other, and why.
 const CONFLICTS: [(&str, &str, &str); 4] = [
@@ -40,8 +42,17 @@ pub(crate) struct Settings {
     pub calls: Vec<TokenStream>,
     /// A name for the stage.
     pub stage: Option<LitStr>,
+    /// What may happen to its results.
+    pub policy: Option<Policy>,
     /// Whether a training step begins with the function.
     pub step: bool,
+}
+
+/// A policy, and where it was written.
+#[derive(Clone)]
+pub(crate) struct Policy {
+    pub name: LitStr,
+    pub value: TokenStream,
 }
 
 struct Setting {
@@ -160,6 +171,7 @@ impl Settings {
             (Place::Model, "budget") => self.budget = budget_of(setting)?,
             (Place::Model, name) if MODEL_KEYS.contains(&name) => self.calls.push(call_of(setting, name)?),
             (Place::Impl | Place::Fn, "stage") => self.stage = Some(stage_of(setting)?),
+            (Place::Impl | Place::Fn, "policy") => self.policy = Some(policy_of(setting)?),
             (Place::Fn, "step") => {
                 setting.bare()?;
                 self.step = true;
@@ -174,7 +186,7 @@ impl Settings {
 fn misplaced(key: &Ident, name: &str, place: Place) -> Error {
     let (known, takes) = match place {
         Place::Model => (&MODEL_KEYS[..], format!("a model takes {}", list(&MODEL_KEYS))),
-        Place::Impl => (&STAGE_KEYS[..1], "an `impl` block takes `stage`".to_owned()),
+        Place::Impl => (&STAGE_KEYS[..2], format!("an `impl` block takes {}", list(&STAGE_KEYS[..2]))),
         Place::Fn => (&STAGE_KEYS[..], format!("a `fn` takes {}", list(&STAGE_KEYS))),
     };
     let message = match (nearest(name, known), place) {
@@ -274,6 +286,24 @@ fn call_of(setting: &Setting, key: &str) -> Result<TokenStream, Error> {
             quote!(without_planning())
         }
     })
+}
+
+fn policy_of(setting: &Setting) -> Result<Policy, Error> {
+    let name = setting.text("\"must-recompute\"")?;
+    let value = match name.value().as_str() {
+        "must-save" => quote!(MustSave),
+        "prefer-save" => quote!(PreferSave),
+        "prefer-recompute" => quote!(PreferRecompute),
+        "must-recompute" => quote!(MustRecompute),
+        other => {
+            let hint = match nearest(other, &POLICIES) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => format!("there are {}", list(&POLICIES)),
+            };
+            return Err(Error::new(name.span(), format!("there is no policy `{other}`: {hint}")));
+        }
+    };
+    Ok(Policy { name: name.clone(), value: quote!(::burn_remat::CheckpointPolicy::#value) })
 }
 
 fn stage_of(setting: &Setting) -> Result<LitStr, Error> {

@@ -13,7 +13,7 @@ use syn::{
     Signature, Stmt, Type, parse_quote,
 };
 
-use crate::settings::{Place, Settings};
+use crate::settings::{Place, Policy, Settings};
 
 /// A function of its own, or a method whose `impl` block bears no attribute.
 pub(crate) fn on_fn(settings: &Settings, mut item: ItemFn) -> Result<TokenStream, Error> {
@@ -25,6 +25,7 @@ pub(crate) fn on_fn(settings: &Settings, mut item: ItemFn) -> Result<TokenStream
 pub(crate) fn on_impl(settings: &Settings, mut item: ItemImpl) -> Result<TokenStream, Error> {
     let owner = type_name(&item.self_ty);
     let mut named = settings.stage.as_ref();
+    let mut ruled = settings.policy.as_ref();
     let mut any = false;
     for member in &mut item.items {
         let ImplItem::Fn(method) = member else { continue };
@@ -38,17 +39,24 @@ pub(crate) fn on_impl(settings: &Settings, mut item: ItemImpl) -> Result<TokenSt
         if is_forward && settings.stage.is_none() {
             settings.stage = named.take().cloned();
         }
+        if is_forward && settings.policy.is_none() {
+            settings.policy = ruled.take().cloned();
+        }
         any = true;
         let ident = method.sig.ident.clone();
         mark(&settings, &method.sig, &mut method.block, || format!("{owner}::{ident}"))?;
     }
-    match (any, named) {
-        (true, None) => Ok(item.into_token_stream()),
-        (true, Some(name)) => Err(Error::new(
+    match (any, named, ruled) {
+        (true, None, None) => Ok(item.into_token_stream()),
+        (true, Some(name), _) => Err(Error::new(
             name.span(),
             "on an `impl` block `stage` names its method `forward`, which is not here or has a name already",
         )),
-        (false, _) => Err(Error::new(
+        (true, None, Some(policy)) => Err(Error::new(
+            policy.name.span(),
+            "on an `impl` block `policy` is that of its method `forward`, which is not here or has one already",
+        )),
+        (false, ..) => Err(Error::new(
             item.self_ty.span(),
             "nothing here is a stage: there is no method `forward(&self, ..)`. Put `#[remat]` on the function that is one",
         )),
@@ -116,17 +124,21 @@ fn mark(
     if settings.step {
         marks.push(parse_quote!(::burn_remat::stage::mark_step(#look);));
     }
-    if !settings.step || settings.stage.is_some() {
+    if !settings.step || settings.stage.is_some() || settings.policy.is_some() {
         let name = match &settings.stage {
             Some(name) => name.clone(),
             None => LitStr::new(&default(), signature.ident.span()),
+        };
+        let policy = match &settings.policy {
+            Some(Policy { value, .. }) => quote!(::core::option::Option::Some(#value)),
+            None => quote!(::core::option::Option::None),
         };
         // Hygienic: no name of the function's own can collide with it.
         let guard = Ident::new("remat_stage", Span::mixed_site());
         marks.push(parse_quote! {
             let #guard = {
                 static STAGE: ::burn_remat::stage::StageName = ::burn_remat::stage::StageName::new(#name);
-                ::burn_remat::stage::enter(&STAGE, #look)
+                ::burn_remat::stage::enter(&STAGE, #policy, #look)
             };
         });
     }

@@ -1,9 +1,9 @@
 //! Chain planners on graphs: whatever the graph, the checker accepts the plan.
 
 use burn_remat_plan::generate::{self, Knobs};
-use burn_remat_plan::planners::{ChainDp, Revolve, StoreAll};
+use burn_remat_plan::planners::{ChainDp, Monet, Revolve, StoreAll};
 use burn_remat_plan::views::chain_of::ChainView;
-use burn_remat_plan::{Graph, PlanError, Planner, Request, solve};
+use burn_remat_plan::{Graph, GraphBuilder, Op, Phase, PlanError, Planner, Request, solve};
 
 fn store_all_peak(graph: &Graph) -> u64 {
     StoreAll.solve(graph, &Request::new(u64::MAX)).unwrap().peak_bytes
@@ -51,4 +51,49 @@ fn families_of_networks_get_plans_below_the_store_all_peak() {
         let plans = plan_at_many_budgets(&graph);
         assert!(plans >= least_plans, "{name}: {plans} plans");
     }
+}
+
+/// Two lanes that exchange values in every block, so that no place is crossed by a single one; blocks named or not.
+fn two_lanes(named: bool) -> Graph {
+    let blocks = 6;
+    let mut graph = GraphBuilder::new("two lanes");
+    let mut lanes = [graph.value(100, "left"), graph.value(100, "right")];
+    let mut saved = Vec::new();
+    let add = |graph: &mut GraphBuilder, name: String, block: usize, phase, inputs: Vec<usize>, bytes| {
+        let value = graph.value(bytes, name.clone());
+        let mut op = Op::new(name, 1.0, inputs, vec![value]);
+        op.phase = Some(phase);
+        op.stage = named.then(|| format!("block#{block}"));
+        graph.op(op);
+        value
+    };
+    for block in 0..blocks {
+        let [left, right] = lanes;
+        let hidden = add(&mut graph, format!("hidden{block}"), block, Phase::Forward, vec![left, right], 300);
+        let left = add(&mut graph, format!("left{block}"), block, Phase::Forward, vec![hidden, right], 100);
+        let right = add(&mut graph, format!("right{block}"), block, Phase::Forward, vec![hidden, left], 100);
+        saved.push((lanes, hidden));
+        lanes = [left, right];
+    }
+    let mut gradient = add(&mut graph, "loss".into(), blocks, Phase::Backward, lanes.to_vec(), 100);
+    for (block, (lanes, hidden)) in saved.into_iter().enumerate().rev() {
+        let inputs = vec![gradient, hidden, lanes[0], lanes[1]];
+        gradient = add(&mut graph, format!("backward{block}"), block, Phase::Backward, inputs, 100);
+    }
+    graph.build().unwrap()
+}
+
+#[test]
+fn named_stages_make_a_chain_where_no_single_value_does() {
+    let (plain, named) = (two_lanes(false), two_lanes(true));
+    // With nothing pinned.
+    assert!(ChainView::candidates(&plain)[0].stages().len() < 6);
+    assert!(ChainView::candidates(&named).iter().any(|view| view.stages().len() == 6));
+    let request = Request::new(store_all_peak(&named) * 7 / 10);
+    assert!(matches!(solve(&ChainDp, &plain, &request), Err(PlanError::Infeasible { .. })));
+    let planned = solve(&ChainDp, &named, &request).unwrap().outcome;
+    let exact = solve(&Monet, &named, &request).unwrap().outcome;
+    assert!(planned.peak_bytes <= request.budget && exact.peak_bytes <= request.budget);
+    // A stage of three ops is computed again as a whole at worst.
+    assert!(exact.makespan <= planned.makespan && planned.makespan <= exact.makespan + 6.0, "{planned:?} {exact:?}");
 }

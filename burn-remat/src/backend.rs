@@ -20,6 +20,7 @@ use burn_ir::{
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
 use burn_std::future::DynFut;
 
+use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
 use crate::engine::{Engine, fresh_id};
 use crate::error::RematError;
@@ -317,8 +318,8 @@ impl<B: RematBackend> RematClient<B> {
         self.engine().mark();
     }
 
-    pub(crate) fn enter_stage(&self, name: NameId, number: i64) {
-        self.engine().enter_stage(name, number);
+    pub(crate) fn enter_stage(&self, name: NameId, number: i64, policy: Option<CheckpointPolicy>) {
+        self.engine().enter_stage(name, number, policy);
     }
 
     pub(crate) fn leave_stage(&self, number: i64) {

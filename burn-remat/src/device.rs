@@ -19,6 +19,7 @@ use burn_router::get_client;
 use tokio::runtime::Runtime;
 
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice};
+use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
 use crate::error::RematError;
 use crate::planning::Trace;
@@ -110,6 +111,9 @@ pub trait RematExt: Sized {
     /// ```
     fn remat_stage(&self, name: &str) -> Stage;
 
+    /// Opens a stage of whose results `policy` says what may happen to them.
+    fn remat_stage_with(&self, name: &str, policy: CheckpointPolicy) -> Stage;
+
     /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
     /// itself; with them it knows exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
@@ -155,7 +159,11 @@ impl RematExt for Device {
     }
 
     fn remat_stage(&self, name: &str) -> Stage {
-        Stage::on(self, name)
+        Stage::on(self, name, None)
+    }
+
+    fn remat_stage_with(&self, name: &str, policy: CheckpointPolicy) -> Stage {
+        Stage::on(self, name, Some(policy))
     }
 
     fn remat_mark_step(&self) {
@@ -264,10 +272,10 @@ fn backend_server<B: RematBackend>(device: RematDevice<B::Device>) -> BackendSer
     BackendServer::<Remat<B>>::new([device])
         .with_custom_op(MARK, move |_, _, device| engine(device).mark_step())
         .with_custom_op(stage::ENTER, move |_, op, device| {
-            if let [name, number] = integers(op)[..]
+            if let [name, number, policy] = integers(op)[..]
                 && let Ok(name) = name.try_into()
             {
-                engine(device).enter_stage(name, number);
+                engine(device).enter_stage(name, number, CheckpointPolicy::of_code(policy));
             }
         })
         .with_custom_op(stage::LEAVE, move |_, op, device| {

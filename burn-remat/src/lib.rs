@@ -3,6 +3,7 @@
 
 mod backend;
 mod budget;
+mod checkpoint;
 mod config;
 mod device;
 mod engine;
@@ -39,10 +40,11 @@ pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, Rema
 ///
 /// Every method called `forward` is a stage, and so is every function of the block that is itself marked with `#[remat]`. Its
 /// name is `Type::function`, or what `stage = ".."` says: on a function for that one, on the block for its `forward`.
+/// `policy = "must-recompute"` (or `"must-save"`, `"prefer-save"`, `"prefer-recompute"`) likewise: see [`CheckpointPolicy`].
 ///
 /// # On a `fn`
 ///
-/// The function is a stage, called by its own name or by `#[remat(stage = "..")]`. With `#[remat(step)]` it is none: a training
+/// The function is a stage, called by its own name or by `#[remat(stage = "..")]`, with a policy if it is given one. With `#[remat(step)]` it is none: a training
 /// step begins whenever it is called, as with [`RematExt::remat_mark_step`].
 ///
 /// # Stages
@@ -87,6 +89,7 @@ pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, Rema
 pub use burn_remat_macros::remat;
 
 pub use budget::{Budget, BudgetError, DisplayBytes};
+pub use checkpoint::{CheckpointPolicy, checkpoint, checkpoint_sequential, checkpoint_with};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
 pub use device::{RematExt, random_token, serve};
 pub use error::RematError;

@@ -5,7 +5,7 @@
 //! on every path out of a function, also while unwinding.
 //!
 //! Names are interned: a mark carries the number of a name in a table of this process, the number of the stage that it
-//! enters or leaves, and nothing else.
+//! enters or leaves, and a policy, where the stage sets one.
 //!
 //! Cost: until the process makes its first remat device, a stage is one load of an atomic. From then on it also asks the
 //! tensors among the arguments for their devices, and sends its two marks where one is a remat device.
@@ -28,9 +28,10 @@ use burn::tensor::{Device, Tensor};
 use burn_ir::{CustomOpIr, ScalarIr};
 use smallvec::SmallVec;
 
+use crate::checkpoint::CheckpointPolicy;
 use crate::device::RematExt;
 
-/// The in-band operation with which a stage begins: scalars are the name's number and the stage's.
+/// The in-band operation with which a stage begins: scalars are the name's number, the stage's, and the policy's code.
 pub(crate) const ENTER: &str = "remat.enter";
 /// The in-band operation with which it ends: the scalar is the stage's number.
 pub(crate) const LEAVE: &str = "remat.leave";
@@ -104,10 +105,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    fn open(devices: impl IntoIterator<Item = Device>, name: NameId) -> Self {
+    fn open(devices: impl IntoIterator<Item = Device>, name: NameId, policy: Option<CheckpointPolicy>) -> Self {
         let open = devices.into_iter().map(|device| {
             let number = NEXT_STAGE.fetch_add(1, Ordering::Relaxed);
-            send(&device, ENTER, &[i64::from(name), number]);
+            send(&device, ENTER, &[i64::from(name), number, CheckpointPolicy::code(policy)]);
             (device, number)
         });
         Self { open: open.collect(), thread: PhantomData }
@@ -118,9 +119,9 @@ impl Stage {
     }
 
     /// The stage called `name` on `device`.
-    pub(crate) fn on(device: &Device, name: &str) -> Self {
+    pub(crate) fn on(device: &Device, name: &str, policy: Option<CheckpointPolicy>) -> Self {
         match remat_device(device) {
-            Some(device) if !name.is_empty() => Self::open([device], intern(name)),
+            Some(device) if !name.is_empty() => Self::open([device], intern(name), policy),
             _ => Self::nowhere(),
         }
     }
@@ -157,7 +158,7 @@ fn remat_device(device: &Device) -> Option<Device> {
 // ---- devices among arguments
 
 /// Enters a stage on the remat devices of the arguments that `look` shows; on none if there are none.
-pub fn enter(name: &'static StageName, look: impl Fn(&mut Seen)) -> Stage {
+pub fn enter(name: &'static StageName, policy: Option<CheckpointPolicy>, look: impl Fn(&mut Seen)) -> Stage {
     if !ANY_DEVICE.load(Ordering::Acquire) {
         return Stage::nowhere();
     }
@@ -165,7 +166,7 @@ pub fn enter(name: &'static StageName, look: impl Fn(&mut Seen)) -> Stage {
     if devices.is_empty() {
         return Stage::nowhere();
     }
-    Stage::open(devices, *name.id.get_or_init(|| intern(name.name)))
+    Stage::open(devices, *name.id.get_or_init(|| intern(name.name)), policy)
 }
 
 /// Marks a training step on the remat devices of the arguments that `look` shows.

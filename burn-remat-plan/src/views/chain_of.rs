@@ -7,7 +7,8 @@
 //! 1. *Pinned* values are computed once and kept to their last use: outputs of ops that may not run again, results,
 //!    and, where asked, values of long reach, such as an attention mask or the skips of a U-Net.
 //! 2. A place in the forward list is a cut if what crosses it, pinned values and inputs of the graph aside, is one
-//!    value plus at most a twentieth of its size, or nothing. The ops between two cuts are a stage.
+//!    value plus at most a twentieth of its size, or nothing. The ops between two cuts are a stage. Where ops bear the
+//!    names of stages, the places at which the name changes are another set of cuts, whatever crosses there.
 //! 3. The backward list is shared out in one run per stage, from the last to the first: an op belongs to the highest
 //!    stage of which it or a later op needs a value. A forward value that a backward op of a later stage uses is
 //!    carried up to that stage.
@@ -96,7 +97,8 @@ fn pinned_values(graph: &Graph, split: OpId, shortest: usize) -> Vec<bool> {
 
 impl ChainView {
     /// Views worth trying, without duplicates: no value pinned for its reach, then those that reach over a quarter and
-    /// over a twelfth of the forward list. Empty where the costs are too large to add up.
+    /// over a twelfth of the forward list; each with the cuts that it finds and with those that the stages' names mark.
+    /// Empty where the costs are too large to add up.
     pub fn candidates(graph: &Graph) -> Vec<Self> {
         let total: f64 = graph.ops().iter().map(|op| op.cost).sum();
         if !(total * (graph.ops().len() + 1) as f64).is_finite() {
@@ -110,7 +112,16 @@ impl ChainView {
                 pin_sets.push(pinned);
             }
         }
-        pin_sets.iter().map(|pinned| Builder::new(graph, split, pinned).finish()).collect()
+        let marks = marks(graph, split);
+        let mut views = Vec::new();
+        for pinned in &pin_sets {
+            let cuts = cuts(graph, split, pinned);
+            views.push(Builder::new(graph, split, pinned, &cuts).finish());
+            if !marks.is_empty() && marks != cuts {
+                views.push(Builder::new(graph, split, pinned, &marks).finish());
+            }
+        }
+        views
     }
 
     /// The stages.
@@ -178,9 +189,9 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool]) -> Self {
+    fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool], cuts: &[OpId]) -> Self {
         let ops = graph.ops().len();
-        let starts: Vec<OpId> = std::iter::once(0).chain(cuts(graph, split, pinned)).chain([split]).collect();
+        let starts: Vec<OpId> = std::iter::once(0).chain(cuts.iter().copied()).chain([split]).collect();
         let mut stage_of = vec![0; ops];
         for (stage, pair) in starts.windows(2).enumerate() {
             stage_of[pair[0]..pair[1]].fill(stage);
@@ -315,6 +326,12 @@ impl<'a> Builder<'a> {
         }
         (gradient, during)
     }
+}
+
+/// Places in the forward list where the name of the stage changes, as the op behind each.
+fn marks(graph: &Graph, split: OpId) -> Vec<OpId> {
+    let stage = |op: OpId| graph.ops()[op].stage.as_deref();
+    (1..split).filter(|&op| stage(op) != stage(op - 1)).collect()
 }
 
 /// Places in the forward list that are cuts, as the op behind each.

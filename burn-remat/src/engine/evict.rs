@@ -19,6 +19,7 @@
 use super::table::StorageKey;
 use super::{Engine, Failure, Floor};
 use crate::backend::RematBackend;
+use crate::checkpoint::CheckpointPolicy;
 
 /// Evictions per scoring pass.
 const BATCH: usize = 8;
@@ -126,6 +127,7 @@ impl<B: RematBackend> Engine<B> {
             .iter()
             .filter(|(_, storage)| storage.roots == 0 && storage.bytes > least)
             .filter(|(_, storage)| storage.owners.iter().all(|&owner| self.tensors[owner].pins == 0))
+            .filter(|(key, _)| self.policy_of(*key) != Some(CheckpointPolicy::MustSave))
             .map(|(key, _)| key)
             .collect();
         let mut scored: Vec<(f64, StorageKey)> = keys.into_iter().map(|key| (self.score(key), key)).collect();
@@ -139,7 +141,17 @@ impl<B: RematBackend> Engine<B> {
         let age = (1 + self.clock - used) as f64;
         let cost = self.chain_cost(key).max(1) as f64;
         let bytes = self.storages.get(key).bytes as f64;
-        bytes * bytes * age / cost
+        let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
+        bytes * bytes * age / (cost * weight)
+    }
+
+    /// What the stage that made a storage says about it.
+    fn policy_of(&self, key: StorageKey) -> Option<CheckpointPolicy> {
+        if !self.stages.any_policy {
+            return None;
+        }
+        let recipe = self.storages.get(key).owners.iter().find_map(|&owner| self.tensors[owner].recipe)?;
+        self.recipes[recipe].policy
     }
 
     /// Time to bring a storage back if it were evicted now.

@@ -46,6 +46,7 @@ use smallvec::SmallVec;
 
 use crate::backend::{BufferId, RematBackend};
 use crate::budget::Budget;
+use crate::checkpoint::{CheckpointPolicy, Rule};
 use crate::config::{RandomPolicy, RematConfig};
 use crate::planning::{PlanReport, Plans, Trace, Wait};
 use crate::rehearse::Rehearsal;
@@ -284,7 +285,8 @@ impl<B: RematBackend> Engine<B> {
         self.position += 1;
         self.executing = true;
         let watched = self.tracer.is_some() || self.follow.is_some();
-        let signature = if watched { self.signature(kind, &outs, &inputs, &consumed) } else { 0 };
+        let rule = self.stages.rule(self.step_number);
+        let signature = if watched { self.signature(kind, rule, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
         let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed).and_then(|()| {
             let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
@@ -307,7 +309,7 @@ impl<B: RematBackend> Engine<B> {
                     self.note_computed(&inputs, &outputs);
                 }
                 if let Some(op) = kept {
-                    self.record(op, &inputs, &outputs, seed, cost_ns);
+                    self.record(op, &inputs, &outputs, seed, cost_ns, rule);
                 }
                 if updates {
                     self.detector.update();
@@ -318,7 +320,7 @@ impl<B: RematBackend> Engine<B> {
                 let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
                 if watched {
                     let about = (kind, signature, cost_ns, self.scratch);
-                    self.trace_op(about, (recordable, updates, views), &traced, &consumed, &outputs);
+                    self.trace_op(about, (recordable, updates, views), rule, &traced, &consumed, &outputs);
                     self.follow_outputs(&outputs);
                 }
                 if let Err(failure) = settled {
@@ -598,8 +600,13 @@ impl<B: RematBackend> Engine<B> {
         outputs: &[TensorKey],
         seed: Option<u64>,
         cost_ns: u64,
+        rule: Option<Rule>,
     ) {
         let stage = self.stages.current();
+        let policy = rule.map(|rule| rule.policy);
+        if policy == Some(CheckpointPolicy::MustRecompute) && self.follow.is_none() {
+            self.stages.note_forced(outputs.iter().map(|&output| (output, self.tensors[output].id)));
+        }
         let recipe = self.recipes.insert(Recipe {
             op,
             inputs: inputs.into(),
@@ -609,6 +616,7 @@ impl<B: RematBackend> Engine<B> {
             born: self.clock,
             seen: 0,
             stage,
+            policy,
         });
         for &input in inputs {
             self.tensors[input].dependents.push(recipe);
@@ -722,7 +730,8 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         self.begin_following(trace);
-        self.light = self.follow.is_none() && self.tracer.is_none() && self.is_ample(most);
+        let watched = self.follow.is_some() || self.tracer.is_some() || self.stages.any_forced;
+        self.light = !watched && self.is_ample(most);
     }
 
     /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.
@@ -970,7 +979,7 @@ fn refuse_quantized(ir: &TensorIr) -> Result<(), Failure> {
     Ok(())
 }
 
-fn panic_message(payload: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> &str {
     payload
         .downcast_ref::<&str>()
         .copied()

@@ -5,15 +5,18 @@
 //! number of this one passage within the step, so that eight blocks of one path can be told apart.
 //!
 //! Leaving names the stage, so that stages of several threads may overlap as they like. Stages are part of no signature:
-//! a plan goes on to match whatever they are called.
+//! a plan goes on to match whatever they are called. Their policies are: a plan is made for them.
 
 use std::sync::Arc;
 
+use burn_ir::TensorId;
 use burn_std::id::StreamId;
 use rustc_hash::FxHashMap;
 
 use super::Engine;
+use super::table::TensorKey;
 use crate::backend::RematBackend;
+use crate::checkpoint::{CheckpointPolicy, Rule};
 use crate::planning::Visit;
 use crate::report::StageReport;
 use crate::stage::{NameId, name_of};
@@ -40,6 +43,15 @@ struct Open {
     /// The step in which `visit` means something.
     step: u32,
     visit: Visit,
+    /// The number of the stage whose policy is in force here: this one's, or one's around it.
+    governor: Option<i64>,
+    /// The policy, where this stage sets one.
+    policy: Option<CheckpointPolicy>,
+    /// The step in which `scope` means something.
+    scope_step: u32,
+    scope: u32,
+    /// What was computed under its policy, where that is not to be kept.
+    made: Vec<(TensorKey, TensorId)>,
 }
 
 /// The stages that are open, and all that have been.
@@ -50,26 +62,86 @@ pub(super) struct Stages {
     /// The step that `visits` counts.
     step: u32,
     visits: Visit,
+    /// The step that `scopes` counts.
+    scope_step: u32,
+    scopes: u32,
+    /// Whether a stage has ever set a policy, and one under which nothing is kept.
+    pub any_policy: bool,
+    pub any_forced: bool,
 }
 
 impl Default for Stages {
     fn default() -> Self {
         let none = Path { text: "".into(), depth: 0 };
-        Self { open: Vec::new(), paths: vec![none], index: FxHashMap::default(), step: u32::MAX, visits: 0 }
+        Self {
+            open: Vec::new(),
+            paths: vec![none],
+            index: FxHashMap::default(),
+            step: u32::MAX,
+            visits: 0,
+            scope_step: u32::MAX,
+            scopes: 0,
+            any_policy: false,
+            any_forced: false,
+        }
     }
 }
 
 impl Stages {
-    fn enter(&mut self, name: NameId, number: i64) {
+    fn enter(&mut self, name: NameId, number: i64, policy: Option<CheckpointPolicy>) {
         let stream = StreamId::current();
-        let parent = self.current();
+        let (parent, around) = self.innermost().map_or((NO_STAGE, None), |open| (open.path, open.governor));
         let path = self.path(parent, name);
-        self.open.push(Open { number, stream, path, step: u32::MAX, visit: 0 });
+        self.any_policy |= policy.is_some();
+        self.any_forced |= policy == Some(CheckpointPolicy::MustRecompute);
+        self.open.push(Open {
+            number,
+            stream,
+            path,
+            step: u32::MAX,
+            visit: 0,
+            governor: policy.map_or(around, |_| Some(number)),
+            policy,
+            scope_step: u32::MAX,
+            scope: 0,
+            made: Vec::new(),
+        });
     }
 
-    fn leave(&mut self, number: i64) {
-        if let Some(at) = self.open.iter().rposition(|open| open.number == number) {
-            self.open.remove(at);
+    /// Closes a stage; gives what was computed in it and is not to be kept.
+    fn leave(&mut self, number: i64) -> Vec<(TensorKey, TensorId)> {
+        match self.open.iter().rposition(|open| open.number == number) {
+            Some(at) => self.open.remove(at).made,
+            None => Vec::new(),
+        }
+    }
+
+    /// The stage whose policy is in force.
+    fn governor(&mut self) -> Option<&mut Open> {
+        let number = self.innermost()?.governor?;
+        self.open.iter_mut().rfind(|open| open.number == number)
+    }
+
+    /// The policy in force for the operation being served.
+    pub fn rule(&mut self, step: u32) -> Option<Rule> {
+        if !self.any_policy {
+            return None;
+        }
+        if self.scope_step != step {
+            (self.scope_step, self.scopes) = (step, 0);
+        }
+        let next = self.scopes + 1;
+        let open = self.governor()?;
+        let (policy, scope) = (open.policy?, if open.scope_step == step { open.scope } else { next });
+        (open.scope_step, open.scope) = (step, scope);
+        self.scopes = self.scopes.max(scope);
+        Some(Rule { policy, scope })
+    }
+
+    /// Notes what is not to be kept beyond the stage whose policy is in force.
+    pub fn note_forced(&mut self, made: impl Iterator<Item = (TensorKey, TensorId)>) {
+        if let Some(open) = self.governor() {
+            open.made.extend(made);
         }
     }
 
@@ -118,13 +190,29 @@ pub(super) struct StageStats {
 
 impl<B: RematBackend> Engine<B> {
     /// A stage begins, on the thread whose operations come now.
-    pub fn enter_stage(&mut self, name: NameId, number: i64) {
-        self.stages.enter(name, number);
+    pub fn enter_stage(&mut self, name: NameId, number: i64, policy: Option<CheckpointPolicy>) {
+        self.stages.enter(name, number, policy);
+        // What is to be given up must be recorded.
+        self.light &= !self.stages.any_forced;
     }
 
-    /// A stage ends.
+    /// A stage ends. What must not be kept of it goes, unless a plan sees to that: all that has been read; what has not
+    /// been is what the stage returns.
     pub fn leave_stage(&mut self, number: i64) {
-        self.stages.leave(number);
+        let made = self.stages.leave(number);
+        if self.follow.is_some() {
+            return;
+        }
+        for (key, id) in made {
+            let Some(storage) = self.tensors.get(key).filter(|tensor| tensor.id == id).and_then(|t| t.storage) else {
+                continue;
+            };
+            let entry = self.storages.get(storage);
+            let may_go = |owner: &TensorKey| self.tensors[*owner].pins == 0 && self.tensors[*owner].read;
+            if entry.roots == 0 && entry.owners.iter().all(may_go) {
+                self.evict(storage);
+            }
+        }
     }
 
     /// Counts an operation of the program that has run.

@@ -14,6 +14,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::stages::PathId;
+use crate::checkpoint::CheckpointPolicy;
 use crate::planning::Place;
 
 /// Index of a [`Tensor`].
@@ -109,6 +110,8 @@ pub(super) struct Recipe {
     pub seen: u64,
     /// The stage to which it belongs.
     pub stage: PathId,
+    /// What the stage says about its results.
+    pub policy: Option<CheckpointPolicy>,
 }
 
 /// A buffer.

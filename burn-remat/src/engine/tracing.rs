@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::table::{Description, StorageKey, TensorKey};
 use super::{Engine, Outs};
 use crate::backend::RematBackend;
+use crate::checkpoint::Rule;
 use crate::planning::{Place, Position, Trace, TracedOp, TracedStorage};
 
 /// Operations beyond which a step is not written down: a program without steps.
@@ -82,9 +83,19 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// What an operation does, in terms that are the same in every step.
-    pub(super) fn signature(&self, kind: u64, outs: &Outs, inputs: &[TensorKey], consumed: &[TensorKey]) -> u64 {
+    pub(super) fn signature(
+        &self,
+        kind: u64,
+        rule: Option<Rule>,
+        outs: &Outs,
+        inputs: &[TensorKey],
+        consumed: &[TensorKey],
+    ) -> u64 {
         let mut hasher = FxHasher::default();
         kind.hash(&mut hasher);
+        if let Some(rule) = rule {
+            rule.hash(&mut hasher);
+        }
         for Description { shape, dtype, .. } in outs {
             (shape, dtype).hash(&mut hasher);
         }
@@ -147,6 +158,7 @@ impl<B: RematBackend> Engine<B> {
         &mut self,
         about: (u64, u64, u64, u64),
         (recordable, updates, view): (bool, bool, bool),
+        rule: Option<Rule>,
         inputs: &[TracedInput],
         consumed: &[TensorKey],
         outputs: &[TensorKey],
@@ -195,6 +207,7 @@ impl<B: RematBackend> Engine<B> {
             recordable,
             updates,
             visit,
+            rule,
         });
     }
 

@@ -114,7 +114,7 @@ impl Fit {
             let mut request = Request::new(budget);
             request.time_limit = limit;
             request.progress = terms.progress.clone();
-            let Solved { outcome, checked } = match solve(terms.planner, graph, &request) {
+            let Solved { mut outcome, checked } = match solve(terms.planner, graph, &request) {
                 Ok(solved) => solved,
                 Err(error) => {
                     found(Found::Problem(error));
@@ -122,7 +122,11 @@ impl Fit {
                 }
             };
             let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked?);
-            let (peak, makespan) = (schedule.peak, schedule.makespan);
+            if self.lowered.weighted {
+                // Its costs are preferences, and a bound on them is none on time.
+                (outcome.status, outcome.lower_bound) = (Status::Feasible, None);
+            }
+            let (peak, makespan) = (schedule.peak, outcome.makespan);
             log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {target}");
             if peak <= terms.budget && *target > terms.budget {
                 (*target, best) = (terms.budget, f64::INFINITY);

@@ -17,17 +17,22 @@
 //!   gets an op without cost where the program lets go of it. So does one on which a storage rests that the program
 //!   holds although nothing reads it any more: the engine gives nothing up for good that the program could still ask for.
 //!
+//! A stage's [policy](crate::CheckpointPolicy) is in the graph: what must be saved cannot run again, what must be recomputed
+//! does so in an op of its own (`forced.rs`), and preferences weigh the costs.
+//!
 //! The order of operations is kept: an op of the graph is a run of consecutive operations. A graph's memory is an upper
 //! bound of the engine's: it counts the output of an in-place operation beside its input unless they merged.
 //!
 //! Complexity: O(operations + uses), after a sort of the storages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use burn_remat_plan::{Graph, GraphBuilder, GraphError, Op, Phase, ValueId};
 
+use super::forced::{Again, forced};
 use super::trace::{Place, Position, Trace};
+use crate::checkpoint::{CheckpointPolicy, Rule};
 
 /// One part in this many of the store-all peak goes to storages that no plan decides on.
 const SMALL_SHARE: u64 = 100;
@@ -63,6 +68,12 @@ pub(crate) struct Lowered {
     pub store_all: Vec<u64>,
     /// Time of all operations, run once, in ns.
     pub cost_ns: u64,
+    /// Time of each op in ns, without the weight of a preference.
+    pub costs: Vec<f64>,
+    /// Whether preferences weigh the graph's costs: then its bounds are none of time.
+    pub weighted: bool,
+    /// Which ops run another one again, because a policy says so.
+    pub again: Vec<bool>,
 }
 
 impl Lowered {
@@ -74,13 +85,15 @@ impl Lowered {
 
 /// A run of operations that becomes one op.
 #[derive(Clone, Default)]
-struct Unit {
-    range: Range<usize>,
+pub(super) struct Unit {
+    pub range: Range<usize>,
     /// Large storages read that were made outside.
-    inputs: BTreeSet<Place>,
+    pub inputs: BTreeSet<Place>,
     /// Large storages made.
-    created: BTreeSet<Place>,
-    recordable: bool,
+    pub created: BTreeSet<Place>,
+    /// Whether it may run again.
+    pub recordable: bool,
+    pub rule: Option<Rule>,
 }
 
 impl Unit {
@@ -96,7 +109,7 @@ impl Unit {
     fn absorb(&mut self, next: Unit) {
         self.inputs.extend(next.inputs.difference(&self.created).copied().collect::<Vec<_>>());
         if self.is_rider() {
-            self.recordable = next.recordable;
+            (self.recordable, self.rule) = (next.recordable, next.rule);
         } else if !next.is_rider() {
             self.recordable &= next.recordable;
         }
@@ -266,7 +279,8 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> 
             range: at..at + 1,
             inputs: op.reads.iter().filter(is_large).copied().collect(),
             created,
-            recordable: op.recordable,
+            recordable: op.recordable && op.rule.is_none_or(|rule| rule.policy != CheckpointPolicy::MustSave),
+            rule: op.rule,
         };
         while let Some(top) = units[floor..].last() {
             let joins = if next.is_rider() {
@@ -274,7 +288,8 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> 
             } else if top.is_rider() {
                 next.has(&top.inputs)
             } else {
-                top.recordable && next.recordable && top.has(&next.inputs) && passes_on(top, &next) && {
+                let alike = top.rule == next.rule && top.recordable && next.recordable;
+                alike && top.has(&next.inputs) && passes_on(top, &next) && {
                     let mut both = top.clone();
                     both.absorb(next.clone());
                     let together = footprint(trace, large, &both);
@@ -303,7 +318,8 @@ fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
     let mut coarse: Vec<Unit> = Vec::new();
     for next in units {
         let joins = |top: &&mut Unit| {
-            let alike = top.recordable == next.recordable && !is_update(top) && !is_update(&next);
+            let alike =
+                top.recordable == next.recordable && top.rule == next.rule && !is_update(top) && !is_update(&next);
             alike && touched(top) + touched(&next) <= limit
         };
         match coarse.last_mut().filter(joins) {
@@ -375,9 +391,51 @@ fn build(
     let planned: u64 = costs.iter().sum();
     let total: u64 = trace.ops.iter().map(|op| op.cost_ns).sum();
     let mut rest = total.saturating_sub(planned);
+    let first_backward = units.iter().position(|unit| unit.range.start >= turn).unwrap_or(units.len());
+    let held: BTreeSet<ValueId> = touches.iter().flatten().copied().collect();
+    let again = forced(trace, &units, first_backward, |place| {
+        let lives_on =
+            trace.storages[place as usize].died.is_none_or(|died| died as usize >= large.until[place as usize]);
+        !lives_on && values[place as usize].is_some_and(|value| !held.contains(&value))
+    });
+    // The second value of a storage, and the first unit that reads it instead of the first.
+    let mut second: BTreeMap<Place, (usize, ValueId)> = BTreeMap::new();
+    for Again { before, places: made, .. } in &again {
+        for &place in made {
+            let made_by = trace.storages[place as usize].made_by.map_or("", |position| trace.name(position));
+            let value = builder.value(trace.storages[place as usize].bytes, format!("{made_by}.{place} again"));
+            second.insert(place, (*before, value));
+            places.push(place);
+        }
+    }
+    let read_at = |index: usize, place: Place| match second.get(&place) {
+        Some(&(from, value)) if index >= from => Some(value),
+        _ => values[place as usize],
+    };
+    let mut runs = again.iter().peekable();
+    let mut again_ops = Vec::new();
+    let mut true_costs = Vec::new();
+    let mut weighted = false;
     let mut ranges = Vec::new();
     let to_range = |range: &Range<usize>| range.start as Position..range.end as Position;
     for (index, unit) in units.iter().enumerate() {
+        while let Some(Again { unit: first, places: made, .. }) = runs.next_if(|again| again.before == index) {
+            let unit = &units[*first];
+            let inputs = unit.inputs.iter().filter_map(|&place| read_at(index, place)).collect();
+            let outputs = made.iter().filter_map(|&place| read_at(index, place)).collect();
+            let beside =
+                unit.created.iter().filter(|place| !made.contains(place) && values[**place as usize].is_some());
+            let mut op = Op::new(unit_name(trace, large, unit) + " again", costs[*first] as f64, inputs, outputs);
+            op.scratch_bytes = scratch(trace, large, &values, unit)
+                + beside.map(|&place| trace.storages[place as usize].bytes).sum::<u64>();
+            op.stage = trace.stage_name(trace.visit_of(to_range(&unit.range)));
+            op.phase = Some(Phase::Backward);
+            op.inputs.sort_unstable();
+            true_costs.push(op.cost);
+            again_ops.push(builder.op(op));
+            let start = units[index].range.start as Position;
+            ranges.push(start..start);
+        }
         let phase = updates.iter().find(|phase| phase.start == unit.range.start);
         let mut op = if let Some(phase) = phase {
             let alive = |place: usize| {
@@ -395,9 +453,11 @@ fn build(
             op.phase = Some(Phase::Update);
             op
         } else {
-            let of = |set: &BTreeSet<Place>| set.iter().filter_map(|&place| values[place as usize]).collect();
-            let mut op =
-                Op::new(unit_name(trace, large, unit), costs[index] as f64, of(&unit.inputs), of(&unit.created));
+            let inputs = unit.inputs.iter().filter_map(|&place| read_at(index, place)).collect();
+            let outputs = unit.created.iter().filter_map(|&place| values[place as usize]).collect();
+            let weight = unit.rule.map_or(1.0, |rule| rule.policy.weight());
+            weighted |= weight != 1.0;
+            let mut op = Op::new(unit_name(trace, large, unit), costs[index] as f64 * weight, inputs, outputs);
             op.scratch_bytes = scratch(trace, large, &values, unit);
             op.stage = trace.stage_name(trace.visit_of(to_range(&unit.range)));
             op.recomputable = unit.recordable && !unit.is_rider();
@@ -405,10 +465,12 @@ fn build(
             op
         };
         op.inputs.sort_unstable();
+        true_costs.push(if phase.is_some() { op.cost } else { costs[index] as f64 });
         builder.op(op);
         ranges.push(to_range(&unit.range));
         if !touches[index].is_empty() {
             builder.op(hold(touches[index].clone()));
+            true_costs.push(0.0);
             let end = unit.range.end as Position;
             ranges.push(end..end);
         }
@@ -419,13 +481,19 @@ fn build(
         let inputs = places.iter().filter(survives).filter_map(|&place| values[place as usize]).collect();
         let mut end = hold(inputs);
         end.cost = rest as f64;
+        true_costs.push(end.cost);
         builder.op(end);
         let last = trace.ops.len() as Position;
         ranges.push(last..last);
     }
     builder.results(Vec::new());
+    let mut again = vec![false; ranges.len()];
+    again_ops.into_iter().for_each(|op| again[op] = true);
     Ok(Lowered {
         graph: builder.build()?,
+        costs: true_costs,
+        weighted,
+        again,
         ranges,
         places,
         values,

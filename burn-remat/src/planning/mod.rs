@@ -8,6 +8,7 @@
 mod cache;
 mod exact;
 mod fit;
+mod forced;
 mod lower;
 mod picture;
 mod plans;

@@ -6,6 +6,7 @@
 //! sequences of different lengths) each have a plan of their own; what followed a kind of step last time is expected to
 //! follow it again.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -21,6 +22,7 @@ use super::fit::{Fit, Found, Terms};
 use super::lower::{Lowered, lower};
 use super::schedule::Schedule;
 use super::trace::Trace;
+use crate::engine::panic_message;
 
 /// How often a step is seen before it is planned.
 const SEEN: usize = 3;
@@ -380,7 +382,11 @@ impl Plans {
         self.wait.set(true);
         let wait = self.wait.clone();
         let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
-            task.run(&*planner);
+            // A planner may be the user's own: whatever becomes of it, nobody waits for it in vain.
+            if let Err(cause) = catch_unwind(AssertUnwindSafe(|| task.plan(&*planner))) {
+                task.say(Message::Problem(format!("the planner failed: {}", panic_message(&*cause))));
+            }
+            task.say(Message::Done);
             wait.set(false);
         });
         match spawned {
@@ -456,11 +462,6 @@ impl Task {
     fn say(&self, message: Message) {
         // The engine may be gone by now: then nobody needs to know.
         let _ = self.sender.send(message);
-    }
-
-    fn run(self, planner: &dyn Planner) {
-        self.plan(planner);
-        self.say(Message::Done);
     }
 
     fn plan(&self, planner: &dyn Planner) {

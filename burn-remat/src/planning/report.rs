@@ -202,14 +202,15 @@ fn stages(schedule: &Schedule) -> Vec<StagePlan> {
             stages[at].store_all_ns += op.cost_ns as f64;
         }
     }
-    let mut seen = vec![false; lowered.graph.ops().len()];
+    // What only repeats another op is recomputed whenever it runs.
+    let mut seen = lowered.again.clone();
     for step in &schedule.plan.steps {
         let Step::Compute(number) = *step else { continue };
         if std::mem::replace(&mut seen[number], true)
             && let Some(at) = at(trace.visit_of(lowered.ranges[number].clone()))
         {
             let op = &lowered.graph.ops()[number];
-            stages[at].recomputed_ns += op.cost;
+            stages[at].recomputed_ns += lowered.costs[number];
             stages[at].recomputed_bytes +=
                 op.outputs.iter().map(|&value| lowered.graph.values()[value].bytes).sum::<u64>();
         }
@@ -224,11 +225,12 @@ fn recomputed(schedule: &Schedule) -> Vec<(String, usize, f64)> {
             *runs.entry(*op).or_default() += 1;
         }
     }
-    let ops = schedule.lowered.graph.ops();
+    let lowered = &schedule.lowered;
     let mut again: Vec<(String, usize, f64)> = runs
         .into_iter()
-        .filter(|(_, runs)| *runs > 1)
-        .map(|(op, runs)| (ops[op].name.clone(), runs - 1, ops[op].cost * (runs - 1) as f64))
+        .map(|(op, runs)| (op, if lowered.again[op] { runs } else { runs - 1 }))
+        .filter(|(_, runs)| *runs > 0)
+        .map(|(op, runs)| (lowered.graph.ops()[op].name.clone(), runs, lowered.costs[op] * runs as f64))
         .collect();
     again.sort_by(|a, b| b.2.total_cmp(&a.2));
     again.truncate(MOST_RECOMPUTED);

@@ -75,7 +75,7 @@ impl Schedule {
             owners,
             foreseen: vec![0; count],
             peak: timeline.peak_bytes,
-            makespan: timeline.makespan,
+            makespan: plan.steps.iter().filter_map(|step| step.op()).map(|op| lowered.costs[op]).sum(),
             trace,
             lowered,
             plan,
@@ -98,6 +98,8 @@ impl Schedule {
         let count = self.trace.ops.len();
         let place = |value: ValueId| self.lowered.places[value];
         let mut resident = vec![false; graph.values().len()];
+        // Resident values of each storage: two where a policy has it computed again.
+        let mut residents = vec![0_u32; self.trace.storages.len()];
         // An upload is there from when it comes, whatever the graph says.
         let mut coming: Vec<(Position, u64)> = graph
             .inputs()
@@ -106,7 +108,10 @@ impl Schedule {
         coming.sort_unstable();
         let mut coming = coming.into_iter().peekable();
         let mut held: u64 = 0;
-        graph.inputs().for_each(|value| resident[value] = true);
+        for value in graph.inputs() {
+            resident[value] = true;
+            residents[place(value) as usize] += 1;
+        }
         let mut next = 0;
         let mut pending: Vec<Action> = Vec::new();
         let mut most: u64 = 0;
@@ -129,22 +134,37 @@ impl Schedule {
             let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
             for &value in outputs {
                 if !std::mem::replace(&mut resident[value], true) {
-                    held += graph.bytes(value);
+                    let residents = &mut residents[place(value) as usize];
+                    held += if *residents == 0 { graph.bytes(value) } else { 0 };
+                    *residents += 1;
                 }
             }
             for &value in &evicted {
                 if std::mem::replace(&mut resident[value], false) {
-                    held -= graph.bytes(value);
+                    let residents = &mut residents[place(value) as usize];
+                    *residents -= 1;
+                    held -= if *residents == 0 { graph.bytes(value) } else { 0 };
                 }
             }
+            let evicted: Vec<ValueId> =
+                evicted.into_iter().filter(|&value| residents[place(value) as usize] == 0).collect();
+            let recompute = || -> Option<Action> {
+                let kept: SmallVec<[Place; 2]> =
+                    outputs.iter().filter(|value| !evicted.contains(value)).map(|&value| place(value)).collect();
+                (!kept.is_empty()).then_some(Action::Recompute(kept))
+            };
             match op {
                 Some(op) if op == next => {
                     next += 1;
                     let range = self.lowered.ranges[op].clone();
                     let (start, end) = (range.start as usize, range.end as usize);
-                    let update = graph.ops()[op].phase == Some(Phase::Update);
+                    // What is there by then stays, whether the plan has a use for it or not.
+                    let is_end = self.lowered.updates.is_empty() && next == graph.ops().len();
+                    let lets_go = is_end || graph.ops()[op].phase == Some(Phase::Update);
                     let mut before = std::mem::take(&mut pending);
-                    if update {
+                    if self.lowered.again[op] {
+                        before.extend(recompute());
+                    } else if lets_go {
                         before.push(Action::ReleaseAll);
                     } else if start < end {
                         let inputs = evicted.iter().filter(|value| !outputs.contains(value));
@@ -153,28 +173,24 @@ impl Schedule {
                     // An op without operations comes right after the one before it.
                     let list = if start < end { &mut self.before[start] } else { &mut self.after[end.max(1) - 1] };
                     list.extend(before);
-                    if !update {
+                    if !lets_go {
                         let after = &mut self.after[end.max(1) - 1];
                         after.extend(evicted.iter().map(|&value| Action::Evict(place(value))));
-                        after.push(Action::Check(self.lowered.base[end.max(1) - 1] + held));
+                        // What the program drops between two steps may still be there behind the last operation.
+                        if end < count {
+                            after.push(Action::Check(self.lowered.base[end.max(1) - 1] + held));
+                        }
                     }
                     self.foreseen[start.min(count - 1)..end].iter_mut().for_each(|bytes| *bytes = most);
                     most = 0;
                 }
                 Some(_) => {
-                    let kept: SmallVec<[Place; 2]> =
-                        outputs.iter().filter(|value| !evicted.contains(value)).map(|&value| place(value)).collect();
-                    if !kept.is_empty() {
-                        pending.push(Action::Recompute(kept));
-                    }
+                    pending.extend(recompute());
                     // An output that is not wanted may come about on the way to one that is.
                     pending.extend(evicted.iter().map(|&value| Action::Evict(place(value))));
                 }
                 None => pending.extend(evicted.iter().map(|&value| Action::Evict(place(value)))),
             }
-        }
-        if self.lowered.updates.is_empty() {
-            self.after[count - 1].push(Action::ReleaseAll);
         }
     }
 

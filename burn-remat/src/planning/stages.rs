@@ -108,6 +108,7 @@ mod tests {
                 recordable: true,
                 updates,
                 visit,
+                rule: None,
             });
             trace.storages.push(TracedStorage {
                 bytes: 10,

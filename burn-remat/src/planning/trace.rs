@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::stages::Visit;
+use crate::checkpoint::Rule;
 
 /// Number of an operation within its step.
 pub(crate) type Position = u32;
@@ -37,6 +38,8 @@ pub(crate) struct TracedOp {
     pub updates: bool,
     /// The passage through a stage to which it belongs; 0 for none. No part of the signature.
     pub visit: Visit,
+    /// The policy of its stage.
+    pub rule: Option<Rule>,
 }
 
 /// One buffer.

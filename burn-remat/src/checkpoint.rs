@@ -1,0 +1,153 @@
+//! Checkpointing by hand: parts of a program with a say in what is kept of them.
+//!
+//! The budget decides by itself what to keep, and mostly better. These are for a program that was written with PyTorch's
+//! `checkpoint`, and for the rare case in which somebody knows better than the planner. A part with a policy is a
+//! [stage](crate::RematExt::remat_stage): the policy travels with its mark.
+
+use serde::{Deserialize, Serialize};
+
+use crate::stage::{HasTensors, Seen, Stage, StageName, enter};
+
+/// What may happen to the results of the operations in a stage.
+///
+/// It is about what autodiff saves there for the backward pass. What the stage returns is not bound by it, and what cannot be
+/// computed again (random results) is always kept. A stage without a policy has that of the stage around it.
+///
+/// A budget is still a promise: the policies choose among plans that keep to it. Where they leave none, the report says so as
+/// for any budget that is too small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CheckpointPolicy {
+    /// Kept for as long as the program holds it.
+    MustSave,
+    /// Recomputing it counts four times what it takes.
+    PreferSave,
+    /// Recomputing it counts a quarter of what it takes.
+    PreferRecompute,
+    /// Given up when the stage ends and computed again when the backward pass reads it, even where the budget would allow to
+    /// keep it. What is too small to matter (together at most 1% of the peak) may stay.
+    MustRecompute,
+}
+
+impl CheckpointPolicy {
+    /// All of them, in the order of their codes.
+    const ALL: [Self; 4] = [Self::MustSave, Self::PreferSave, Self::PreferRecompute, Self::MustRecompute];
+
+    /// By how much the time of a recomputation is multiplied where plans are compared.
+    pub(crate) fn weight(self) -> f64 {
+        match self {
+            Self::MustSave | Self::MustRecompute => 1.0,
+            Self::PreferSave => 4.0,
+            Self::PreferRecompute => 0.25,
+        }
+    }
+
+    /// How a mark says it; 0 is none.
+    pub(crate) fn code(policy: Option<Self>) -> i64 {
+        policy.map_or(0, |policy| 1 + policy as i64)
+    }
+
+    pub(crate) fn of_code(code: i64) -> Option<Self> {
+        Self::ALL.get(usize::try_from(code.checked_sub(1)?).ok()?).copied()
+    }
+}
+
+/// A policy in force, and the number of the stage that set it within its step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Rule {
+    pub policy: CheckpointPolicy,
+    pub scope: u32,
+}
+
+static CHECKPOINT: StageName = StageName::new("checkpoint");
+
+fn open<T: HasTensors>(policy: CheckpointPolicy, inputs: &T) -> Stage {
+    enter(&CHECKPOINT, Some(policy), |seen: &mut Seen| inputs.show(seen))
+}
+
+/// Calls `function`, and keeps nothing of what it computes but its result: the backward pass computes the rest again.
+///
+/// As PyTorch's `checkpoint`. It needs a remat device, that of the tensors in `inputs` (tensors, or tuples, arrays, vectors
+/// and options of them); on any other device it only calls the function. With a budget it is seldom needed: see
+/// [`CheckpointPolicy`]. Results and gradients are the same with and without.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_remat::{RematExt, checkpoint};
+///
+/// let device = Device::flex().remat("unlimited")?.autodiff();
+/// let x = Tensor::<2>::ones([64, 64], &device).require_grad();
+/// let y = checkpoint(|x: Tensor<2>| x.sin().exp().tanh(), x.clone());
+/// let gradients = y.sum().backward();
+/// assert!(x.grad(&gradients).is_some());
+/// assert!(device.remat_report()?.recomputed_operations > 0);
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+pub fn checkpoint<I: HasTensors, O>(function: impl FnOnce(I) -> O, inputs: I) -> O {
+    checkpoint_with(CheckpointPolicy::MustRecompute, function, inputs)
+}
+
+/// Calls `function` as a stage with a policy; see [`checkpoint`].
+pub fn checkpoint_with<I: HasTensors, O>(policy: CheckpointPolicy, function: impl FnOnce(I) -> O, inputs: I) -> O {
+    let _stage = open(policy, &inputs);
+    function(inputs)
+}
+
+/// Calls `functions` one after the other, in `segments` groups of equal size (the last may be larger), and keeps of each
+/// group but the last only its result.
+///
+/// As PyTorch's `checkpoint_sequential`: with n functions and √n segments, memory grows with √n for one more forward pass
+/// (Chen et al.). `segments` is held between 1, which keeps everything, and the number of functions.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use burn_remat::{RematExt, checkpoint_sequential};
+///
+/// let device = Device::flex().remat("unlimited")?.autodiff();
+/// let layers: Vec<Linear> = (0..9).map(|_| LinearConfig::new(16, 16).init(&device)).collect();
+/// let functions: Vec<_> = layers.iter().map(|layer| |x: Tensor<2>| layer.forward(x).tanh()).collect();
+/// let y = checkpoint_sequential(&functions, 3, Tensor::ones([4, 16], &device));
+/// assert_eq!(y.dims(), [4, 16]);
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+pub fn checkpoint_sequential<T: HasTensors>(functions: &[impl Fn(T) -> T], segments: usize, input: T) -> T {
+    let segments = segments.clamp(1, functions.len().max(1));
+    let size = functions.len() / segments;
+    let (kept_short, last) = functions.split_at(size * (segments - 1));
+    let x = kept_short.chunks(size.max(1)).fold(input, |x, segment| checkpoint(|x| in_turn(segment, x), x));
+    in_turn(last, x)
+}
+
+fn in_turn<T>(functions: &[impl Fn(T) -> T], input: T) -> T {
+    functions.iter().fold(input, |x, function| function(x))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_survives_its_code() {
+        for policy in CheckpointPolicy::ALL {
+            assert_eq!(CheckpointPolicy::of_code(CheckpointPolicy::code(Some(policy))), Some(policy));
+        }
+        for code in [0, -1, 5, i64::MIN, i64::MAX] {
+            assert_eq!(CheckpointPolicy::of_code(code), None);
+        }
+    }
+
+    #[test]
+    fn segments_cover_all_functions_in_order() {
+        type Digits = Vec<f32>;
+        let functions: Vec<Box<dyn Fn(Digits) -> Digits>> = (0..7)
+            .map(|digit| -> Box<dyn Fn(Digits) -> Digits> { Box::new(move |list| [list, vec![digit as f32]].concat()) })
+            .collect();
+        for segments in [0, 1, 2, 3, 7, 100] {
+            let digits = checkpoint_sequential(&functions, segments, Vec::new());
+            assert_eq!(digits, [0., 1., 2., 3., 4., 5., 6.], "{segments}");
+        }
+        let none: [fn(Digits) -> Digits; 0] = [];
+        assert_eq!(checkpoint_sequential(&none, 3, vec![1.0]), [1.0]);
+    }
+}
