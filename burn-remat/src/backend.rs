@@ -65,11 +65,16 @@ pub enum BufferId {
 
 /// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
 pub trait RematBackend: BackendIr {
+    /// Whether tensors lie in this process's memory, so that looking at their numbers moves none.
+    const IS_HOST: bool = false;
+
     /// The buffer behind `handle`. Views of one tensor must give the same one.
     fn buffer(handle: &Self::Handle) -> BufferId;
 }
 
 impl RematBackend for burn_flex::Flex {
+    const IS_HOST: bool = true;
+
     fn buffer(handle: &Self::Handle) -> BufferId {
         match handle {
             HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => {

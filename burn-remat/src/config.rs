@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use burn_remat_plan::registry::planner;
 
+use crate::alternatives::Alternatives;
 use crate::budget::{Budget, BudgetError};
 use crate::error::RematError;
 use crate::planning::PlanSettings;
@@ -51,6 +52,7 @@ pub trait MemoryProbe: Debug + Send + Sync {
 pub struct RematConfig {
     pub(crate) budget: Budget,
     pub(crate) random: RandomPolicy,
+    pub(crate) alternatives: Alternatives,
     pub(crate) strict: bool,
     pub(crate) recompute_limit: f64,
     pub(crate) planning: PlanSettings,
@@ -67,6 +69,7 @@ impl Default for RematConfig {
         Self {
             budget: Budget::Unlimited,
             random: RandomPolicy::Keep,
+            alternatives: Alternatives::default(),
             strict: false,
             recompute_limit: 20.0,
             planning: PlanSettings::default(),
@@ -101,6 +104,12 @@ impl RematConfig {
     /// What happens to random results. Default: [`RandomPolicy::Keep`].
     pub fn with_random(mut self, random: RandomPolicy) -> Self {
         self.random = random;
+        self
+    }
+
+    /// Which other forms tensors may be kept in. Default: [`Alternatives::EXACT`].
+    pub fn with_alternatives(mut self, alternatives: Alternatives) -> Self {
+        self.alternatives = alternatives;
         self
     }
 

@@ -1,6 +1,7 @@
 //! Train any Burn model inside a memory budget stated in bytes.
 #![recursion_limit = "256"]
 
+mod alternatives;
 mod backend;
 mod budget;
 mod checkpoint;
@@ -16,6 +17,7 @@ mod report;
 #[doc(hidden)]
 pub mod stage;
 
+pub use alternatives::{Alternatives, AlternativesError};
 pub use backend::{BufferId, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice};
 /// A budget on a model, or the name of a stage.
 ///

@@ -41,6 +41,14 @@ pub struct RematReport {
     pub compute_ns: u64,
     /// Time of the operations that ran again, in ns.
     pub recompute_ns: u64,
+    /// Tensors that were given a [small form](crate::Alternatives).
+    pub packed_tensors: u64,
+    /// Their bytes.
+    pub packed_from_bytes: u64,
+    /// Bytes of their small forms.
+    pub packed_to_bytes: u64,
+    /// Time that this took, in ns, part of `compute_ns`.
+    pub packing_ns: u64,
     /// Buffers evicted.
     pub evictions: u64,
     /// Training steps seen, the one under way not counted.
@@ -123,6 +131,10 @@ impl fmt::Display for RematReport {
         let share = 100.0 * self.recomputed_operations as f64 / self.operations.max(1) as f64;
         row("operations", format!("{}, {} run again ({share:.1}%)", self.operations, self.recomputed_operations))?;
         row("time", format!("{}, {} recomputing", time(self.compute_ns), time(self.recompute_ns)))?;
+        if self.packed_tensors > 0 {
+            let (from, to) = (DisplayBytes(self.packed_from_bytes), DisplayBytes(self.packed_to_bytes));
+            row("small forms", format!("{} tensors, {from} in {to}, {}", self.packed_tensors, time(self.packing_ns)))?;
+        }
         row("evictions", self.evictions.to_string())?;
         row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;
         for stage in self.stages.iter().take(MOST_STAGES) {

@@ -10,8 +10,10 @@ use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
+use burn_std::reader::try_read_sync;
 use rustc_hash::FxHashMap;
 
+use super::encode;
 use super::operation::{is_reshape, is_view, operation_kind};
 use super::table::Description;
 use crate::backend::{BufferId, RematBackend};
@@ -26,7 +28,15 @@ pub(super) enum Executor<B: RematBackend> {
 impl<B: RematBackend> Executor<B> {
     pub fn run(&mut self, op: OperationIr) {
         match self {
-            Self::Backend(interpreter) => interpreter.register_op(op),
+            Self::Backend(interpreter) => match &op {
+                OperationIr::Custom(custom) if encode::is_coding(custom) => {
+                    let read = |ir| try_read_sync(interpreter.read_tensor_async(ir))?.ok();
+                    if let Some((id, data)) = encode::run(custom, read) {
+                        interpreter.register_tensor_data_id(id, data);
+                    }
+                }
+                _ => interpreter.register_op(op),
+            },
             Self::Dry(dry) => dry.run(&op),
         }
     }

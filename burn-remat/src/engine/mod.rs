@@ -19,6 +19,7 @@
 //! - Nothing here panics on what a program can do: a failure is kept on the tensors that it leaves without data and
 //!   reaches the program, with its cause, when one of them is read.
 
+mod encode;
 mod evict;
 mod executor;
 mod follow;
@@ -111,6 +112,11 @@ struct Stats {
     /// Most bytes that one operation used beside its tensors.
     scratch: u64,
     scratch_op: u64,
+    /// Tensors packed, their bytes, those of their small forms, and the time that packing and first unpacking took.
+    packed: u64,
+    packed_from: u64,
+    packed_to: u64,
+    packing_ns: u64,
     /// The first failure, for the report.
     failure: Option<Failure>,
     /// By path.
@@ -255,7 +261,13 @@ impl<B: RematBackend> Engine<B> {
                     self.kill(key);
                 }
             }
-            _ => self.execute(op),
+            _ => {
+                let mut op = op;
+                match self.with_small_form(&mut op) {
+                    None => self.execute(op),
+                    Some(form) => self.execute_with_small_form(op, form),
+                }
+            }
         }
     }
 
@@ -943,6 +955,10 @@ impl<B: RematBackend> Engine<B> {
             recomputed_operations: stats.recomputed,
             compute_ns: stats.compute_ns,
             recompute_ns: stats.recompute_ns,
+            packed_tensors: stats.packed,
+            packed_from_bytes: stats.packed_from,
+            packed_to_bytes: stats.packed_to,
+            packing_ns: stats.packing_ns,
             evictions: stats.evictions,
             steps: stats.steps,
             steps_over_budget: stats.steps_over_budget + u64::from(self.step.over_budget),

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{Budget, DisplayBytes, MemoryProbe, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport};
+use burn_remat::{
+    Alternatives, Budget, DisplayBytes, MemoryProbe, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport,
+};
 use burn_remat_examples::data::{Images, Text};
 use burn_remat_examples::device;
 use burn_remat_examples::training::{Job, ModelKind, Run, Source};
@@ -83,6 +85,9 @@ struct Arguments {
     /// Draw dropout masks again rather than keep them: less memory, another random stream than plain Burn.
     #[arg(long)]
     reseed: bool,
+    /// Other forms in which tensors may be kept: none, exact, all, or names joined by commas (mask-bits, small-indices).
+    #[arg(long, default_value = "exact")]
+    alternatives: Alternatives,
     /// End with an error where the budget is below the floor.
     #[arg(long)]
     strict: bool,
@@ -153,6 +158,7 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
         let config = RematConfig::new(budget)
             .with_random(random)
+            .with_alternatives(arguments.alternatives)
             .with_memory_probe(Heap)
             .with_planner(&arguments.planner)
             .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
