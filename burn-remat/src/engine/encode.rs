@@ -123,25 +123,25 @@ impl Code {
     }
 }
 
-/// Appends zeros and ones as bits; `false` at a value that is neither, to the bit.
+const ONE: u32 = 1.0_f32.to_bits();
+
+/// Appends zeros and ones as bits; `false` where a value is neither, to the bit. Two passes, each of which the compiler can
+/// do for several values at once.
 fn pack_bits(values: &[f32], packed: &mut Vec<u8>) -> bool {
-    const ONE: u32 = 1.0_f32.to_bits();
-    let mut others = 0;
-    packed.extend(values.chunks(8).map(|chunk| {
-        chunk.iter().enumerate().fold(0, |byte, (at, value)| {
-            let bits = value.to_bits();
-            others |= u32::from(bits != 0 && bits != ONE);
-            byte | u8::from(bits == ONE) << at
-        })
-    }));
-    others == 0
+    let fits = values.iter().fold(true, |fits, value| fits & matches!(value.to_bits(), 0 | ONE));
+    let byte =
+        |values: &[f32]| values.iter().rev().fold(0, |byte, value| byte << 1 | (value.to_bits() >> 29 & 1) as u8);
+    let (whole, rest) = values.as_chunks::<8>();
+    packed.extend(whole.iter().map(|values| byte(values)));
+    if !rest.is_empty() {
+        packed.push(byte(rest));
+    }
+    fits
 }
 
 fn unpack_bits(body: &[u8], count: usize) -> Vec<f32> {
-    let mut values = Vec::with_capacity(body.len() * 8);
-    for &byte in body {
-        values.extend(std::array::from_fn::<f32, 8, _>(|at| f32::from(byte >> at & 1)));
-    }
+    let values = |&byte: &u8| -> [f32; 8] { std::array::from_fn(|at| f32::from_bits(u32::from(byte >> at & 1) * ONE)) };
+    let mut values: Vec<f32> = body.iter().flat_map(values).collect();
     values.truncate(count);
     values
 }
