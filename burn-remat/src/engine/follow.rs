@@ -83,7 +83,17 @@ impl<B: RematBackend> Engine<B> {
                 self.hold(name);
             }
         }
-        if let Err(failure) = self.take(&schedule.before[at]) {
+        // What is let go of here is still read by the operation, through a view of it perhaps, which must be there first.
+        let actions = &schedule.before[at];
+        let lets_go = |action: &Action| matches!(action, Action::Loosen(_) | Action::ReleaseAll);
+        let (first, last) = actions.split_at(actions.iter().position(lets_go).unwrap_or(actions.len()));
+        let taken = self.take(first).and_then(|()| {
+            if !last.is_empty() {
+                inputs.iter().try_for_each(|&input| self.ensure(input))?;
+            }
+            self.take(last)
+        });
+        if let Err(failure) = taken {
             // The plan's own work failed: the operation may do without it.
             self.abandon_plan(at, &failure);
         }
@@ -149,7 +159,7 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// Logs which storages are there and should not be, or the other way round.
-    fn explain_deviation(&self) {
+    pub(super) fn explain_deviation(&self) {
         let Some(follow) = self.follow.as_ref().filter(|_| log::log_enabled!(log::Level::Trace)) else { return };
         let schedule = &follow.schedule;
         let planned = schedule.held_before(self.position as usize);

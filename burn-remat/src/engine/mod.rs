@@ -808,11 +808,11 @@ impl<B: RematBackend> Engine<B> {
         let (Some(follow), Some(budget)) = (&self.follow, self.budget) else { return };
         let most = budget.max(follow.schedule().peak);
         if self.storages.live > most {
-            let live = self.storages.live;
-            self.abandon_plan(
-                self.position as usize,
-                &format!("{live} bytes are held where it foresaw at most {most}"),
-            );
+            self.explain_deviation();
+            let (live, at) = (self.storages.live, self.position as usize);
+            let name = self.names.get(&self.serving).map_or("an operation", String::as_str);
+            let why = format!("after operation {at}, `{name}`, {live} bytes are held where it foresaw at most {most}");
+            self.abandon_plan(at, &why);
         }
     }
 

@@ -1,0 +1,246 @@
+//! Random networks, trained under random budgets by plans: the results are plain Burn's, and the bytes are the plan's.
+
+use std::time::Duration;
+
+use burn::tensor::{Device, Distribution, Tensor, activation};
+use burn_remat::{CheckpointPolicy, RematConfig, RematExt, RematReport, checkpoint_with};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const STEPS: usize = 10;
+/// Steps before the run waits for the planner.
+const SEEN: usize = 5;
+
+/// One layer: what it does to one or two of the values before it.
+#[derive(Clone, Debug)]
+enum Layer {
+    Weight(usize),
+    Tanh,
+    Relu,
+    Gelu,
+    Square,
+    Dropout(f64),
+    Add(usize),
+    Mul(usize),
+    /// Half the columns, moved to the other side.
+    Roll,
+    Transposed,
+    Normalize,
+    Softmax,
+    /// The host reads its mean.
+    Read,
+    /// The layers inside have a policy.
+    Stage(CheckpointPolicy, Vec<Layer>),
+}
+
+/// What is trained, and on what.
+#[derive(Debug)]
+struct Network {
+    layers: Vec<Layer>,
+    rows: usize,
+    width: usize,
+    weights: usize,
+    /// Rows of the last step, which is another one.
+    last_rows: usize,
+    momentum: bool,
+}
+
+impl Network {
+    fn random(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let width = 8 * rng.random_range(2..9);
+        let count = rng.random_range(6..28);
+        let mut weights = 1;
+        let others = (1..count).map(|at| Self::layer(&mut rng, at, &mut weights, true));
+        let layers = std::iter::once(Layer::Weight(0)).chain(others).collect();
+        let rows = 16 * rng.random_range(2..16);
+        let last_rows = if rng.random_bool(0.3) { rows / 2 } else { rows };
+        Self { layers, rows, width, weights, last_rows, momentum: rng.random_bool(0.5) }
+    }
+
+    fn layer(rng: &mut ChaCha8Rng, at: usize, weights: &mut usize, nest: bool) -> Layer {
+        match rng.random_range(0..if nest { 17 } else { 14 }) {
+            0..=3 => {
+                *weights += 1;
+                Layer::Weight(*weights - 1)
+            }
+            4 => Layer::Tanh,
+            5 => Layer::Relu,
+            6 => Layer::Gelu,
+            7 => Layer::Square,
+            8 => Layer::Dropout(rng.random_range(0.1..0.6)),
+            9 => Layer::Add(rng.random_range(0..=at)),
+            10 => Layer::Mul(rng.random_range(0..=at)),
+            11 => Layer::Roll,
+            12 => Layer::Normalize,
+            13 => Layer::Softmax,
+            14 => Layer::Transposed,
+            15 => Layer::Read,
+            _ => {
+                let policy = [
+                    CheckpointPolicy::MustSave,
+                    CheckpointPolicy::PreferSave,
+                    CheckpointPolicy::PreferRecompute,
+                    CheckpointPolicy::MustRecompute,
+                ][rng.random_range(0..4)];
+                let count = rng.random_range(1..5);
+                Layer::Stage(policy, (0..count).map(|_| Self::layer(rng, 0, weights, false)).collect())
+            }
+        }
+    }
+
+    /// Runs a layer on the last of `values`.
+    fn run(&self, layer: &Layer, values: &[Tensor<2>], weights: &[Tensor<2>], read: &mut Vec<f32>) -> Tensor<2> {
+        let x = values[values.len() - 1].clone();
+        let other = |at: usize| values[at.min(values.len() - 1)].clone();
+        match layer {
+            Layer::Weight(at) => x.matmul(weights[*at].clone()),
+            Layer::Tanh => x.tanh(),
+            Layer::Relu => activation::relu(x),
+            Layer::Gelu => activation::gelu(x),
+            Layer::Square => x.powf_scalar(2.0),
+            Layer::Dropout(rate) => {
+                let mask = x.random_like(Distribution::Bernoulli(1.0 - rate));
+                x * mask / (1.0 - rate)
+            }
+            Layer::Add(at) => x + other(*at),
+            Layer::Mul(at) => x * other(*at).tanh(),
+            Layer::Roll => {
+                let half = self.width / 2;
+                let [rows, width] = x.dims();
+                let (left, right) = (x.clone().slice([0..rows, 0..half]), x.slice([0..rows, half..width]));
+                Tensor::cat(vec![right, left], 1)
+            }
+            Layer::Transposed => x.clone().transpose().tanh().transpose() + x,
+            Layer::Normalize => {
+                let mean = x.clone().mean_dim(1);
+                let centred = x - mean;
+                let variance = centred.clone().powf_scalar(2.0).mean_dim(1);
+                centred / (variance + 1e-3).sqrt()
+            }
+            Layer::Softmax => activation::softmax(x, 1),
+            Layer::Read => {
+                read.push(x.clone().mean().into_scalar::<f32>());
+                x
+            }
+            Layer::Stage(policy, layers) => {
+                let inside = |x: Tensor<2>| {
+                    let mut values = vec![x];
+                    for layer in layers {
+                        let next = self.run(layer, &values, weights, &mut Vec::new());
+                        values.push(next);
+                    }
+                    values.pop().unwrap()
+                };
+                checkpoint_with(*policy, inside, x)
+            }
+        }
+    }
+
+    /// Trains; all that the program sees.
+    fn train(&self, device: &Device, mut after_step: impl FnMut(usize)) -> Vec<f32> {
+        let training = &device.clone().autodiff();
+        training.seed(7);
+        let scale = 1.0 / (self.width as f64).sqrt();
+        let mut weights: Vec<Tensor<2>> = (0..self.weights)
+            .map(|_| {
+                Tensor::random([self.width, self.width], Distribution::Normal(0.0, scale), training).require_grad()
+            })
+            .collect();
+        let mut velocity: Vec<Tensor<2>> = Vec::new();
+        let mut seen = Vec::new();
+        for step in 0..STEPS {
+            let rows = if step + 1 == STEPS { self.last_rows } else { self.rows };
+            let mut values = vec![Tensor::random([rows, self.width], Distribution::Default, training)];
+            for layer in &self.layers {
+                let next = self.run(layer, &values, &weights, &mut seen);
+                values.push(next);
+            }
+            let output = values.pop().unwrap();
+            drop(values);
+            let loss = output.tanh().mean();
+            seen.push(loss.clone().into_scalar::<f32>());
+            let gradients = loss.backward();
+            weights = weights
+                .into_iter()
+                .enumerate()
+                .map(|(at, weight)| {
+                    let Some(gradient) = weight.grad(&gradients) else { return weight };
+                    let plain = weight.inner();
+                    let gradient = match velocity.get(at) {
+                        Some(before) if self.momentum => before.clone() * 0.9 + gradient,
+                        _ => gradient,
+                    };
+                    if self.momentum {
+                        velocity.resize(velocity.len().max(at + 1), gradient.zeros_like());
+                        velocity[at] = gradient.clone();
+                    }
+                    Tensor::from_inner(plain - gradient * 0.05).require_grad()
+                })
+                .collect();
+            after_step(step);
+        }
+        for weight in weights {
+            seen.push(weight.sum().into_scalar::<f32>());
+        }
+        seen
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+fn under(network: &Network, budget: u64) -> (Vec<f32>, RematReport) {
+    let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_millis(400));
+    let device = Device::flex().remat(config).unwrap();
+    let seen = network.train(&device, |step| {
+        if step + 1 == SEEN {
+            assert!(device.remat_wait_for_plan(Duration::from_secs(120)).unwrap());
+        } else if step == SEEN {
+            device.remat_reset_report().unwrap();
+        }
+    });
+    (seen, device.remat_report().unwrap())
+}
+
+/// Trains the networks of these seeds; how many had planned steps.
+fn train_all(seeds: std::ops::Range<u64>) -> usize {
+    let mut planned = 0;
+    for seed in seeds {
+        let network = Network::random(seed);
+        let plain = network.train(&Device::flex(), |_| {});
+        let unlimited = Device::flex().remat("unlimited").unwrap();
+        let stored = network.train(&unlimited, |_| {});
+        let peak = unlimited.remat_report().unwrap().peak_bytes;
+        assert_eq!(bits(&stored), bits(&plain), "{seed}: {network:?}");
+        for share in [85, 60 - seed % 20] {
+            let budget = peak * share / 100;
+            let (seen, report) = under(&network, budget);
+            let about = || format!("seed {seed} at {share}%: {report}\n{network:?}");
+            assert_eq!(bits(&seen), bits(&plain), "{}", about());
+            assert_eq!(report.failure, None, "{}", about());
+            assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{}", about());
+            if let Some(plan) = &report.plan {
+                planned += usize::from(plan.steps_followed > 0);
+                assert_eq!(plan.deviation_bytes, 0, "{}", about());
+                assert!(plan.steps_left <= 1 + u64::from(network.last_rows != network.rows), "{}", about());
+            }
+        }
+    }
+    planned
+}
+
+#[test]
+fn random_networks_follow_their_plans() {
+    let _ = env_logger::try_init();
+    // One test, because all runs share the backend's generator of random numbers.
+    let planned = train_all(0..12);
+    assert!(planned > 12, "{planned}");
+}
+
+#[test]
+#[ignore = "200 networks: some ten minutes"]
+fn many_random_networks_follow_their_plans() {
+    train_all(100..300);
+}
