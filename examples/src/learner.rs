@@ -1,11 +1,16 @@
-//! What Burn's `Learner` asks of a model and its data, for `text-classification`.
+//! What Burn's `Learner` asks of a model and its data, for `text-classification` and `several-machines`.
+
+use std::sync::Arc;
 
 use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
+use burn::data::dataset::InMemDataset;
 use burn::tensor::{Device, Int, Tensor};
 use burn::train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
 
 use crate::data::{Passage, Passages};
 use crate::models::TextClassifier;
+use crate::tasks::SEED;
 
 /// Puts passages together.
 #[derive(Clone, Debug)]
@@ -13,6 +18,11 @@ pub struct PassageBatcher;
 
 /// Passages `[batch, PASSAGE_LENGTH]` and labels `[batch]`.
 type PassageBatch = (Tensor<2, Int>, Tensor<1, Int>);
+
+/// Batches of `passages`, in another order in each epoch.
+pub fn loader(passages: Vec<Passage>, batch_size: usize) -> Arc<dyn DataLoader<PassageBatch>> {
+    DataLoaderBuilder::new(PassageBatcher).batch_size(batch_size).shuffle(SEED).build(InMemDataset::new(passages))
+}
 
 impl Batcher<Passage, PassageBatch> for PassageBatcher {
     fn batch(&self, items: Vec<Passage>, device: &Device) -> PassageBatch {

@@ -3,15 +3,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use burn::data::dataloader::DataLoaderBuilder;
-use burn::data::dataset::InMemDataset;
 use burn::optim::AdamConfig;
 use burn::train::metric::{AccuracyMetric, LossMetric};
 use burn::train::{Learner, SupervisedTraining};
 use burn_remat::RematExt;
 use burn_remat_examples::cli::{self, Common, Outcome};
 use burn_remat_examples::data::Passages;
-use burn_remat_examples::learner::PassageBatcher;
+use burn_remat_examples::learner::loader;
 use burn_remat_examples::models::TextClassifier;
 use burn_remat_examples::tasks::SEED;
 use clap::Parser;
@@ -40,14 +38,11 @@ fn run(arguments: &Arguments) -> Outcome {
     let (train, valid) = passages.split();
     let batch_size = common.batch_size(16);
     let epochs = common.steps(300).div_ceil(train.len().div_ceil(batch_size));
-    let loader = |passages| {
-        DataLoaderBuilder::new(PassageBatcher).batch_size(batch_size).shuffle(SEED).build(InMemDataset::new(passages))
-    };
     let temporary = std::env::temp_dir().join(format!("burn-remat-text-{}", std::process::id()));
     let folder = arguments.artifacts.as_ref().unwrap_or(&temporary);
     device.seed(SEED);
     let model = TextClassifier::new(classes, &device.clone().autodiff());
-    let result = SupervisedTraining::new(folder, loader(train), loader(valid))
+    let result = SupervisedTraining::new(folder, loader(train, batch_size), loader(valid, batch_size))
         .metrics((AccuracyMetric::new(), LossMetric::new()))
         .with_default_checkpointers()
         .num_epochs(epochs)

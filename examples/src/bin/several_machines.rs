@@ -1,0 +1,99 @@
+//! Trains one model on several served devices, each with its own memory budget, through Burn's `Learner` and its
+//! `ExecutionStrategy`. Start `serve --websocket ..` once for each, on this machine or others, and give their addresses.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use burn::optim::AdamConfig;
+use burn::remote::RemoteHost;
+use burn::tensor::Device;
+use burn::train::metric::{AccuracyMetric, LossMetric};
+use burn::train::{ExecutionStrategy, Learner, LearnerSummary, MultiDeviceOptim, SupervisedTraining};
+use burn_remat_examples::cli::{self, Outcome};
+use burn_remat_examples::data::Passages;
+use burn_remat_examples::learner::loader;
+use burn_remat_examples::models::TextClassifier;
+use burn_remat_examples::tasks::SEED;
+use clap::{Parser, ValueEnum};
+
+/// Train a transformer encoder on several served devices at once.
+#[derive(Parser)]
+struct Arguments {
+    /// Address that `serve --websocket` printed, such as ws://127.0.0.1:3000; once for each server.
+    #[arg(long = "server", required = true, value_name = "URL")]
+    servers: Vec<String>,
+    /// The token of the servers, where they want one (start them with the same `--token`).
+    #[arg(long, env = "REMAT_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Where the parameters are updated.
+    #[arg(long, value_enum, default_value = "main")]
+    update: Update,
+    /// Samples per step and device.
+    #[arg(long, default_value = "16", value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// How often all data is gone through.
+    #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..))]
+    epochs: u32,
+    /// Keep metrics in this folder. Without it: a temporary one.
+    #[arg(long)]
+    artifacts: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Update {
+    /// All on the first server.
+    Main,
+    /// Each parameter on one of the servers.
+    Sharded,
+}
+
+fn main() -> ExitCode {
+    cli::main(|| run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Outcome {
+    let mut devices = Vec::new();
+    for url in &arguments.servers {
+        let host = RemoteHost::websocket(url);
+        let host = match &arguments.token {
+            Some(token) => host.with_credential(token.as_str()),
+            None => host,
+        };
+        let device = Device::remote_options(&host).init().map_err(|error| format!("{url}: {error}"))?;
+        device.seed(SEED);
+        devices.push(device);
+    }
+
+    let passages = Passages::documents();
+    let model = TextClassifier::new(passages.classes(), &devices[0].clone().autodiff());
+    let (train, valid) = passages.split();
+    let batch_size = arguments.batch_size as usize;
+    let optim = match arguments.update {
+        Update::Main => MultiDeviceOptim::OptimMainDevice,
+        Update::Sharded => MultiDeviceOptim::OptimSharded,
+    };
+    let temporary = std::env::temp_dir().join(format!("burn-remat-machines-{}", std::process::id()));
+    let folder = arguments.artifacts.as_ref().unwrap_or(&temporary);
+    let result = SupervisedTraining::new(folder, loader(train, batch_size), loader(valid, batch_size))
+        .metrics((AccuracyMetric::new(), LossMetric::new()))
+        .with_training_strategy(ExecutionStrategy::multi(devices, optim).into())
+        .num_epochs(arguments.epochs as usize)
+        .launch(Learner::new(model, AdamConfig::new().init(), 1e-3));
+
+    let summary = LearnerSummary::new(folder, &["Loss"]);
+    if arguments.artifacts.is_none() {
+        std::fs::remove_dir_all(&temporary)?;
+    }
+    if let Some(error) = result.error {
+        return Err(error.to_string().into());
+    }
+    // The dashboard gives the terminal back when it goes.
+    drop(result.renderer);
+    let metrics = summary?.metrics;
+    for (split, metrics) in [("train", metrics.train), ("valid", metrics.valid)] {
+        for epoch in metrics.iter().flat_map(|metric| &metric.entries) {
+            println!("{split} loss of epoch {}: {}", epoch.step, epoch.value);
+        }
+    }
+    Ok(())
+}
