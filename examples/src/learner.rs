@@ -7,6 +7,7 @@ use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
 use burn::data::dataset::InMemDataset;
 use burn::tensor::{Device, Int, Tensor};
 use burn::train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
+use burn_remat::RematExt;
 
 use crate::data::{Passage, Passages};
 use crate::models::TextClassifier;
@@ -43,6 +44,8 @@ impl TrainStep for TextClassifier {
     type Output = ClassificationOutput;
 
     fn step(&self, batch: PassageBatch) -> TrainOutput<ClassificationOutput> {
+        // The `Learner` computes metrics on the device as well, from a thread of its own: where steps begin is hard to see.
+        batch.0.device().remat_mark_step();
         let output = self.output(batch);
         TrainOutput::new(self, output.loss.backward(), output)
     }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use burn::optim::AdamConfig;
 use burn::remote::RemoteHost;
 use burn::tensor::Device;
+use burn::tensor::distributed::{DistributedConfig, ReduceOperation};
 use burn::train::metric::{AccuracyMetric, LossMetric};
 use burn::train::{ExecutionStrategy, Learner, LearnerSummary, MultiDeviceOptim, SupervisedTraining};
 use burn_remat_examples::cli::{self, Outcome};
@@ -25,9 +26,9 @@ struct Arguments {
     /// The token of the servers, where they want one (start them with the same `--token`).
     #[arg(long, env = "REMAT_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Where the parameters are updated.
+    /// How gradients come together and parameters are updated.
     #[arg(long, value_enum, default_value = "main")]
-    update: Update,
+    strategy: Strategy,
     /// Samples per step and device.
     #[arg(long, default_value = "16", value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
@@ -40,11 +41,13 @@ struct Arguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Update {
-    /// All on the first server.
+enum Strategy {
+    /// Gradients go to the first server, which updates all parameters.
     Main,
-    /// Each parameter on one of the servers.
+    /// Each parameter is updated on one of the servers.
     Sharded,
+    /// Every server updates a copy of its own after an all-reduce. Burn 0.22 refuses this across servers.
+    Ddp,
 }
 
 fn main() -> ExitCode {
@@ -68,15 +71,21 @@ fn run(arguments: &Arguments) -> Outcome {
     let model = TextClassifier::new(passages.classes(), &devices[0].clone().autodiff());
     let (train, valid) = passages.split();
     let batch_size = arguments.batch_size as usize;
-    let optim = match arguments.update {
-        Update::Main => MultiDeviceOptim::OptimMainDevice,
-        Update::Sharded => MultiDeviceOptim::OptimSharded,
+    let strategy = match arguments.strategy {
+        Strategy::Main => ExecutionStrategy::multi(devices, MultiDeviceOptim::OptimMainDevice),
+        Strategy::Sharded => ExecutionStrategy::multi(devices, MultiDeviceOptim::OptimSharded),
+        Strategy::Ddp => {
+            let devices = devices.into_iter().map(Device::autodiff).collect();
+            ExecutionStrategy::ddp(devices, DistributedConfig { all_reduce_op: ReduceOperation::Mean })
+        }
     };
     let temporary = std::env::temp_dir().join(format!("burn-remat-machines-{}", std::process::id()));
     let folder = arguments.artifacts.as_ref().unwrap_or(&temporary);
     let result = SupervisedTraining::new(folder, loader(train, batch_size), loader(valid, batch_size))
         .metrics((AccuracyMetric::new(), LossMetric::new()))
-        .with_training_strategy(ExecutionStrategy::multi(devices, optim).into())
+        // `cli::main` has set up a logger already.
+        .with_application_logger(None)
+        .with_training_strategy(strategy.into())
         .num_epochs(arguments.epochs as usize)
         .launch(Learner::new(model, AdamConfig::new().init(), 1e-3));
 

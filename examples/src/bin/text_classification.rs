@@ -44,6 +44,8 @@ fn run(arguments: &Arguments) -> Outcome {
     let model = TextClassifier::new(classes, &device.clone().autodiff());
     let result = SupervisedTraining::new(folder, loader(train, batch_size), loader(valid, batch_size))
         .metrics((AccuracyMetric::new(), LossMetric::new()))
+        // `cli::main` has set up a logger already.
+        .with_application_logger(None)
         .with_default_checkpointers()
         .num_epochs(epochs)
         .summary()
