@@ -117,6 +117,11 @@ pub trait RematExt: Sized {
     /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
     /// itself; with them it knows exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
+
+    /// Says that this remote device is one that burn-remat serves ([`serve`]) in another process: from now on
+    /// [`remat_mark_step`](Self::remat_mark_step) is sent to it. Any other remote device would refuse it as an unknown
+    /// operation. Stages are not sent: their names are known only in this process.
+    fn remat_is_served(&self);
 }
 
 impl RematExt for Device {
@@ -168,10 +173,18 @@ impl RematExt for Device {
 
     fn remat_mark_step(&self) {
         let plain = self.clone().without_autodiff();
-        if let (DispatchDevice::Remote(remote), Ok(_)) = (plain.as_dispatch(), engine_of(self)) {
+        if let (DispatchDevice::Remote(remote), true) = (plain.as_dispatch(), is_remat(&plain) || is_served(&plain)) {
             // A fusing client may hold operations back: they belong before the mark.
             let _ = self.flush();
             let _ = CustomOpClient::new(remote).register(CustomOpIr::new(MARK, &[], &[]));
+        }
+    }
+
+    fn remat_is_served(&self) {
+        let plain = self.clone().without_autodiff();
+        let mut served = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !served.contains(&plain) {
+            served.push(plain);
         }
     }
 }
@@ -226,6 +239,13 @@ fn forget(device: &Device) {
 
 /// The remat devices made by this process and their engines.
 static ENGINES: Mutex<Vec<(Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
+
+/// The remat devices of other processes that this one has been told of.
+static SERVED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+fn is_served(plain: &Device) -> bool {
+    SERVED.lock().unwrap_or_else(PoisonError::into_inner).contains(plain)
+}
 
 /// Whether a device without autodiff is a remat device of this process.
 pub(crate) fn is_remat(plain: &Device) -> bool {

@@ -10,6 +10,7 @@ use burn::tensor::Device;
 use burn::tensor::distributed::{DistributedConfig, ReduceOperation};
 use burn::train::metric::{AccuracyMetric, LossMetric};
 use burn::train::{ExecutionStrategy, Learner, LearnerSummary, MultiDeviceOptim, SupervisedTraining};
+use burn_remat::RematExt;
 use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::data::Passages;
 use burn_remat_examples::learner::loader;
@@ -63,6 +64,7 @@ fn run(arguments: &Arguments) -> Outcome {
             None => host,
         };
         let device = Device::remote_options(&host).init().map_err(|error| format!("{url}: {error}"))?;
+        device.remat_is_served();
         device.seed(SEED);
         devices.push(device);
     }
