@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::optim::AdamConfig;
-use burn::remote::RemoteHost;
 use burn::tensor::Device;
-use burn::tensor::distributed::{DistributedConfig, ReduceOperation};
 use burn::train::metric::{AccuracyMetric, LossMetric};
 use burn::train::renderer::CliMetricsRenderer;
-use burn::train::{ExecutionStrategy, Learner, LearnerSummary, SupervisedTraining, TrainingStrategy};
+use burn::train::{Learner, LearnerSummary, SupervisedTraining};
 use burn_remat::{RematConfig, RematExt};
 use burn_remat_examples::data::Passages;
 use burn_remat_examples::learner::loader;
@@ -26,7 +24,7 @@ struct Trained {
 }
 
 /// Trains two epochs on a part of the data.
-fn train(device: &Device, strategy: Option<TrainingStrategy<TextClassifier>>) -> Result<Trained, String> {
+fn train(device: &Device) -> Trained {
     let folder = std::env::temp_dir().join(format!("burn-remat-learner-{}", std::process::id()));
     let passages = Passages::documents();
     device.seed(SEED);
@@ -34,36 +32,31 @@ fn train(device: &Device, strategy: Option<TrainingStrategy<TextClassifier>>) ->
     let (mut train, mut valid) = passages.split();
     train.truncate(64);
     valid.truncate(8);
-    let mut training = SupervisedTraining::new(&folder, loader(train, 8), loader(valid.clone(), 8))
+    let result = SupervisedTraining::new(&folder, loader(train, 8), loader(valid.clone(), 8))
         .metrics((AccuracyMetric::new(), LossMetric::new()))
         .with_application_logger(None)
         .renderer(Box::new(CliMetricsRenderer::new()))
-        .num_epochs(2);
-    if let Some(strategy) = strategy {
-        training = training.with_training_strategy(strategy);
-    }
-    let result = training.launch(Learner::new(model, AdamConfig::new().init(), 1e-3));
+        .num_epochs(2)
+        .launch(Learner::new(model, AdamConfig::new().init(), 1e-3));
     let summary = LearnerSummary::new(&folder, &["Loss"]);
     std::fs::remove_dir_all(&folder).unwrap();
-    if let Some(error) = result.error {
-        return Err(error.to_string());
-    }
+    assert!(result.error.is_none(), "{:?}", result.error);
     let plain = Device::flex();
     let (passages, _) = Passages::tensors(&valid, &plain);
     let logits = result.model.to_device(&plain).forward(passages).into_data();
-    Ok(Trained {
-        losses: summary?.metrics.train[0].entries.iter().map(|epoch| epoch.value).collect(),
+    Trained {
+        losses: summary.unwrap().metrics.train[0].entries.iter().map(|epoch| epoch.value).collect(),
         logits: logits.iter::<f32>().collect(),
-    })
+    }
 }
 
 #[test]
 fn the_learner_gets_the_same_under_a_budget() {
-    let plain = train(&Device::flex(), None).unwrap();
-    assert_eq!(train(&Device::flex(), None).unwrap(), plain, "plain Burn itself is to be deterministic");
+    let plain = train(&Device::flex());
+    assert_eq!(train(&Device::flex()), plain, "plain Burn itself is to be deterministic");
     for budget in ["unlimited", "14 MiB", "10 MiB"] {
         let device = Device::flex().remat(RematConfig::new(budget).without_cache()).unwrap();
-        assert_eq!(train(&device, None).unwrap(), plain, "{budget}");
+        assert_eq!(train(&device), plain, "{budget}");
         let report = device.remat_report().unwrap();
         println!("{report}");
         assert_eq!((report.failure.as_deref(), report.steps_over_budget), (None, 0), "{budget}: {report}");
@@ -130,27 +123,43 @@ fn losses<'a>(text: &'a str, split: &str) -> Vec<&'a str> {
     text.lines().filter_map(|line| line.strip_prefix(&prefix)?.split(": ").nth(1)).collect()
 }
 
-/// Trains on two servers with a budget each; gives what the program printed and both reports.
-fn on_two_servers(budget: &str, update: &str) -> (String, [String; 2]) {
-    let servers = [Server::start(budget), Server::start(budget)];
-    let output = Command::new(env!("CARGO_BIN_EXE_several-machines"))
+/// Starts `several-machines` on two servers; it is killed where it takes longer than `limit`.
+fn on_servers(servers: &[Server; 2], strategy: &str, limit: Duration) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_several-machines"))
         .args(["--server", &servers[0].address, "--server", &servers[1].address])
-        .args(["--epochs", "3", "--batch-size", "8", "--update", update])
-        .output()
+        .args(["--epochs", "3", "--batch-size", "8", "--strategy", strategy])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
+    let began = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if began.elapsed() > limit {
+            child.kill().unwrap();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Trains on two servers with a budget each; gives what the program printed and both reports.
+fn trained(budget: &str, strategy: &str) -> (String, [String; 2]) {
+    let servers = [Server::start(budget), Server::start(budget)];
+    let output = on_servers(&servers, strategy, Duration::from_secs(300));
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     let reports = servers.map(Server::report);
-    println!("{budget}, {update}\n{text}\n{}\n{}", reports[0], reports[1]);
+    println!("{budget}, {strategy}\n{text}\n{}\n{}", reports[0], reports[1]);
     (text, reports)
 }
 
 #[cfg(unix)]
 #[test]
 fn two_servers_train_one_model_within_their_budgets() {
-    for update in ["main", "sharded"] {
-        let (unlimited, _) = on_two_servers("unlimited", update);
-        let (limited, reports) = on_two_servers("10 MiB", update);
+    for strategy in ["main", "sharded"] {
+        let (unlimited, _) = trained("unlimited", strategy);
+        let (limited, reports) = trained("10 MiB", strategy);
         for split in ["train", "valid"] {
             let losses = losses(&limited, split);
             assert_eq!(losses.len(), 3, "{limited}");
@@ -168,36 +177,7 @@ fn two_servers_train_one_model_within_their_budgets() {
 #[test]
 fn data_parallel_training_over_two_servers_says_that_burn_cannot() {
     let servers = [Server::start("unlimited"), Server::start("unlimited")];
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_data_parallel_program", "--include-ignored", "--nocapture"])
-        .env("REMAT_TEST_SERVERS", format!("{} {}", servers[0].address, servers[1].address))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let began = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if began.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    let output = child.wait_with_output().unwrap();
+    let output = on_servers(&servers, "ddp", Duration::from_secs(60));
     let text = text(&output);
-    println!("{:?} after {:?}\n{text}", output.status, began.elapsed());
-    assert!(!output.status.success(), "{text}");
-    assert!(text.contains("cross-peer all_reduce is not supported yet"), "{text}");
-}
-
-#[test]
-#[ignore = "run by data_parallel_training_over_two_servers_says_that_burn_cannot"]
-fn the_data_parallel_program() {
-    let Ok(servers) = std::env::var("REMAT_TEST_SERVERS") else { return };
-    let devices: Vec<Device> =
-        servers.split(' ').map(|url| Device::remote_options(&RemoteHost::websocket(url)).init().unwrap()).collect();
-    let config = DistributedConfig { all_reduce_op: ReduceOperation::Mean };
-    let devices: Vec<Device> = devices.into_iter().map(Device::autodiff).collect();
-    let strategy = ExecutionStrategy::ddp(devices.clone(), config);
-    train(&devices[0].clone().without_autodiff(), Some(strategy.into())).unwrap();
+    assert!(!output.status.success() && text.contains("cross-peer all_reduce is not supported yet"), "{text}");
 }
