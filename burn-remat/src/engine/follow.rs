@@ -69,6 +69,7 @@ impl<B: RematBackend> Engine<B> {
         }
         let schedule = follow.schedule.clone();
         for (&input, &place) in inputs.iter().zip(&schedule.trace.ops[at].reads) {
+            self.join_step(input);
             let tensor = &mut self.tensors[input];
             if tensor.step != self.step_number || tensor.place == ARRIVED {
                 (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, EXTERNAL);
@@ -143,7 +144,7 @@ impl<B: RematBackend> Engine<B> {
                 }
                 Action::ReleaseAll => self.release_holds(),
                 Action::Check(bytes) => {
-                    let live = self.storages.live;
+                    let live = self.storages.live.saturating_sub(self.aside.bytes);
                     if live != *bytes {
                         let at = self.last_position();
                         log::debug!("after operation {at} {live} bytes are held where the plan foresaw {bytes}");

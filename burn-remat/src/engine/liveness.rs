@@ -25,6 +25,9 @@ impl<B: RematBackend> Engine<B> {
         self.trace_kill(key);
         let tensor = &mut self.tensors[key];
         tensor.alive = false;
+        if std::mem::take(&mut tensor.aside) {
+            self.aside.bytes -= tensor.bytes;
+        }
         if tensor.computed {
             self.computed_bytes -= tensor.bytes;
         }

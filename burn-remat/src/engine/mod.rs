@@ -19,6 +19,7 @@
 //! - Nothing here panics on what a program can do: a failure is kept on the tensors that it leaves without data and
 //!   reaches the program, with its cause, when one of them is read.
 
+mod aside;
 mod encode;
 mod evict;
 mod executor;
@@ -52,6 +53,7 @@ use crate::config::{RandomPolicy, RematConfig};
 use crate::planning::{PlanReport, Plans, Trace, Wait};
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
+use aside::Aside;
 use executor::{Dry, Executor};
 use follow::Follow;
 use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
@@ -179,6 +181,7 @@ pub(crate) struct Engine<B: RematBackend> {
     follow: Option<Follow>,
     plans: Plans,
     stages: Stages,
+    aside: Aside,
     /// Boxes of removed recipes: operations are large, and allocating one for each shows.
     #[expect(clippy::vec_box, reason = "the boxes themselves are what is kept")]
     spare: Vec<Box<OperationIr>>,
@@ -216,6 +219,7 @@ impl<B: RematBackend> Engine<B> {
             follow: None,
             plans,
             stages: Stages::default(),
+            aside: Aside::default(),
             budget,
             light: unlimited && !rehearsing,
             overrun: 0,
@@ -291,12 +295,14 @@ impl<B: RematBackend> Engine<B> {
             let updated = self.tensors[*key].updated;
             updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated)
         };
-        if inputs.iter().any(begins) {
+        self.aside.now = self.aside.is_other_thread();
+        let aside = self.aside.now;
+        if !aside && inputs.iter().any(begins) {
             self.end_step(self.clock, true);
         }
-        self.position += 1;
-        self.executing = true;
-        let watched = self.tracer.is_some() || self.follow.is_some();
+        self.position += u32::from(!aside);
+        self.executing = !aside;
+        let watched = !aside && (self.tracer.is_some() || self.follow.is_some());
         let rule = self.stages.rule(self.step_number);
         let signature = if watched { self.signature(kind, rule, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
@@ -305,7 +311,7 @@ impl<B: RematBackend> Engine<B> {
             let updates = !recordable && self.is_update(&dying, &outs);
             let kept = (recordable && !self.light).then(|| self.boxed(&op));
             let views = is_view(&op);
-            let traced = self.trace_inputs(&inputs);
+            let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
             let cost_ns = self.run(op, seed, kind)?;
             Ok((kept, recordable, seed, cost_ns, views, updates, traced))
         });
@@ -324,6 +330,9 @@ impl<B: RematBackend> Engine<B> {
                     self.record(op, &inputs, &outputs, seed, cost_ns, rule);
                 }
                 if updates {
+                    self.note_update();
+                }
+                if updates && !aside {
                     self.detector.update();
                     for &output in &outputs {
                         self.tensors[output].updated = self.clock;
@@ -334,6 +343,8 @@ impl<B: RematBackend> Engine<B> {
                     let about = (kind, signature, cost_ns, self.scratch);
                     self.trace_op(about, (recordable, updates, views), rule, &traced, &consumed, &outputs);
                     self.follow_outputs(&outputs);
+                } else if aside {
+                    self.note_aside(&outputs);
                 }
                 if let Err(failure) = settled {
                     self.remember(&failure);
@@ -357,6 +368,9 @@ impl<B: RematBackend> Engine<B> {
         self.executing = false;
         for &input in &inputs {
             self.unpin(input);
+        }
+        if aside {
+            return;
         }
         if self.follow.is_some() {
             self.follow_after();
@@ -401,7 +415,7 @@ impl<B: RematBackend> Engine<B> {
         inputs: &[TensorKey],
         consumed: &[TensorKey],
     ) -> Result<(), Failure> {
-        if self.follow.is_some() {
+        if self.follow.is_some() && !self.aside.now {
             self.follow_before(signature, kind, inputs);
         }
         for &input in inputs {
@@ -595,6 +609,7 @@ impl<B: RematBackend> Engine<B> {
             read: false,
             computed: false,
             updated: 0,
+            aside: false,
             held: false,
             step: u32::MAX,
             place: 0,
@@ -714,6 +729,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// The program says that a step begins here.
     pub fn mark(&mut self) {
+        self.note_mark();
         let first = self.detector.mark();
         if !(first && self.stats.operations == 0) {
             self.end_step(self.clock + 1, !first);
@@ -777,7 +793,8 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         if let Some(trace) = trace {
-            self.plans.observe(trace, self.budget);
+            let budget = self.budget.map(|budget| budget.saturating_sub(self.aside.peak));
+            self.plans.observe(trace, budget);
         }
         self.plans.poll(self.budget, self.overrun);
         if self.budget.is_some() && self.stats.evictions != self.evictions_seen {
@@ -792,7 +809,7 @@ impl<B: RematBackend> Engine<B> {
                 self.follow = Some(Follow::new(schedule));
             }
             None if self.plans.is_settled() => {}
-            None => self.tracer = Some(Tracer::new(self.storages.live)),
+            None => self.tracer = Some(Tracer::new(self.storages.live - self.aside.bytes)),
         }
     }
 

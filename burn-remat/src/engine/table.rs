@@ -74,6 +74,8 @@ pub(super) struct Tensor {
     pub computed: bool,
     /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
     pub updated: u64,
+    /// Whether an operation of another thread than the one that trains made it, and no other tensor shares its buffer.
+    pub aside: bool,
     /// Whether a plan holds it: a pin of its own.
     pub held: bool,
     /// The step in which `place` and `origin` mean something.

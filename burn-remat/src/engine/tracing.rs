@@ -113,8 +113,11 @@ impl<B: RematBackend> Engine<B> {
 
     /// The place of a tensor in the trace; one that comes from before the step gets one now.
     fn place_of(&mut self, key: TensorKey) -> Option<Place> {
+        let position = self.last_position();
+        self.tracer.as_ref()?;
+        let uploaded = self.join_step(key);
         let tracer = self.tracer.as_mut()?;
-        let tensor = &mut self.tensors[key];
+        let tensor = &self.tensors[key];
         if tensor.step == self.step_number {
             return Some(tensor.place);
         }
@@ -127,8 +130,8 @@ impl<B: RematBackend> Engine<B> {
                     let alive = storage.owners.iter().filter(|&&owner| self.tensors[owner].alive).count();
                     (storage.bytes, alive as u32)
                 });
-                let about =
-                    TracedStorage { bytes, made_by: None, uploaded: false, appeared: 0, died: None, reuses: None };
+                let appeared = if uploaded { position } else { 0 };
+                let about = TracedStorage { bytes, made_by: None, uploaded, appeared, died: None, reuses: None };
                 let place = tracer.add(about, owners);
                 if let Some(storage) = storage {
                     tracer.externals.insert(storage, place);
@@ -213,7 +216,9 @@ impl<B: RematBackend> Engine<B> {
 
     /// Writes down that the program lets go of a tensor that it still holds.
     pub(super) fn trace_kill(&mut self, key: TensorKey) {
-        if self.tracer.is_none() {
+        let tensor = &self.tensors[key];
+        let unseen = tensor.aside && tensor.step != self.step_number;
+        if self.tracer.is_none() || unseen {
             return;
         }
         let position = if self.executing { self.last_position() } else { self.position };
