@@ -319,6 +319,11 @@ impl<B: RematBackend> RematClient<B> {
         self.engine().report()
     }
 
+    pub(crate) fn restart(&self, config: RematConfig) {
+        let mut engine = self.engine();
+        *engine = Engine::new(self.0.device.inner().clone(), config);
+    }
+
     pub(crate) fn mark_step(&self) {
         self.engine().mark();
     }

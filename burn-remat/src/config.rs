@@ -97,8 +97,8 @@ impl RematConfig {
     }
 
     /// A configuration for a program that is only looked at.
-    pub(crate) fn rehearsing(rehearsal: Rehearsal) -> Self {
-        Self { rehearsal: Some(rehearsal), ..Self::default().without_planning() }
+    pub(crate) fn rehearsing(rehearsal: Rehearsal, alternatives: Alternatives) -> Self {
+        Self { rehearsal: Some(rehearsal), alternatives, ..Self::default().without_planning() }
     }
 
     /// What happens to random results. Default: [`RandomPolicy::Keep`].

@@ -6,7 +6,7 @@
 //! `Device` connected to it.
 
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use burn::backend::{DispatchDevice, GradientCheckpointingStrategy};
@@ -18,6 +18,7 @@ use burn_remote::server::BackendServer;
 use burn_router::get_client;
 use tokio::runtime::Runtime;
 
+use crate::alternatives::Alternatives;
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice};
 use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
@@ -128,11 +129,7 @@ impl RematExt for Device {
     fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError> {
         let config = config.into();
         let device = with_backend(self, ServeInProcess { config })?;
-        Ok(match self.gradient_checkpointing_strategy() {
-            None => device,
-            Some(GradientCheckpointingStrategy::Disabled) => device.autodiff(),
-            Some(GradientCheckpointingStrategy::Balanced) => device.autodiff().gradient_checkpointing(),
-        })
+        Ok(with_autodiff_of(self, device))
     }
 
     fn remat_rehearsed(
@@ -182,10 +179,19 @@ impl RematExt for Device {
 
     fn remat_is_served(&self) {
         let plain = self.clone().without_autodiff();
-        let mut served = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut served = lock(&SERVED);
         if !served.contains(&plain) {
             served.push(plain);
         }
+    }
+}
+
+/// `device`, with autodiff if `original` has it.
+fn with_autodiff_of(original: &Device, device: Device) -> Device {
+    match original.gradient_checkpointing_strategy() {
+        None => device,
+        Some(GradientCheckpointingStrategy::Disabled) => device.autodiff(),
+        Some(GradientCheckpointingStrategy::Balanced) => device.autodiff().gradient_checkpointing(),
     }
 }
 
@@ -195,6 +201,8 @@ trait EngineControl: Send + Sync {
     fn reset_report(&self);
     fn wait_for_plan(&self, limit: Duration) -> bool;
     fn rehearsed(&self) -> Vec<Trace>;
+    /// Forgets everything, and goes on as a new engine would.
+    fn restart(&self, config: RematConfig);
 }
 
 impl<B: RematBackend> EngineControl for RematClient<B> {
@@ -213,6 +221,10 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
     fn rehearsed(&self) -> Vec<Trace> {
         self.rehearsed()
     }
+
+    fn restart(&self, config: RematConfig) {
+        self.restart(config);
+    }
 }
 
 /// Runs `train` on a device like `device` that is only looked at, and gives the steps that it did, each kind once, in
@@ -220,42 +232,65 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
 pub(crate) fn rehearse(
     device: &Device,
     rehearsal: Rehearsal,
+    alternatives: Alternatives,
     train: impl FnOnce(&Device),
 ) -> Result<Vec<Trace>, RematError> {
-    let observed = device.remat(RematConfig::rehearsing(rehearsal))?;
+    let config = RematConfig::rehearsing(rehearsal, alternatives);
+    let observed = match take_idle(device) {
+        Some((observed, engine)) => {
+            engine.restart(config);
+            lock(&ENGINES).push((observed.clone(), engine));
+            with_autodiff_of(device, observed)
+        }
+        None => device.remat(config)?,
+    };
     train(&observed);
     let engine = engine_of(&observed)?;
     let _ = observed.sync();
     let traces = engine.rehearsed();
-    forget(&observed);
+    // It holds nothing any more, and waits for the next rehearsal.
+    engine.restart(RematConfig::default());
+    let observed = observed.without_autodiff();
+    lock(&ENGINES).retain(|(known, _)| *known != observed);
+    lock(&IDLE).push((device.clone().without_autodiff(), observed, engine));
     if traces.is_empty() { Err(RematError::NoSteps) } else { Ok(traces) }
 }
 
-/// Lets go of a device that was only looked at.
-fn forget(device: &Device) {
+/// A device of an earlier rehearsal on a device like `device`: Burn keeps the threads of every connection for as long as the
+/// process runs, and a search rehearses many times.
+fn take_idle(device: &Device) -> Option<(Device, Arc<dyn EngineControl>)> {
     let plain = device.clone().without_autodiff();
-    ENGINES.lock().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| *known != plain);
+    let mut idle = lock(&IDLE);
+    let at = idle.iter().position(|(base, ..)| *base == plain)?;
+    let (_, observed, engine) = idle.swap_remove(at);
+    Some((observed, engine))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The remat devices made by this process and their engines.
 static ENGINES: Mutex<Vec<(Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
 
+/// Devices that no rehearsal uses at the moment: what they are like, themselves, and their engines.
+static IDLE: Mutex<Vec<(Device, Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
+
 /// The remat devices of other processes that this one has been told of.
 static SERVED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 fn is_served(plain: &Device) -> bool {
-    SERVED.lock().unwrap_or_else(PoisonError::into_inner).contains(plain)
+    lock(&SERVED).contains(plain)
 }
 
 /// Whether a device without autodiff is a remat device of this process.
 pub(crate) fn is_remat(plain: &Device) -> bool {
-    matches!(plain.as_dispatch(), DispatchDevice::Remote(_))
-        && ENGINES.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|(known, _)| known == plain)
+    matches!(plain.as_dispatch(), DispatchDevice::Remote(_)) && lock(&ENGINES).iter().any(|(known, _)| known == plain)
 }
 
 fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
     let plain = device.clone().without_autodiff();
-    let engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let engines = lock(&ENGINES);
     engines
         .iter()
         .find(|(known, _)| *known == plain)
@@ -372,7 +407,7 @@ impl WithBackend for ServeInProcess {
         let host = RemoteHost::websocket(&format!("ws://{address}")).with_credential(token);
         let remote = Device::remote_options(&host).init().map_err(|error| failed(error.to_string()))?;
         let engine = Arc::new(get_client::<RematChannel<B>>(&device));
-        ENGINES.lock().unwrap_or_else(PoisonError::into_inner).push((remote.clone(), engine));
+        lock(&ENGINES).push((remote.clone(), engine));
         stage::expect_devices();
         Ok(remote)
     }

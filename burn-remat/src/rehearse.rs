@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 
+use crate::alternatives::Alternatives;
 use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse};
@@ -86,7 +87,7 @@ pub struct LargestBatch {
 ///
 /// [`RematError::NoSteps`] where no whole step was seen, and what [`RematExt::remat`] says.
 pub fn minimum_budget(device: &Device, train: impl FnOnce(&Device)) -> Result<Needs, RematError> {
-    let traces = rehearse(device, Rehearsal::Dry(None), train)?;
+    let traces = rehearse(device, Rehearsal::Dry(None), Alternatives::default(), train)?;
     let mut most: Option<Needs> = None;
     for trace in &traces {
         let needs = needs_of(trace)?;
@@ -132,9 +133,13 @@ where
     RematError: From<T::Error>,
 {
     let Budget::Bytes(budget) = budget.try_into()? else { return Err(RematError::BudgetInBytes) };
-    let guide = Arc::new(neediest(rehearse(device, Rehearsal::Real, |device| train(device, GUIDE_BATCH))?)?);
+    let guide = Arc::new(neediest(rehearse(device, Rehearsal::Real, Alternatives::default(), |device| {
+        train(device, GUIDE_BATCH)
+    })?)?);
     let step = |batch: usize| {
-        let dry = rehearse(device, Rehearsal::Dry(Some(guide.clone())), |device| train(device, batch))?;
+        let dry = rehearse(device, Rehearsal::Dry(Some(guide.clone())), Alternatives::default(), |device| {
+            train(device, batch)
+        })?;
         neediest(dry)
     };
     let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
@@ -200,7 +205,7 @@ pub(crate) fn rehearsed(
 ) -> Result<Device, RematError> {
     config = config.validated()?;
     let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
-    let traces = rehearse(device, Rehearsal::Dry(None), train)?;
+    let traces = rehearse(device, Rehearsal::Dry(None), config.alternatives, train)?;
     let limit = config.planning.time_limit / traces.len() as u32;
     for trace in traces {
         let start = Instant::now();

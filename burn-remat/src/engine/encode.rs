@@ -159,7 +159,8 @@ pub(super) struct SmallForm {
 impl<B: RematBackend> Engine<B> {
     /// What follows an operation whose result has a small form that may be used; the result then has another name.
     pub(super) fn with_small_form(&self, op: &mut OperationIr) -> Option<SmallForm> {
-        if !B::IS_HOST || self.light || (self.budget.is_none() && !self.stages.any_forced) {
+        let limited = self.budget.is_some() || self.stages.any_forced || self.config.rehearsal.is_some();
+        if !B::IS_HOST || self.light || !limited {
             return None;
         }
         let (alternative, code, result) = small_form(op)?;
