@@ -280,6 +280,10 @@ fn print_verdict(report: &RematReport, identical: bool, slowdown: f64) {
     println!();
     if identical {
         println!("losses, gradients and parameters: identical to the last bit");
+    } else if report.device.starts_with("fusion<") {
+        println!(
+            "losses, gradients and parameters: not identical; with fusion, kernels are joined otherwise when they run again"
+        );
     } else {
         println!("losses, gradients and parameters: NOT IDENTICAL. Please report this.");
     }
