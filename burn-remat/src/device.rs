@@ -237,7 +237,7 @@ pub(crate) fn rehearse(
 ) -> Result<Vec<Trace>, RematError> {
     let config = RematConfig::rehearsing(rehearsal, alternatives);
     let observed = match take_idle(device) {
-        Some((observed, engine)) => {
+        Some(Idle { observed, engine, .. }) => {
             engine.restart(config);
             lock(&ENGINES).push((observed.clone(), engine));
             with_autodiff_of(device, observed)
@@ -252,18 +252,17 @@ pub(crate) fn rehearse(
     engine.restart(RematConfig::default());
     let observed = observed.without_autodiff();
     lock(&ENGINES).retain(|(known, _)| *known != observed);
-    lock(&IDLE).push((device.clone().without_autodiff(), observed, engine));
+    lock(&IDLE).push(Idle { base: device.clone().without_autodiff(), observed, engine });
     if traces.is_empty() { Err(RematError::NoSteps) } else { Ok(traces) }
 }
 
 /// A device of an earlier rehearsal on a device like `device`: Burn keeps the threads of every connection for as long as the
 /// process runs, and a search rehearses many times.
-fn take_idle(device: &Device) -> Option<(Device, Arc<dyn EngineControl>)> {
+fn take_idle(device: &Device) -> Option<Idle> {
     let plain = device.clone().without_autodiff();
     let mut idle = lock(&IDLE);
-    let at = idle.iter().position(|(base, ..)| *base == plain)?;
-    let (_, observed, engine) = idle.swap_remove(at);
-    Some((observed, engine))
+    let at = idle.iter().position(|known| known.base == plain)?;
+    Some(idle.swap_remove(at))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -273,8 +272,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The remat devices made by this process and their engines.
 static ENGINES: Mutex<Vec<(Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
 
-/// Devices that no rehearsal uses at the moment: what they are like, themselves, and their engines.
-static IDLE: Mutex<Vec<(Device, Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
+/// A device that no rehearsal uses at the moment.
+struct Idle {
+    /// The device that it stands for.
+    base: Device,
+    observed: Device,
+    engine: Arc<dyn EngineControl>,
+}
+
+static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
 /// The remat devices of other processes that this one has been told of.
 static SERVED: Mutex<Vec<Device>> = Mutex::new(Vec::new());

@@ -29,7 +29,7 @@ fn tower(device: &Device) -> Vec<f32> {
             let gradients = y.mean().backward();
             let first = tower.layers[0].weight.grad(&gradients).unwrap();
             let last = tower.layers[DEPTH - 1].weight.grad(&gradients).unwrap();
-            (first.slice([0..2]) + last.slice([0..2])).into_data().try_to_vec::<f32>().unwrap()
+            (first.narrow(0, 0, 2) + last.narrow(0, 0, 2)).into_data().try_to_vec::<f32>().unwrap()
         })
         .collect()
 }
