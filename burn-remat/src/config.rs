@@ -202,6 +202,12 @@ macro_rules! from_budget {
 }
 from_budget!(&str, u64, Budget);
 
+impl From<&String> for RematConfig {
+    fn from(budget: &String) -> Self {
+        Self::new(budget.as_str())
+    }
+}
+
 impl From<String> for RematConfig {
     fn from(budget: String) -> Self {
         Self::new(budget.as_str())

@@ -56,15 +56,16 @@ pub trait RematExt: Sized {
     fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError>;
 
     /// A device like this one with a budget in bytes and a plan for every step that `train` does, made on a dry device
-    /// before anything is allocated, so that the first step already fits. `train` is to do at least three training steps.
+    /// before anything is allocated, so that the first step already fits. `train` is to do at least three training steps; reads
+    /// give zeros there, and what it returns is dropped.
     ///
     /// # Errors
     ///
     /// As [`remat`](Self::remat) and [`minimum_budget`](crate::minimum_budget).
-    fn remat_rehearsed(
+    fn remat_rehearsed<R>(
         &self,
         config: impl Into<RematConfig>,
-        train: impl FnOnce(&Device),
+        train: impl FnOnce(&Device) -> R,
     ) -> Result<Device, RematError>;
 
     /// What this remat device has done so far. Waits for its pending operations.
@@ -132,12 +133,12 @@ impl RematExt for Device {
         Ok(with_autodiff_of(self, device))
     }
 
-    fn remat_rehearsed(
+    fn remat_rehearsed<R>(
         &self,
         config: impl Into<RematConfig>,
-        train: impl FnOnce(&Device),
+        train: impl FnOnce(&Device) -> R,
     ) -> Result<Device, RematError> {
-        crate::rehearse::rehearsed(self, config.into(), train)
+        crate::rehearse::rehearsed(self, config.into(), |device| drop(train(device)))
     }
 
     fn remat_report(&self) -> Result<RematReport, RematError> {

@@ -64,7 +64,8 @@ pub struct LargestBatch {
 /// The smallest budget in which `train` can run on a device like `device`.
 ///
 /// `train` gets a dry device, on which nothing is executed, and is to do at least three training steps (the first may
-/// differ from the others; a step ends where the next one begins). Of several kinds of step the neediest counts.
+/// differ from the others; a step ends where the next one begins). Reads give zeros there: it is not to stop on a loss, nor
+/// to write files. What it returns is dropped. Of several kinds of step the neediest counts.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -86,7 +87,8 @@ pub struct LargestBatch {
 /// # Errors
 ///
 /// [`RematError::NoSteps`] where no whole step was seen, and what [`RematExt::remat`] says.
-pub fn minimum_budget(device: &Device, train: impl FnOnce(&Device)) -> Result<Needs, RematError> {
+pub fn minimum_budget<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Needs, RematError> {
+    let train = |device: &Device| drop(train(device));
     let traces = rehearse(device, Rehearsal::Dry(None), Alternatives::default(), train)?;
     let mut most: Option<Needs> = None;
     for trace in &traces {
@@ -122,17 +124,18 @@ fn fit(trace: Trace) -> Result<Fit, RematError> {
 ///
 /// A budget that is not in bytes, [`RematError::NothingFits`] where not even a batch of one does, and what
 /// [`minimum_budget`] says.
-pub fn largest_batch<T>(
+pub fn largest_batch<T, R>(
     device: &Device,
     budget: T,
     overhead_limit: f64,
-    train: impl Fn(&Device, usize),
+    train: impl Fn(&Device, usize) -> R,
 ) -> Result<LargestBatch, RematError>
 where
     T: TryInto<Budget>,
     RematError: From<T::Error>,
 {
     let Budget::Bytes(budget) = budget.try_into()? else { return Err(RematError::BudgetInBytes) };
+    let train = |device: &Device, batch: usize| drop(train(device, batch));
     let guide = Arc::new(neediest(rehearse(device, Rehearsal::Real, Alternatives::default(), |device| {
         train(device, GUIDE_BATCH)
     })?)?);

@@ -137,6 +137,12 @@ impl fmt::Display for RematReport {
         }
         row("evictions", self.evictions.to_string())?;
         row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;
+        if let Some(budget) =
+            self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget)
+        {
+            let (least, budget) = (DisplayBytes(self.floor_bytes), DisplayBytes(budget));
+            row("too small", format!("{budget} is below the floor: set at least {least}, or a smaller batch"))?;
+        }
         for stage in self.stages.iter().take(MOST_STAGES) {
             let StageReport { stage, compute_ns, recompute_ns, recomputed_bytes, .. } = stage;
             let bytes = DisplayBytes(*recomputed_bytes);

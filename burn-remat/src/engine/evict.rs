@@ -19,6 +19,7 @@
 use super::table::StorageKey;
 use super::{Engine, Failure, Floor};
 use crate::backend::RematBackend;
+use crate::budget::DisplayBytes;
 use crate::checkpoint::CheckpointPolicy;
 
 /// Evictions per scoring pass.
@@ -89,9 +90,10 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn below_floor(&mut self, budget: u64) -> Result<(), Failure> {
         let floor = self.stats.floor.bytes;
         let op = self.names.get(&self.stats.floor.kind).map_or("reading or uploading a tensor", String::as_str);
+        let (budget, least) = (DisplayBytes(budget), DisplayBytes(floor));
         let message = format!(
-            "the budget of {budget} bytes is below the floor: `{op}` needs {floor} bytes at once that cannot be evicted. \
-             Set a budget of at least {floor} bytes, or make the batch smaller."
+            "the budget of {budget} is below the floor: `{op}` needs {least} at once that cannot be evicted. Set a budget of \
+             at least {floor} bytes, or make the batch smaller."
         );
         if self.config.strict {
             return Err(message.into());
