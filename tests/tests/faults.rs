@@ -47,7 +47,7 @@ fn a_strict_device_ends_the_run_with_the_floor_and_the_operation() {
     let device = Device::flex().remat(RematConfig::new("20 KiB").strict()).unwrap();
     let product = wide(&device).matmul(wide(&device)) + 1.0;
     let error = product.try_into_data().unwrap_err().to_string();
-    assert!(error.contains("below the floor") && error.contains("Matmul") && error.contains("20480"), "{error}");
+    assert!(error.contains("below the floor") && error.contains("Matmul") && error.contains("20.00 KiB"), "{error}");
     // The device lives on.
     assert_eq!(Tensor::<1>::ones([4], &device).sum().into_scalar::<f32>(), 4.0);
 }
