@@ -121,7 +121,7 @@ static SLOTS: Mutex<BTreeMap<u16, (DeviceId, RematConfig)>> = Mutex::new(BTreeMa
 /// Set in the index of a device id that belongs to a slot.
 const SLOT_BIT: u16 = 1 << 15;
 
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere must not take the tensors of other threads with it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@
 //! `Device` connected to it.
 
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use burn::backend::{DispatchDevice, GradientCheckpointingStrategy};
@@ -19,7 +19,7 @@ use burn_router::get_client;
 use tokio::runtime::Runtime;
 
 use crate::alternatives::Alternatives;
-use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice};
+use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
 use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
 use crate::error::RematError;
@@ -264,10 +264,6 @@ fn take_idle(device: &Device) -> Option<Idle> {
     let mut idle = lock(&IDLE);
     let at = idle.iter().position(|known| known.base == plain)?;
     Some(idle.swap_remove(at))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The remat devices made by this process and their engines.

@@ -61,8 +61,8 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// The step reads a tensor: from now on it is part of it. Whether it was made aside.
-    pub(super) fn join_step(&mut self, key: TensorKey) -> bool {
+    /// A tensor is aside no longer: the step reads it, or it goes. Whether it was.
+    pub(super) fn leave_aside(&mut self, key: TensorKey) -> bool {
         let tensor = &mut self.tensors[key];
         let was_aside = std::mem::take(&mut tensor.aside);
         if was_aside {

@@ -13,6 +13,7 @@ use burn_ir::{
     CustomOpIr, FloatOperationIr, ModuleOperationIr, OperationIr, ScalarIr, TensorId, TensorIr, TensorStatus,
 };
 
+use super::table::Description;
 use super::{Engine, fresh_id};
 use crate::alternatives::Alternative;
 use crate::backend::RematBackend;
@@ -164,22 +165,21 @@ impl<B: RematBackend> Engine<B> {
             return None;
         }
         let (alternative, code, result) = small_form(op)?;
-        let bytes = (result.shape.num_elements() as u64).saturating_mul(result.dtype.size() as u64);
-        if bytes < SMALLEST || !self.config.alternatives.allows(alternative) {
+        let from = Description::of(result).bytes;
+        if from < SMALLEST || !self.config.alternatives.allows(alternative) {
             return None;
         }
         let known = result.clone();
         result.id = fresh_id();
         let raw = TensorIr { status: TensorStatus::ReadWrite, ..result.clone() };
-        let shape = [code.bytes(known.shape.num_elements())].into();
-        let small = TensorIr { id: fresh_id(), shape, dtype: DType::U8, status: TensorStatus::NotInit };
+        let to = code.bytes(known.shape.num_elements());
+        let small = TensorIr { id: fresh_id(), shape: [to].into(), dtype: DType::U8, status: TensorStatus::NotInit };
         let custom = |id: &str, input: TensorIr, output: TensorIr| {
             let scalars = vec![ScalarIr::Int(code as i64)];
             OperationIr::Custom(CustomOpIr { id: id.to_owned(), inputs: vec![input], outputs: vec![output], scalars })
         };
         let last_use = TensorIr { status: TensorStatus::ReadWrite, ..small.clone() };
-        let (from, to) = (bytes, code.bytes(known.shape.num_elements()) as u64);
-        Some(SmallForm { pack: custom(PACK, raw, small), unpack: custom(UNPACK, last_use, known), from, to })
+        Some(SmallForm { pack: custom(PACK, raw, small), unpack: custom(UNPACK, last_use, known), from, to: to as u64 })
     }
 
     /// Takes an operation whose result goes by a small form.

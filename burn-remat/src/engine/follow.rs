@@ -69,7 +69,7 @@ impl<B: RematBackend> Engine<B> {
         }
         let schedule = follow.schedule.clone();
         for (&input, &place) in inputs.iter().zip(&schedule.trace.ops[at].reads) {
-            self.join_step(input);
+            self.leave_aside(input);
             let tensor = &mut self.tensors[input];
             if tensor.step != self.step_number || tensor.place == ARRIVED {
                 (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, EXTERNAL);

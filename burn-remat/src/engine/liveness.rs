@@ -23,11 +23,9 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         self.trace_kill(key);
+        self.leave_aside(key);
         let tensor = &mut self.tensors[key];
         tensor.alive = false;
-        if std::mem::take(&mut tensor.aside) {
-            self.aside.bytes -= tensor.bytes;
-        }
         if tensor.computed {
             self.computed_bytes -= tensor.bytes;
         }

@@ -115,7 +115,7 @@ impl<B: RematBackend> Engine<B> {
     fn place_of(&mut self, key: TensorKey) -> Option<Place> {
         let position = self.last_position();
         self.tracer.as_ref()?;
-        let uploaded = self.join_step(key);
+        let uploaded = self.leave_aside(key);
         let tracer = self.tracer.as_mut()?;
         let tensor = &self.tensors[key];
         if tensor.step == self.step_number {

@@ -31,7 +31,7 @@ use std::ops::Range;
 use burn_remat_plan::{Graph, GraphBuilder, GraphError, Op, Phase, ValueId};
 
 use super::forced::{Again, forced};
-use super::trace::{Place, Position, Trace};
+use super::trace::{Place, Position, Trace, TracedStorage};
 use crate::checkpoint::{CheckpointPolicy, Rule};
 
 /// One part in this many of the store-all peak goes to storages that no plan decides on.
@@ -386,7 +386,8 @@ fn build(
     builder.constant_bytes(constant);
 
     let turn = turning_point(trace, &store_all);
-    let touches = touches(trace, large, &values, &units, &unit_of, &last_use);
+    let uses = Uses { trace, large, values: &values, units: &units, unit_of: &unit_of, last_use: &last_use };
+    let touches = uses.touches();
     let costs: Vec<u64> = units.iter().map(|unit| replay_cost(trace, large, &values, unit)).collect();
     let planned: u64 = costs.iter().sum();
     let total: u64 = trace.ops.iter().map(|op| op.cost_ns).sum();
@@ -469,7 +470,7 @@ fn build(
         builder.op(op);
         ranges.push(to_range(&unit.range));
         if !touches[index].is_empty() {
-            builder.op(hold(touches[index].clone()));
+            builder.op(hold(touches[index].iter().copied().collect()));
             true_costs.push(0.0);
             let end = unit.range.end as Position;
             ranges.push(end..end);
@@ -629,90 +630,91 @@ fn scratch(trace: &Trace, large: &Large, values: &[Option<ValueId>], unit: &Unit
     most.saturating_sub(outputs)
 }
 
-/// Values that cannot be computed again and that the program holds beyond the last unit that reads them, and values
-/// that the host reads, by the unit after which it does so.
-fn touches(
-    trace: &Trace,
-    large: &Large,
-    values: &[Option<ValueId>],
-    units: &[Unit],
-    unit_of: &[usize],
-    last_use: &[Option<usize>],
-) -> Vec<Vec<ValueId>> {
-    let mut touches = vec![Vec::new(); units.len()];
-    for (place, storage) in trace.storages.iter().enumerate() {
-        let (Some(value), Some(died)) = (values[place], storage.died) else { continue };
-        let root = storage.made_by.is_none_or(|made| !units[unit_of[made as usize]].recordable);
-        let unit = unit_of[died as usize];
-        if root && (died as usize) < large.until[place] && last_use[place].is_none_or(|last| last < unit) {
-            touches[unit].push(value);
-        }
-    }
-    for (unit, place) in unread(trace, large, values, units, unit_of, last_use) {
-        if let Some(value) = values[place as usize].filter(|value| !touches[unit].contains(value)) {
-            touches[unit].push(value);
-        }
-    }
-    for &(position, place) in &trace.reads {
-        if let Some(value) = values[place as usize] {
-            let unit = unit_of[position as usize];
-            if units[unit].range.end < trace.ops.len() && !touches[unit].contains(&value) {
-                touches[unit].push(value);
-            }
-        }
-    }
-    touches.iter_mut().for_each(|values| values.sort_unstable());
-    touches
+/// Which units read what, and where it was made.
+struct Uses<'a> {
+    trace: &'a Trace,
+    large: &'a Large,
+    values: &'a [Option<ValueId>],
+    units: &'a [Unit],
+    /// The unit of each operation.
+    unit_of: &'a [usize],
+    /// The last unit that reads each storage.
+    last_use: &'a [Option<usize>],
 }
 
-/// What must be there while the program holds a storage that nothing reads any more, as a unit and a storage to be held
-/// until it.
-///
-/// When the last unit that reads a root has run, the engine can let the root go only if what rests on it and is alive is
-/// there and becomes a root in its place. Where a plan may have given that up, because nothing reads it any more, the root
-/// stays until the program lets go of it; what is still read then stays itself.
-fn unread(
-    trace: &Trace,
-    large: &Large,
-    values: &[Option<ValueId>],
-    units: &[Unit],
-    unit_of: &[usize],
-    last_use: &[Option<usize>],
-) -> BTreeSet<(usize, Place)> {
-    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); trace.storages.len()];
-    for (at, op) in trace.ops.iter().enumerate().filter(|(_, op)| op.recordable) {
-        op.reads.iter().for_each(|&place| readers[place as usize].push(at));
+impl Uses<'_> {
+    /// Whether no unit can make a storage again.
+    fn is_root(&self, storage: &TracedStorage) -> bool {
+        storage.made_by.is_none_or(|made| !self.units[self.unit_of[made as usize]].recordable)
     }
-    let ends = |place: usize| trace.storages[place].died.map(|died| (died as usize, unit_of[died as usize]));
-    let mut held = BTreeSet::new();
-    let mut seen = vec![usize::MAX; trace.storages.len()];
-    for (root, storage) in trace.storages.iter().enumerate() {
-        let is_root = storage.made_by.is_none_or(|made| !units[unit_of[made as usize]].recordable);
-        let (true, Some(_), Some((_, end))) = (is_root, values[root], ends(root)) else { continue };
-        let gone = last_use[root].map_or(end, |last| last.max(end));
-        let mut stack = vec![root];
-        while let Some(place) = stack.pop() {
-            for &at in &readers[place] {
-                for &made in &trace.ops[at].writes {
-                    let made_at = trace.storages[made as usize].made_by == Some(at as Position);
-                    if !made_at || std::mem::replace(&mut seen[made as usize], root) == root {
-                        continue;
-                    }
-                    match ends(made as usize) {
-                        Some((_, unit)) if unit <= gone => stack.push(made as usize),
-                        Some((died, unit)) if died < large.until[root] && values[made as usize].is_some() => {
-                            match last_use[made as usize] {
-                                Some(last) if last > gone => held.extend((last < unit).then_some((unit, made))),
-                                _ => drop(held.insert((unit, root as Place))),
-                            }
+
+    /// Values that cannot be computed again and that the program holds beyond the last unit that reads them, and values
+    /// that the host reads, by the unit after which it does so.
+    fn touches(&self) -> Vec<BTreeSet<ValueId>> {
+        let &Self { trace, large, values, units, unit_of, last_use } = self;
+        let mut touches = vec![BTreeSet::new(); units.len()];
+        for (place, storage) in trace.storages.iter().enumerate() {
+            let (Some(value), Some(died)) = (values[place], storage.died) else { continue };
+            let unit = unit_of[died as usize];
+            let outlasts = last_use[place].is_none_or(|last| last < unit);
+            if self.is_root(storage) && (died as usize) < large.until[place] && outlasts {
+                touches[unit].insert(value);
+            }
+        }
+        for (unit, place) in self.unread() {
+            touches[unit].extend(values[place as usize]);
+        }
+        for &(position, place) in &trace.reads {
+            let unit = unit_of[position as usize];
+            if units[unit].range.end < trace.ops.len() {
+                touches[unit].extend(values[place as usize]);
+            }
+        }
+        touches
+    }
+
+    /// What must be there while the program holds a storage that nothing reads any more, as a unit and a storage to be held
+    /// until it.
+    ///
+    /// When the last unit that reads a root has run, the engine can let the root go only if what rests on it and is alive is
+    /// there and becomes a root in its place. Where a plan may have given that up, because nothing reads it any more, the
+    /// root stays until the program lets go of it; what is still read then stays itself.
+    fn unread(&self) -> BTreeSet<(usize, Place)> {
+        let &Self { trace, large, values, unit_of, last_use, .. } = self;
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); trace.storages.len()];
+        for (at, op) in trace.ops.iter().enumerate().filter(|(_, op)| op.recordable) {
+            op.reads.iter().for_each(|&place| readers[place as usize].push(at));
+        }
+        let ends = |place: usize| trace.storages[place].died.map(|died| (died as usize, unit_of[died as usize]));
+        let mut held = BTreeSet::new();
+        let mut seen = vec![usize::MAX; trace.storages.len()];
+        for (root, storage) in trace.storages.iter().enumerate() {
+            let (true, Some(_), Some((_, end))) = (self.is_root(storage), values[root], ends(root)) else { continue };
+            let gone = last_use[root].map_or(end, |last| last.max(end));
+            let mut stack = vec![root];
+            while let Some(place) = stack.pop() {
+                for &at in &readers[place] {
+                    for &made in &trace.ops[at].writes {
+                        let made_at = trace.storages[made as usize].made_by == Some(at as Position);
+                        if !made_at || std::mem::replace(&mut seen[made as usize], root) == root {
+                            continue;
                         }
-                        _ => {}
+                        match ends(made as usize) {
+                            Some((_, unit)) if unit <= gone => stack.push(made as usize),
+                            Some((died, unit)) if died < large.until[root] && values[made as usize].is_some() => {
+                                match last_use[made as usize] {
+                                    Some(last) if last > gone => held.extend((last < unit).then_some((unit, made))),
+                                    _ => drop(held.insert((unit, root as Place))),
+                                }
+                            }
+                            _ => {}
+                        }
                     }
                 }
             }
         }
+        held
     }
-    held
 }
 
 /// Where forward turns into backward: the scalar made of nothing (the gradient of the loss) nearest to the peak.
