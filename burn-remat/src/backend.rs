@@ -25,6 +25,7 @@ use crate::config::RematConfig;
 use crate::engine::{Engine, fresh_id};
 use crate::error::RematError;
 use crate::planning::Trace;
+use crate::reads::Reads;
 use crate::report::RematReport;
 use crate::stage::NameId;
 
@@ -246,6 +247,7 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
         RematClient(Arc::new(Shared {
             engine: Mutex::new(Engine::new(device.inner.clone(), config)),
             device: device.clone(),
+            reads: Reads::default(),
             graphs: Mutex::default(),
         }))
     }
@@ -297,6 +299,7 @@ fn placeholder<B: RematBackend>(tensor: &TensorIr, device: &B::Device) -> B::Han
 struct Shared<B: RematBackend> {
     engine: Mutex<Engine<B>>,
     device: RematDevice<B::Device>,
+    reads: Reads,
     /// Operation groups that a fusing caller replays by id.
     graphs: Mutex<BTreeMap<u64, Graph>>,
 }
@@ -350,9 +353,8 @@ impl<B: RematBackend> RematClient<B> {
     }
 
     fn replay_graph(&self, graph: &Graph, bindings: GraphBindings) {
-        let mut engine = self.engine();
         for op in graph.bind(bindings).operations {
-            engine.register(op);
+            self.register_op(op);
         }
     }
 }
@@ -361,10 +363,12 @@ impl<B: RematBackend> RouterClient for RematClient<B> {
     type Device = RematDevice<B::Device>;
 
     fn register_op(&self, op: OperationIr) {
+        self.0.reads.let_pass(&op);
         self.engine().register(op);
     }
 
     fn read_tensor_async(&self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
+        let _announced = self.0.reads.announce(tensor.id);
         self.engine().read(tensor)
     }
 

@@ -12,6 +12,7 @@ mod error;
 mod grammar;
 mod module;
 mod planning;
+mod reads;
 mod rehearse;
 mod report;
 #[doc(hidden)]

@@ -5,7 +5,6 @@ pub mod bars;
 pub mod cli;
 pub mod data;
 pub mod device;
-#[cfg(feature = "learner")]
 pub mod learner;
 pub mod models;
 pub mod tasks;

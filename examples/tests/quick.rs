@@ -16,6 +16,7 @@ fn every_example_runs() {
     // One after the other: each takes both cores.
     runs("mnist", env!("CARGO_BIN_EXE_mnist"), "\npeak ");
     runs("custom-training-loop", env!("CARGO_BIN_EXE_custom-training-loop"), "\npeak ");
+    runs("text-classification", env!("CARGO_BIN_EXE_text-classification"), "\npeak ");
     runs("text-generation", env!("CARGO_BIN_EXE_text-generation"), "\npeak ");
     runs("image-segmentation", env!("CARGO_BIN_EXE_image-segmentation"), "\npeak ");
     runs("wgan", env!("CARGO_BIN_EXE_wgan"), "\npeak ");

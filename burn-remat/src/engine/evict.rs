@@ -34,7 +34,7 @@ impl<B: RematBackend> Engine<B> {
     /// sufficed so far.
     pub(super) fn make_room(&mut self, need: u64) {
         let Some(budget) = self.budget else { return };
-        if self.follow.is_some() {
+        if self.follow.is_some() && !self.aside.now {
             // The plan has made room.
             return;
         }

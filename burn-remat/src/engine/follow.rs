@@ -69,8 +69,10 @@ impl<B: RematBackend> Engine<B> {
         }
         let schedule = follow.schedule.clone();
         for (&input, &place) in inputs.iter().zip(&schedule.trace.ops[at].reads) {
-            self.leave_aside(input);
             let tensor = &mut self.tensors[input];
+            if let Some(storage) = tensor.storage {
+                self.storages.leave_aside(storage);
+            }
             if tensor.step != self.step_number || tensor.place == ARRIVED {
                 (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, EXTERNAL);
             }
@@ -144,7 +146,7 @@ impl<B: RematBackend> Engine<B> {
                 }
                 Action::ReleaseAll => self.release_holds(),
                 Action::Check(bytes) => {
-                    let live = self.storages.live.saturating_sub(self.aside.bytes);
+                    let live = self.storages.live - self.storages.aside;
                     if live != *bytes {
                         let at = self.last_position();
                         log::debug!("after operation {at} {live} bytes are held where the plan foresaw {bytes}");

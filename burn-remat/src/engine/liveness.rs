@@ -23,7 +23,6 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         self.trace_kill(key);
-        self.leave_aside(key);
         let tensor = &mut self.tensors[key];
         tensor.alive = false;
         if tensor.computed {

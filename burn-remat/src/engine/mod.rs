@@ -369,14 +369,12 @@ impl<B: RematBackend> Engine<B> {
         for &input in &inputs {
             self.unpin(input);
         }
-        if aside {
-            return;
-        }
-        if self.follow.is_some() {
+        if self.follow.is_some() && !aside {
             self.follow_after();
             self.watch_budget();
         }
-        if let Some(boundary) = self.detector.observe(self.computed_bytes, self.clock) {
+        let boundary = if aside { None } else { self.detector.observe(self.computed_bytes, self.clock) };
+        if let Some(boundary) = boundary {
             self.end_step(boundary, true);
         } else if self.recipes.len() > HISTORY_LIMIT {
             self.forget_before(self.clock - HISTORY_LIMIT as u64 / 2);
@@ -570,7 +568,7 @@ impl<B: RematBackend> Engine<B> {
                 (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), tensor.bytes),
             };
             let root = tensor.recipe.is_none();
-            let storage = self.storages.attach(key, bytes, output, root);
+            let storage = self.storages.attach(key, bytes, output, root, self.step_number);
             let tensor = &mut self.tensors[output];
             tensor.storage = Some(storage);
             tensor.used = self.clock;
@@ -609,7 +607,6 @@ impl<B: RematBackend> Engine<B> {
             read: false,
             computed: false,
             updated: 0,
-            aside: false,
             held: false,
             step: u32::MAX,
             place: 0,
@@ -809,7 +806,7 @@ impl<B: RematBackend> Engine<B> {
                 self.follow = Some(Follow::new(schedule));
             }
             None if self.plans.is_settled() => {}
-            None => self.tracer = Some(Tracer::new(self.storages.live - self.aside.bytes)),
+            None => self.tracer = Some(Tracer::new(self.storages.live - self.storages.aside)),
         }
     }
 

@@ -74,8 +74,6 @@ pub(super) struct Tensor {
     pub computed: bool,
     /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
     pub updated: u64,
-    /// Whether an operation of another thread than the one that trains made it, and no other tensor shares its buffer.
-    pub aside: bool,
     /// Whether a plan holds it: a pin of its own.
     pub held: bool,
     /// The step in which `place` and `origin` mean something.
@@ -123,6 +121,10 @@ pub(super) struct Storage {
     pub owners: SmallVec<[TensorKey; 2]>,
     /// How many owners are roots. The storage can be evicted only when there is none.
     pub roots: u32,
+    /// The step in which it came to be.
+    pub step: u32,
+    /// Whether another thread than the one that trains made it, and the step has not read it.
+    pub aside: bool,
 }
 
 /// All buffers, by identity, with the sums that the engine needs at every operation.
@@ -134,6 +136,8 @@ pub(super) struct Storages {
     pub live: u64,
     /// Bytes of storages with a root among their owners.
     pub rooted: u64,
+    /// Bytes of storages that are aside.
+    pub aside: u64,
 }
 
 impl Storages {
@@ -146,18 +150,19 @@ impl Storages {
     }
 
     /// Adds `owner` to the buffer `key`, which is new, shared, or left over from a consumed input.
-    pub fn attach(&mut self, key: u64, bytes: u64, owner: TensorKey, root: bool) -> StorageKey {
+    pub fn attach(&mut self, key: u64, bytes: u64, owner: TensorKey, root: bool, step: u32) -> StorageKey {
         let slab = &mut self.slab;
-        let storage = *self
-            .by_key
-            .entry(key)
-            .or_insert_with(|| slab.insert(Storage { key, bytes: 0, owners: SmallVec::new(), roots: 0 }));
-        let entry = &mut self.slab[storage];
-        if entry.owners.is_empty() {
+        let storage = *self.by_key.entry(key).or_insert_with(|| {
+            slab.insert(Storage { key, bytes: 0, owners: SmallVec::new(), roots: 0, step, aside: false })
+        });
+        if self.slab[storage].owners.is_empty() {
             // New, or an address that the operation freed and took again: its size is the new one.
+            self.leave_aside(storage);
+            let entry = &mut self.slab[storage];
             self.live = self.live - entry.bytes + bytes;
-            entry.bytes = bytes;
+            (entry.bytes, entry.step) = (bytes, step);
         }
+        let entry = &mut self.slab[storage];
         entry.owners.push(owner);
         if root {
             self.add_root(storage);
@@ -188,9 +193,28 @@ impl Storages {
         }
     }
 
+    /// Another thread than the one that trains has made this buffer.
+    pub fn put_aside(&mut self, storage: StorageKey) {
+        let entry = &mut self.slab[storage];
+        if !std::mem::replace(&mut entry.aside, true) {
+            self.aside += entry.bytes;
+        }
+    }
+
+    /// A buffer is aside no longer. Whether it was.
+    pub fn leave_aside(&mut self, storage: StorageKey) -> bool {
+        let entry = &mut self.slab[storage];
+        let was_aside = std::mem::take(&mut entry.aside);
+        if was_aside {
+            self.aside -= entry.bytes;
+        }
+        was_aside
+    }
+
     /// Frees the record of a storage that has no owner left.
     pub fn sweep(&mut self, storage: StorageKey) {
         if self.slab.get(storage).is_some_and(|entry| entry.owners.is_empty()) {
+            self.leave_aside(storage);
             let entry = self.slab.remove(storage);
             self.live -= entry.bytes;
             self.by_key.remove(&entry.key);

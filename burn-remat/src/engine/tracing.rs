@@ -48,6 +48,13 @@ impl Tracer {
         for died in self.trace.storages.iter_mut().filter_map(|storage| storage.died.as_mut()) {
             *died = last.min(*died);
         }
+        // Planning takes what was there away from what was held: the first must not be more, whatever happened.
+        let there = |storage: &&TracedStorage| storage.made_by.is_none() && !storage.uploaded;
+        let there = self.trace.storages.iter().filter(there).map(|storage| storage.bytes).sum();
+        if there > self.trace.held_at_start {
+            log::debug!("{there} bytes were there when a step began with {} held", self.trace.held_at_start);
+            self.trace.held_at_start = there;
+        }
         self.trace.keep_lasting_updates();
         self.trace.attribute_stages();
         self.trace
@@ -114,13 +121,15 @@ impl<B: RematBackend> Engine<B> {
     /// The place of a tensor in the trace; one that comes from before the step gets one now.
     fn place_of(&mut self, key: TensorKey) -> Option<Place> {
         let position = self.last_position();
-        self.tracer.as_ref()?;
-        let uploaded = self.leave_aside(key);
         let tracer = self.tracer.as_mut()?;
         let tensor = &self.tensors[key];
         if tensor.step == self.step_number {
             return Some(tensor.place);
         }
+        // Another thread's work, or something brought back: it was not there when the step began.
+        let uploaded = tensor.storage.is_none_or(|storage| {
+            self.storages.leave_aside(storage) || self.storages.get(storage).step == self.step_number
+        });
         let known = tensor.storage.and_then(|storage| tracer.externals.get(&storage).copied());
         let place = match (known, tensor.storage) {
             (Some(place), _) => place,
@@ -217,8 +226,8 @@ impl<B: RematBackend> Engine<B> {
     /// Writes down that the program lets go of a tensor that it still holds.
     pub(super) fn trace_kill(&mut self, key: TensorKey) {
         let tensor = &self.tensors[key];
-        let unseen = tensor.aside && tensor.step != self.step_number;
-        if self.tracer.is_none() || unseen {
+        let aside = tensor.storage.is_none_or(|storage| self.storages.get(storage).aside);
+        if self.tracer.is_none() || (aside && tensor.step != self.step_number) {
             return;
         }
         let position = if self.executing { self.last_position() } else { self.position };

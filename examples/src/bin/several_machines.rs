@@ -36,6 +36,9 @@ struct Arguments {
     /// How often all data is gone through.
     #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
+    /// A few steps on a part of the data.
+    #[arg(long)]
+    quick: bool,
     /// Keep metrics in this folder. Without it: a temporary one.
     #[arg(long)]
     artifacts: Option<PathBuf>,
@@ -71,7 +74,11 @@ fn run(arguments: &Arguments) -> Outcome {
 
     let passages = Passages::documents();
     let model = TextClassifier::new(passages.classes(), &devices[0].clone().autodiff());
-    let (train, valid) = passages.split();
+    let (mut train, mut valid) = passages.split();
+    if arguments.quick {
+        train.truncate(192);
+        valid.truncate(16);
+    }
     let batch_size = arguments.batch_size as usize;
     let strategy = match arguments.strategy {
         Strategy::Main => ExecutionStrategy::multi(devices, MultiDeviceOptim::OptimMainDevice),

@@ -1,0 +1,99 @@
+//! Reads on their way to the engine.
+//!
+//! The router gives up its hold on a tensor just before it asks for the tensor's data. Where that happens on a thread of
+//! its own (a server reads back, or sends a tensor to another server, while the session goes on), the session may
+//! drop or consume the tensor before the reader has had its turn with the engine. So a reader announces itself first,
+//! without waiting for anything long, and an operation that ends a tensor waits until the announced reads of it are
+//! done.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use burn_ir::{OperationIr, TensorId, TensorStatus};
+use smallvec::SmallVec;
+
+use crate::backend::lock;
+
+/// Tensors that are about to be read.
+#[derive(Default)]
+pub(crate) struct Reads {
+    /// How many there are, to be looked at with every operation.
+    count: AtomicUsize,
+    ids: Mutex<SmallVec<[TensorId; 4]>>,
+    done: Condvar,
+}
+
+/// An announced read; it is over when this goes.
+pub(crate) struct Announced<'a> {
+    reads: &'a Reads,
+    id: TensorId,
+}
+
+impl Reads {
+    /// Says that `id` is about to be read.
+    pub fn announce(&self, id: TensorId) -> Announced<'_> {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        lock(&self.ids).push(id);
+        Announced { reads: self, id }
+    }
+
+    /// Waits until no announced read needs a tensor that `op` ends.
+    pub fn let_pass(&self, op: &OperationIr) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let dropped = if let OperationIr::Drop(tensor) = op { Some(tensor.id) } else { None };
+        let consumed = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite).map(|input| input.id);
+        let ended: SmallVec<[TensorId; 4]> = consumed.chain(dropped).collect();
+        let mut ids = lock(&self.ids);
+        while ids.iter().any(|id| ended.contains(id)) {
+            ids = self.done.wait(ids).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let mut ids = lock(&self.reads.ids);
+        if let Some(at) = ids.iter().position(|id| *id == self.id) {
+            ids.swap_remove(at);
+        }
+        self.reads.count.fetch_sub(1, Ordering::SeqCst);
+        self.reads.done.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    use std::time::Duration;
+
+    use burn_backend::{DType, Shape};
+    use burn_ir::TensorIr;
+
+    use super::*;
+
+    fn drop_of(id: TensorId) -> OperationIr {
+        let status = TensorStatus::ReadWrite;
+        OperationIr::Drop(TensorIr { id, shape: Shape::new([1]), status, dtype: DType::F32 })
+    }
+
+    #[test]
+    fn what_ends_a_tensor_waits_for_its_reader_and_nothing_else_does() {
+        let reads = Reads::default();
+        let read_is_over = AtomicBool::new(false);
+        let announced = reads.announce(TensorId::new(1));
+        reads.let_pass(&drop_of(TensorId::new(2)));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                reads.let_pass(&drop_of(TensorId::new(1)));
+                assert!(read_is_over.load(Ordering::SeqCst));
+            });
+            thread::sleep(Duration::from_millis(20));
+            read_is_over.store(true, Ordering::SeqCst);
+            drop(announced);
+        });
+        reads.let_pass(&drop_of(TensorId::new(1)));
+    }
+}
