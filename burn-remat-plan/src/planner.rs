@@ -189,6 +189,11 @@ pub trait Planner: Send + Sync {
     /// The name by which the command knows it.
     fn name(&self) -> &'static str;
 
+    /// The cargo feature without which this planner plans nothing, where this build lacks it.
+    fn missing_feature(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Plans `graph` within the request's budget.
     ///
     /// # Errors

@@ -96,9 +96,10 @@ impl RematConfig {
         }
     }
 
-    /// A configuration for a program that is only looked at.
-    pub(crate) fn rehearsing(rehearsal: Rehearsal, alternatives: Alternatives) -> Self {
-        Self { rehearsal: Some(rehearsal), alternatives, ..Self::default().without_planning() }
+    /// This configuration for a program that is only looked at: without a budget or a plan.
+    pub(crate) fn rehearsing(&self, rehearsal: Rehearsal) -> Self {
+        let (random, alternatives) = (self.random, self.alternatives);
+        Self { rehearsal: Some(rehearsal), random, alternatives, ..Self::default().without_planning() }
     }
 
     /// What happens to random results. Default: [`RandomPolicy::Keep`].
@@ -131,10 +132,10 @@ impl RematConfig {
 
     /// Plans steps with the planner of this name: one of those that `remat-plan list` shows. Default: `auto`.
     pub fn with_planner(mut self, name: &str) -> Self {
-        if planner(name).is_some() {
-            self.planning.planner = Some(name.to_owned());
-        } else {
-            self.error = Some(RematError::UnknownPlanner { name: name.to_owned() });
+        match planner(name).map(|planner| planner.missing_feature()) {
+            Some(None) => self.planning.planner = Some(name.to_owned()),
+            Some(Some(feature)) => self.error = Some(RematError::PlannerFeature { name: name.to_owned(), feature }),
+            None => self.error = Some(RematError::UnknownPlanner { name: name.to_owned() }),
         }
         self
     }
@@ -230,7 +231,18 @@ impl From<std::convert::Infallible> for RematError {
 mod tests {
     use burn_remat_plan::registry::planners;
 
+    use super::*;
     use crate::grammar::PLANNERS;
+
+    #[test]
+    fn a_planner_that_this_build_lacks_is_refused() {
+        for name in PLANNERS {
+            let lacks = planner(name).unwrap().missing_feature();
+            let refusal = RematConfig::default().with_planner(name).validated().err();
+            assert_eq!(refusal.is_some(), lacks.is_some(), "{name}");
+            assert!(refusal.is_none_or(|error| error.to_string().contains("the feature `highs`")), "{name}");
+        }
+    }
 
     #[test]
     fn the_planners_that_the_attribute_knows_are_those_of_the_registry() {

@@ -18,7 +18,6 @@ use burn_remote::server::BackendServer;
 use burn_router::get_client;
 use tokio::runtime::Runtime;
 
-use crate::alternatives::Alternatives;
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
 use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
@@ -232,11 +231,11 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
 /// order.
 pub(crate) fn rehearse(
     device: &Device,
+    config: &RematConfig,
     rehearsal: Rehearsal,
-    alternatives: Alternatives,
     train: impl FnOnce(&Device),
 ) -> Result<Vec<Trace>, RematError> {
-    let config = RematConfig::rehearsing(rehearsal, alternatives);
+    let config = config.rehearsing(rehearsal);
     let observed = match take_idle(device) {
         Some(Idle { observed, engine, .. }) => {
             engine.restart(config);

@@ -30,6 +30,17 @@ pub enum RematError {
         /// The name asked for.
         name: String,
     },
+    /// This build lacks the planner.
+    #[error(
+        "the planner `{name}` needs the feature `{feature}` of burn-remat (and cmake, a C++ compiler and libclang to build \
+         it): enable it, or use `auto`"
+    )]
+    PlannerFeature {
+        /// The planner asked for.
+        name: String,
+        /// The cargo feature that brings it.
+        feature: &'static str,
+    },
     /// Only a budget in bytes will do.
     #[error("give the budget in bytes, such as \"8 GiB\": a share of a peak that nobody has seen yet is no number")]
     BudgetInBytes,

@@ -98,6 +98,6 @@ pub use device::{RematExt, random_token, serve};
 pub use error::RematError;
 pub use module::RematModule;
 pub use planning::{PlanReport, StagePlan};
-pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget};
+pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{RematReport, StageReport};
 pub use stage::Stage;

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 
-use crate::alternatives::Alternatives;
 use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse};
@@ -88,8 +87,22 @@ pub struct LargestBatch {
 ///
 /// [`RematError::NoSteps`] where no whole step was seen, and what [`RematExt::remat`] says.
 pub fn minimum_budget<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Needs, RematError> {
-    let train = |device: &Device| drop(train(device));
-    let traces = rehearse(device, Rehearsal::Dry(None), Alternatives::default(), train)?;
+    minimum_budget_with(device, RematConfig::default(), train)
+}
+
+/// [`minimum_budget`] on a device with this configuration: what becomes of random results and which other forms tensors
+/// are kept in say how little a step needs. Its budget does not count.
+///
+/// # Errors
+///
+/// Those of [`minimum_budget`].
+pub fn minimum_budget_with<R>(
+    device: &Device,
+    config: impl Into<RematConfig>,
+    train: impl FnOnce(&Device) -> R,
+) -> Result<Needs, RematError> {
+    let config = config.into().validated()?;
+    let traces = rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?;
     let mut most: Option<Needs> = None;
     for trace in &traces {
         let needs = needs_of(trace)?;
@@ -117,6 +130,7 @@ fn fit(trace: Trace) -> Result<Fit, RematError> {
 /// The largest batch that trains within `budget` on a device like `device`, recomputing at most `overhead_limit` (a share
 /// of the step's own time; 1.0 is as long again).
 ///
+/// `config` is what a device would be made with: a budget in bytes, such as `"8 GiB"`, or a [`RematConfig`] with one.
 /// `train(device, batch)` does at least three training steps with that batch. It runs once for real, with a batch of two,
 /// to measure; then on dry devices, about 20 times.
 ///
@@ -124,33 +138,24 @@ fn fit(trace: Trace) -> Result<Fit, RematError> {
 ///
 /// A budget that is not in bytes, [`RematError::NothingFits`] where not even a batch of one does, and what
 /// [`minimum_budget`] says.
-pub fn largest_batch<T, R>(
+pub fn largest_batch<R>(
     device: &Device,
-    budget: T,
+    config: impl Into<RematConfig>,
     overhead_limit: f64,
     train: impl Fn(&Device, usize) -> R,
-) -> Result<LargestBatch, RematError>
-where
-    T: TryInto<Budget>,
-    RematError: From<T::Error>,
-{
-    let Budget::Bytes(budget) = budget.try_into()? else { return Err(RematError::BudgetInBytes) };
-    let train = |device: &Device, batch: usize| drop(train(device, batch));
-    let guide = Arc::new(neediest(rehearse(device, Rehearsal::Real, Alternatives::default(), |device| {
-        train(device, GUIDE_BATCH)
-    })?)?);
-    let step = |batch: usize| {
-        let dry = rehearse(device, Rehearsal::Dry(Some(guide.clone())), Alternatives::default(), |device| {
-            train(device, batch)
-        })?;
-        neediest(dry)
-    };
+) -> Result<LargestBatch, RematError> {
+    let config = config.into().validated()?;
+    let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
+    let look =
+        |rehearsal, batch: usize| neediest(rehearse(device, &config, rehearsal, |device| drop(train(device, batch)))?);
+    let guide = Arc::new(look(Rehearsal::Real, GUIDE_BATCH)?);
+    let step = |batch| look(Rehearsal::Dry(Some(guide.clone())), batch);
     let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
     // What is known of the largest batch that has fitted so far.
     let mut found = (0.0, 0);
     let fits = |batch| {
-        let plan = plan(step(batch)?, budget, overhead_limit)?;
+        let plan = plan(step(batch)?, &config, budget, overhead_limit)?;
         Ok(plan.inspect(|plan| found = *plan).is_some())
     };
     let batch = last_true(store_all_batch, fits)?;
@@ -186,7 +191,12 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
 }
 
 /// Overhead and peak of a plan for a step within both limits, if there is one.
-fn plan(trace: Trace, budget: u64, overhead_limit: f64) -> Result<Option<(f64, u64)>, RematError> {
+fn plan(
+    trace: Trace,
+    config: &RematConfig,
+    budget: u64,
+    overhead_limit: f64,
+) -> Result<Option<(f64, u64)>, RematError> {
     let most = trace.peak();
     if most <= budget {
         return Ok(Some((0.0, most)));
@@ -196,7 +206,9 @@ fn plan(trace: Trace, budget: u64, overhead_limit: f64) -> Result<Option<(f64, u
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);
     }
-    let found = fit.best(budget, PLAN_TIME).map(|(schedule, _)| (schedule.overhead(), schedule.peak));
+    let found = fit
+        .best(config.planning.planner_name(), budget, PLAN_TIME)
+        .map(|(schedule, _)| (schedule.overhead(), schedule.peak));
     Ok(found.filter(|&(overhead, peak)| overhead <= overhead_limit && peak <= budget))
 }
 
@@ -208,11 +220,11 @@ pub(crate) fn rehearsed(
 ) -> Result<Device, RematError> {
     config = config.validated()?;
     let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
-    let traces = rehearse(device, Rehearsal::Dry(None), config.alternatives, train)?;
+    let traces = rehearse(device, &config, Rehearsal::Dry(None), train)?;
     let limit = config.planning.time_limit / traces.len() as u32;
     for trace in traces {
         let start = Instant::now();
-        if let Some((schedule, outcome)) = fit(trace)?.best(budget, limit) {
+        if let Some((schedule, outcome)) = fit(trace)?.best(config.planning.planner_name(), budget, limit) {
             config.planning.ready.push((schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())));
         }
     }

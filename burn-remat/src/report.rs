@@ -29,6 +29,9 @@ pub struct RematReport {
     pub device_bytes: Option<u64>,
     /// Bytes that the pool has reserved, where the backend tells.
     pub device_reserved_bytes: Option<u64>,
+    /// Most bytes of the pool in use, padding included, where the backend tells: read once a step, where the step before
+    /// held most.
+    pub device_peak_bytes: Option<u64>,
     /// Most bytes that one operation used beside its tensors, with a [`MemoryProbe`](crate::MemoryProbe).
     pub scratch_bytes: Option<u64>,
     /// The operation that did.
@@ -126,7 +129,9 @@ impl fmt::Display for RematReport {
         }
         row("held now", format!("{} in {} tensors", DisplayBytes(self.live_bytes), self.tensors))?;
         if let (Some(used), Some(reserved)) = (self.device_bytes, self.device_reserved_bytes) {
-            row("device memory", format!("{} in use, {} reserved", DisplayBytes(used), DisplayBytes(reserved)))?;
+            let (used, reserved) = (DisplayBytes(used), DisplayBytes(reserved));
+            let peak = self.device_peak_bytes.map_or_else(String::new, |peak| format!(", peak {}", DisplayBytes(peak)));
+            row("device memory", format!("{used} in use, {reserved} reserved{peak}"))?;
         }
         let share = 100.0 * self.recomputed_operations as f64 / self.operations.max(1) as f64;
         row("operations", format!("{}, {} run again ({share:.1}%)", self.operations, self.recomputed_operations))?;

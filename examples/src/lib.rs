@@ -5,6 +5,7 @@ pub mod bars;
 pub mod cli;
 pub mod data;
 pub mod device;
+pub mod heap;
 pub mod learner;
 pub mod models;
 pub mod tasks;

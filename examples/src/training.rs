@@ -117,14 +117,16 @@ impl Job {
         match (&self.source, self.model) {
             (Source::Text(text), _) => {
                 let length = crate::models::SEQUENCE_LENGTH;
-                self.train(CharTransformer::new(device), &mut seen, |model, step| {
+                train(CharTransformer::new(device), self.steps, &mut seen, |model, step| {
                     let (text, next) = text.batch(step, self.batch_size, length, device);
                     model.loss(text, next)
                 })
             }
-            (Source::Images(images), ModelKind::Unet) => self.train(UNet::new(device), &mut seen, |model, step| {
-                model.loss(images.batch(step, self.batch_size, device).0)
-            }),
+            (Source::Images(images), ModelKind::Unet) => {
+                train(UNet::new(device), self.steps, &mut seen, |model, step| {
+                    model.loss(images.batch(step, self.batch_size, device).0)
+                })
+            }
             (Source::Images(images), ModelKind::Mlp) => {
                 self.train_on(images, Mlp::new(images.classes(), device), Mlp::loss, &mut seen, device)
             }
@@ -150,39 +152,44 @@ impl Job {
         seen: &mut dyn FnMut(usize, f32),
         device: &Device,
     ) -> Result<Run, String> {
-        self.train(model, seen, |model, step| {
+        train(model, self.steps, seen, |model, step| {
             let (images, labels) = images.batch(step, self.batch_size, device);
             loss(model, images, labels)
         })
     }
+}
 
-    fn train<M: Module>(
-        &self,
-        mut model: M,
-        seen: &mut dyn FnMut(usize, f32),
-        loss: impl Fn(&M, usize) -> Tensor<1>,
-    ) -> Result<Run, String> {
-        let mut optimizer = AdamConfig::new().init();
-        let mut run = Run { losses: Vec::new(), step_ms: Vec::new(), digest: 0 };
-        let mut hasher = DefaultHasher::new();
-        for step in 0..self.steps {
-            let start = Instant::now();
-            let loss = loss(&model, step);
-            let gradients = GradientsParams::from_grads(loss.backward(), &model);
-            if step + 1 == self.steps {
-                digest(&model, Some(&gradients), &mut hasher)?;
-            }
-            model = optimizer.step(1e-3, model, gradients);
-            let data = loss.try_into_data().map_err(|error| error.to_string())?;
-            let value = data.iter::<f32>().next().unwrap_or(f32::NAN);
-            run.step_ms.push(start.elapsed().as_secs_f64() * 1e3);
-            run.losses.push(value);
-            seen(step, value);
+/// Trains `model` with Adam, on what `loss` gives for each step, and calls `seen` with every step's number and loss.
+///
+/// # Errors
+///
+/// What the device reports when a loss is read.
+pub fn train<M: Module>(
+    mut model: M,
+    steps: usize,
+    seen: &mut dyn FnMut(usize, f32),
+    loss: impl Fn(&M, usize) -> Tensor<1>,
+) -> Result<Run, String> {
+    let mut optimizer = AdamConfig::new().init();
+    let mut run = Run { losses: Vec::new(), step_ms: Vec::new(), digest: 0 };
+    let mut hasher = DefaultHasher::new();
+    for step in 0..steps {
+        let start = Instant::now();
+        let loss = loss(&model, step);
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        if step + 1 == steps {
+            digest(&model, Some(&gradients), &mut hasher)?;
         }
-        digest(&model, None, &mut hasher)?;
-        run.digest = hasher.finish();
-        Ok(run)
+        model = optimizer.step(1e-3, model, gradients);
+        let data = loss.try_into_data().map_err(|error| error.to_string())?;
+        let value = data.iter::<f32>().next().unwrap_or(f32::NAN);
+        run.step_ms.push(start.elapsed().as_secs_f64() * 1e3);
+        run.losses.push(value);
+        seen(step, value);
     }
+    digest(&model, None, &mut hasher)?;
+    run.digest = hasher.finish();
+    Ok(run)
 }
 
 /// Hashes the bits of a model's float parameters, or of their gradients.

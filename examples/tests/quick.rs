@@ -3,12 +3,13 @@
 use std::process::Command;
 
 /// Runs an example and checks that it ends well, with the report of its device or a table.
-fn runs(name: &str, program: &str, ends_with: &str) {
+fn runs(name: &str, program: &str, ends_with: &str) -> String {
     let output = Command::new(program).arg("--quick").output().unwrap_or_else(|error| panic!("{name}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} --quick failed:\n{text}\n{errors}");
     assert!(text.contains(ends_with), "{name} --quick printed no `{ends_with}`:\n{text}\n{errors}");
+    text.into_owned()
 }
 
 #[test]
@@ -22,4 +23,6 @@ fn every_example_runs() {
     runs("wgan", env!("CARGO_BIN_EXE_wgan"), "\npeak ");
     runs("modern-lstm", env!("CARGO_BIN_EXE_modern-lstm"), "\npeak ");
     runs("larger-batches", env!("CARGO_BIN_EXE_larger-batches"), "x  ");
+    let table = runs("gpu-bench", env!("CARGO_BIN_EXE_gpu-bench"), "remat, 33%");
+    assert!(!table.contains(" other"), "a run under a budget computed something else:\n{table}");
 }

@@ -1,7 +1,9 @@
 //! What a dry device tells before anything is allocated.
 
 use burn::tensor::Device;
-use burn_remat::{RematConfig, RematError, RematExt, largest_batch, minimum_budget};
+use burn_remat::{
+    Alternatives, RandomPolicy, RematConfig, RematError, RematExt, largest_batch, minimum_budget, minimum_budget_with,
+};
 use burn_remat_examples::training::{Job, ModelKind};
 
 fn train(model: ModelKind, batch_size: usize, steps: usize, device: &Device) -> Vec<u32> {
@@ -44,6 +46,17 @@ fn a_dry_device_knows_what_a_step_needs() {
     .unwrap();
     assert_eq!(found.store_all_batch, 8, "{found:?}");
     assert!(found.batch >= 14 && found.predicted_peak_bytes <= store_all, "{found:?}");
+
+    // A rehearsal goes by the configuration: dropout masks that may not be packed stay.
+    let needs = |config| {
+        let train = |device: &Device| train(ModelKind::Transformer, 4, 4, device);
+        minimum_budget_with(&Device::flex(), config, train).unwrap()
+    };
+    let whole = needs(RematConfig::default().with_alternatives(Alternatives::NONE));
+    let drawn_again = RematConfig::default().with_alternatives(Alternatives::NONE).with_random(RandomPolicy::Reseed);
+    let (packed, reseeded) = (needs(RematConfig::default()), needs(drawn_again));
+    assert!(packed.minimum_bytes < whole.minimum_bytes, "{packed:?} {whole:?}");
+    assert!(reseeded.minimum_bytes < whole.minimum_bytes, "{reseeded:?} {whole:?}");
 }
 
 fn what_cannot_be_rehearsed_is_refused() {

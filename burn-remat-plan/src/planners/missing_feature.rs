@@ -18,6 +18,10 @@ impl Planner for MissingFeature {
         self.planner
     }
 
+    fn missing_feature(&self) -> Option<&'static str> {
+        Some(self.feature)
+    }
+
     fn solve(&self, _: &Graph, _: &Request) -> Result<Outcome, PlanError> {
         Err(PlanError::FeatureMissing { planner: self.planner, feature: self.feature })
     }

@@ -66,6 +66,11 @@ impl<B: RematBackend> Engine<B> {
         let live = self.storages.live;
         self.most_held = self.most_held.max(live);
         self.step.peak = self.step.peak.max(live);
+        if self.step.pool_read_at.is_some_and(|at| live >= at) {
+            self.step.pool_read_at = None;
+            let in_use = self.pool().map(|usage| usage.bytes_in_use + usage.bytes_padding);
+            self.stats.device_peak = self.stats.device_peak.max(in_use);
+        }
         if live > self.stats.peak {
             self.stats.peak = live;
             self.stats.peak_op = kind;

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use burn_backend::{ExecutionError, TensorData};
+use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
@@ -119,6 +119,8 @@ struct Stats {
     packed_from: u64,
     packed_to: u64,
     packing_ns: u64,
+    /// Most bytes of the device's pool in use, where it was read.
+    device_peak: Option<u64>,
     /// The first failure, for the report.
     failure: Option<Failure>,
     /// By path.
@@ -744,6 +746,7 @@ impl<B: RematBackend> Engine<B> {
         self.stats.steps_over_budget += u64::from(self.step.over_budget);
         self.stats.base_ns = self.step.compute_ns;
         let most = std::mem::take(&mut self.step).peak;
+        self.step.pool_read_at = Some(most);
         if let (Budget::Share(share), None, true) = (self.config.budget, self.budget, is_step) {
             let budget = (self.stats.peak as f64 * share) as u64;
             log::info!("the first step held {} bytes: the budget is {budget} bytes from now on", self.stats.peak);
@@ -955,7 +958,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// What has happened so far.
     pub fn report(&self) -> RematReport {
-        let stats = &self.stats;
+        let (stats, pool) = (&self.stats, self.pool());
         RematReport {
             device: B::name(&self.device),
             budget: self.config.budget,
@@ -963,8 +966,9 @@ impl<B: RematBackend> Engine<B> {
             peak_bytes: stats.peak,
             peak_op: self.names.get(&stats.peak_op).cloned(),
             live_bytes: self.storages.live,
-            device_bytes: B::memory_pool_usage(&self.device).map(|usage| usage.bytes_in_use + usage.bytes_padding),
-            device_reserved_bytes: B::memory_pool_usage(&self.device).map(|usage| usage.bytes_reserved),
+            device_bytes: pool.map(|usage| usage.bytes_in_use + usage.bytes_padding),
+            device_reserved_bytes: pool.map(|usage| usage.bytes_reserved),
+            device_peak_bytes: stats.device_peak,
             operations: stats.operations,
             recomputed_operations: stats.recomputed,
             compute_ns: stats.compute_ns,
@@ -990,10 +994,16 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
+    /// What the device's allocator holds, where the backend tells.
+    fn pool(&self) -> Option<MemoryPoolUsage> {
+        let is_real = matches!(self.executor, Executor::Backend(_));
+        is_real.then(|| B::memory_pool_usage(&self.device)).flatten()
+    }
+
     /// Starts the counters anew; peak starts from what is held.
     pub fn reset_report(&mut self) {
         self.stats = Stats { peak: self.storages.live, base_ns: self.stats.base_ns, ..Stats::default() };
-        self.step = Step::default();
+        self.step = Step { pool_read_at: self.step.pool_read_at, ..Step::default() };
         self.floor_said = false;
     }
 }

@@ -84,9 +84,9 @@ impl Fit {
         (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
     }
 
-    /// The cheapest plan that `auto` finds.
-    pub fn best(&self, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
-        let planner = planner("auto")?;
+    /// The cheapest plan that the planner of this name finds.
+    pub fn best(&self, name: &str, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
+        let planner = planner(name)?;
         let mut best = None;
         self.run(&Terms { planner: &*planner, budget, limit, progress: None }, |found| {
             if let Found::Plan(schedule, outcome) = found {

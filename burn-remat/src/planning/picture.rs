@@ -159,7 +159,7 @@ pub(super) fn overhead(schedule: &Schedule, limit: Duration, size: (u32, u32)) -
     let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.makespan)];
     for step in 0..=POINTS {
         let budget = least + (most - least) * step as u64 / POINTS as u64;
-        let found = fit.best(budget, limit).filter(|(found, _)| found.peak <= budget);
+        let found = fit.best("auto", budget, limit).filter(|(found, _)| found.peak <= budget);
         points.extend(found.map(|(found, _)| (budget, found.makespan)));
     }
     points.sort_by_key(|point| point.0);

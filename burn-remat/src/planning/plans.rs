@@ -40,6 +40,13 @@ pub(crate) struct PlanSettings {
     pub ready: Vec<(Arc<Schedule>, Origin)>,
 }
 
+impl PlanSettings {
+    /// The planner for those who plan in any case.
+    pub fn planner_name(&self) -> &str {
+        self.planner.as_deref().unwrap_or("auto")
+    }
+}
+
 impl Default for PlanSettings {
     fn default() -> Self {
         Self {
@@ -353,11 +360,13 @@ impl Plans {
             self.observed[at].settled = true;
             self.observed[at].tried = true;
             self.state.from_cache += 1;
+            // The bound was proved for the costs of that time; what carries over is how far below the plan it was.
+            let below = file.lower_bound.zip(file.makespan).map(|(bound, makespan)| bound / makespan);
             let origin = Origin {
                 planner: file.planner,
                 status: file.status,
                 stop_reason: file.stop_reason,
-                lower_bound: file.lower_bound,
+                lower_bound: below.filter(|share| *share <= 1.0).map(|share| share * schedule.makespan),
                 seconds: file.solve_seconds.unwrap_or(0.0),
                 cached: true,
             };

@@ -45,7 +45,8 @@ pub struct PlanReport {
     pub predicted_overhead: f64,
     /// Time that was spent recomputing on steps that followed a plan, as a share of the rest of their time.
     pub measured_overhead: Option<f64>,
-    /// No plan within the budget adds less than this share, where that is proven.
+    /// No plan within the budget adds less than this share, where that is proven. Of a plan from the cache: as far below the
+    /// plan as it was proved with the costs of its time.
     pub lower_bound: Option<f64>,
     /// Smallest budget in which the step is known to fit, and the operation that sets it.
     pub floor_bytes: Option<u64>,

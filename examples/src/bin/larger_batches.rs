@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{DisplayBytes, LargestBatch, RematConfig, RematExt, RematReport, largest_batch};
+use burn_remat::{Alternatives, DisplayBytes, LargestBatch, RematConfig, RematExt, RematReport, largest_batch};
 use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::{bars, device};
@@ -26,6 +26,9 @@ struct Arguments {
     /// Most time that recomputing may add, as a share of the step's own: 1.0 is as long again.
     #[arg(long, default_value_t = 1.0)]
     overhead: f64,
+    /// Other forms in which tensors may be kept: `none`, `exact`, `all`, or names separated by commas.
+    #[arg(long, default_value = "exact")]
+    alternatives: Alternatives,
     /// Train some steps with the batch found, to see what they really hold.
     #[arg(long)]
     verify: bool,
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Outcome {
     let device = device::by_name(&arguments.device)?;
     let budget = if arguments.quick { "4 MiB" } else { &arguments.budget };
+    let config = RematConfig::new(budget).with_alternatives(arguments.alternatives).without_cache();
     let named = |names: &[&str]| names.iter().map(|name| Workload::by_name(name)).collect::<Result<Vec<_>, _>>();
     let workloads = match (&*arguments.model, arguments.quick) {
         ([], true) => named(&["image-segmentation"])?,
@@ -71,7 +75,7 @@ fn run(arguments: &Arguments) -> Outcome {
     let mut found = Vec::new();
     for workload in workloads {
         let start = Instant::now();
-        let largest = search(workload, &device, budget, arguments.overhead)?;
+        let largest = search(workload, &device, &config, arguments.overhead)?;
         println!(
             "{:22}{:>10}{:>10}{:>7.1}x{:>10.1}%{:>14}{:>7.1} s",
             workload.name,
@@ -83,7 +87,7 @@ fn run(arguments: &Arguments) -> Outcome {
             start.elapsed().as_secs_f64()
         );
         if arguments.verify || arguments.quick {
-            println!("{}", verified(workload, &device, budget, largest.batch)?);
+            println!("{}", verified(workload, &device, &config, largest.batch)?);
         }
         found.push((workload.name, largest));
     }
@@ -94,7 +98,7 @@ fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Shows which batch is being tried: most of them on a device that executes nothing.
-fn search(workload: Workload, device: &Device, budget: &str, overhead: f64) -> Outcome<LargestBatch> {
+fn search(workload: Workload, device: &Device, config: &RematConfig, overhead: f64) -> Outcome<LargestBatch> {
     let bar = ProgressBar::new_spinner().with_message(workload.name);
     bar.enable_steady_tick(Duration::from_millis(100));
     let tries = AtomicU64::new(0);
@@ -105,15 +109,15 @@ fn search(workload: Workload, device: &Device, budget: &str, overhead: f64) -> O
             bar.suspend(|| eprintln!("{}, batch {batch}: {error}", workload.name));
         }
     };
-    let found = largest_batch(device, budget, overhead, train);
+    let found = largest_batch(device, config.clone(), overhead, train);
     bar.finish_and_clear();
     found.map_err(|error| format!("{}: {error}", workload.name).into())
 }
 
 /// Trains some steps under a plan for this batch, and says what they held.
-fn verified(workload: Workload, device: &Device, budget: &str, batch: usize) -> Outcome<String> {
+fn verified(workload: Workload, device: &Device, config: &RematConfig, batch: usize) -> Outcome<String> {
     const WARMUP: usize = 6;
-    let device = device.remat(RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(2)))?;
+    let device = device.remat(config.clone().with_time_limit(Duration::from_secs(2)))?;
     let mut result = Ok(());
     workload.train(&device, batch, WARMUP + 4, |step| {
         let next = match step + 1 {

@@ -3,15 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{
-    Alternatives, Budget, DisplayBytes, MemoryProbe, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport,
-};
+use burn_remat::{Alternatives, Budget, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport};
 use burn_remat_examples::data::{Images, Text};
 use burn_remat_examples::device;
+use burn_remat_examples::heap::Heap;
 use burn_remat_examples::training::{Job, ModelKind, Run, Source};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,40 +18,6 @@ use peak_alloc::PeakAlloc;
 /// Counts the heap, so that the budget can be compared with what the process really held.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
-
-/// Most bytes allocated before [`Heap`] last let the peak start anew.
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-/// [`HEAP`] as a remat device sees it, and as the table does: the device resets the peak at every operation.
-#[derive(Debug)]
-struct Heap;
-
-impl MemoryProbe for Heap {
-    fn current(&self) -> u64 {
-        HEAP.current_usage() as u64
-    }
-
-    fn peak(&self) -> u64 {
-        HEAP.peak_usage() as u64
-    }
-
-    fn reset_peak(&self) {
-        MOST.fetch_max(HEAP.peak_usage(), Ordering::Relaxed);
-        HEAP.reset_peak_usage();
-    }
-}
-
-impl Heap {
-    fn start() -> usize {
-        HEAP.reset_peak_usage();
-        MOST.store(0, Ordering::Relaxed);
-        HEAP.current_usage()
-    }
-
-    fn most() -> usize {
-        HEAP.peak_usage().max(MOST.load(Ordering::Relaxed))
-    }
-}
 
 /// Train a model inside a memory budget and compare with plain Burn.
 #[derive(Parser)]
@@ -322,6 +286,7 @@ fn to_json(
         "floor_bytes": report.map(|report| report.floor_bytes),
         "floor_op": report.and_then(|report| report.floor_op.clone()),
         "peak_bytes": report.map(|report| report.peak_bytes),
+        "pool_peak_bytes": report.and_then(|report| report.device_peak_bytes),
         "store_all_peak_bytes": store_all.report.as_ref().map(|report| report.peak_bytes),
         "heap_peak_bytes": budgeted.heap_peak_bytes,
         "store_all_heap_peak_bytes": store_all.heap_peak_bytes,

@@ -6,6 +6,7 @@ mod lstm;
 mod mlp;
 mod modern_lstm;
 mod resnet;
+mod resnet50;
 mod text_classifier;
 mod transformer;
 mod unet;
@@ -16,8 +17,9 @@ pub use lstm::SequenceNet;
 pub use mlp::Mlp;
 pub use modern_lstm::ModernLstm;
 pub use resnet::ResNet;
+pub use resnet50::ResNet50;
 pub use text_classifier::TextClassifier;
-pub use transformer::{CharTransformer, SEQUENCE_LENGTH};
+pub use transformer::{CharTransformer, SEQUENCE_LENGTH, TransformerSize};
 pub use unet::UNet;
 
 use burn::nn::PaddingConfig2d;

@@ -10,10 +10,23 @@ use super::cross_entropy;
 
 /// Characters per sequence.
 pub const SEQUENCE_LENGTH: usize = 64;
-const WIDTH: usize = 64;
-const SYMBOLS: usize = 256;
 
-/// Four causal transformer layers between embeddings and a projection to characters.
+/// The size of a [`CharTransformer`].
+#[derive(Clone, Copy, Debug)]
+pub struct TransformerSize {
+    /// Layers.
+    pub layers: usize,
+    /// Numbers per symbol.
+    pub width: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Symbols per sequence, at most.
+    pub length: usize,
+    /// Different symbols.
+    pub symbols: usize,
+}
+
+/// Causal transformer layers between embeddings and a projection to symbols.
 #[derive(Module, Debug)]
 pub struct CharTransformer {
     symbols: Embedding,
@@ -23,21 +36,27 @@ pub struct CharTransformer {
 }
 
 impl CharTransformer {
-    /// A model of bytes.
+    /// A model of bytes with four layers, for sequences of [`SEQUENCE_LENGTH`].
     pub fn new(device: &Device) -> Self {
+        let size = TransformerSize { layers: 4, width: 64, heads: 4, length: SEQUENCE_LENGTH, symbols: 256 };
+        Self::with_size(&size, device)
+    }
+
+    /// The same in another size.
+    pub fn with_size(size: &TransformerSize, device: &Device) -> Self {
+        let &TransformerSize { layers, width, heads, length, symbols } = size;
         Self {
-            symbols: EmbeddingConfig::new(SYMBOLS, WIDTH).init(device),
-            positions: EmbeddingConfig::new(SEQUENCE_LENGTH, WIDTH).init(device),
-            layers: TransformerEncoderConfig::new(WIDTH, 4 * WIDTH, 4, 4)
+            symbols: EmbeddingConfig::new(symbols, width).init(device),
+            positions: EmbeddingConfig::new(length, width).init(device),
+            layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
                 .with_dropout(0.1)
                 .with_norm_first(true)
                 .init(device),
-            output: LinearConfig::new(WIDTH, SYMBOLS).init(device),
+            output: LinearConfig::new(width, symbols).init(device),
         }
     }
 
-    /// From text `[batch, length]`, at most [`SEQUENCE_LENGTH`] long, to logits of the characters that follow,
-    /// `[batch, length, SYMBOLS]`.
+    /// From text `[batch, length]` to logits of the symbols that follow, `[batch, length, symbols]`.
     pub fn forward(&self, text: Tensor<2, Int>) -> Tensor<3> {
         let [batch, length] = text.dims();
         let device = text.device();
@@ -48,7 +67,7 @@ impl CharTransformer {
         self.output.forward(x)
     }
 
-    /// Loss of predicting `next` from `text`, both `[batch, SEQUENCE_LENGTH]`.
+    /// Loss of predicting `next` from `text`, both `[batch, length]`.
     pub fn loss(&self, text: Tensor<2, Int>, next: Tensor<2, Int>) -> Tensor<1> {
         let logits = self.forward(text).flatten::<2>(0, 1);
         cross_entropy(logits, next.flatten::<1>(0, 1))

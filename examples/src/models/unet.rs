@@ -51,16 +51,21 @@ pub struct UNet {
 impl UNet {
     /// A network from one channel to one.
     pub fn new(device: &Device) -> Self {
-        let sizes: Vec<usize> = std::iter::once(1).chain(LEVELS).collect();
+        Self::with_channels(&LEVELS, device)
+    }
+
+    /// The same with other channels at each resolution, the finest first.
+    pub fn with_channels(levels: &[usize], device: &Device) -> Self {
+        let sizes: Vec<usize> = std::iter::once(&1).chain(levels).copied().collect();
         let down = sizes.windows(2).map(|pair| DoubleConv::new([pair[0], pair[1]], device)).collect();
-        let pairs: Vec<[usize; 2]> = LEVELS.windows(2).rev().map(|pair| [pair[1], pair[0]]).collect();
+        let pairs: Vec<[usize; 2]> = levels.windows(2).rev().map(|pair| [pair[1], pair[0]]).collect();
         let up = |channels: &[usize; 2]| ConvTranspose2dConfig::new(*channels, [2, 2]).with_stride([2, 2]).init(device);
         Self {
             down,
             up: pairs.iter().map(up).collect(),
             merge: pairs.iter().map(|[_, to]| DoubleConv::new([2 * to, *to], device)).collect(),
             pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
-            output: Conv2dConfig::new([LEVELS[0], 1], [1, 1]).init(device),
+            output: Conv2dConfig::new([sizes[1], 1], [1, 1]).init(device),
         }
     }
 

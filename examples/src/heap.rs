@@ -1,0 +1,42 @@
+//! The heap of a program that has `peak_alloc` for its allocator.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn_remat::MemoryProbe;
+use peak_alloc::PeakAlloc;
+
+/// Most bytes allocated before [`Heap`] last let the peak start anew.
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+/// The heap as a remat device sees it, and as a table does: the device resets the peak at every operation.
+#[derive(Debug)]
+pub struct Heap;
+
+impl MemoryProbe for Heap {
+    fn current(&self) -> u64 {
+        PeakAlloc.current_usage() as u64
+    }
+
+    fn peak(&self) -> u64 {
+        PeakAlloc.peak_usage() as u64
+    }
+
+    fn reset_peak(&self) {
+        MOST.fetch_max(PeakAlloc.peak_usage(), Ordering::Relaxed);
+        PeakAlloc.reset_peak_usage();
+    }
+}
+
+impl Heap {
+    /// Starts a measurement; gives the bytes allocated now.
+    pub fn start() -> usize {
+        PeakAlloc.reset_peak_usage();
+        MOST.store(0, Ordering::Relaxed);
+        PeakAlloc.current_usage()
+    }
+
+    /// Most bytes allocated since the start.
+    pub fn most() -> usize {
+        PeakAlloc.peak_usage().max(MOST.load(Ordering::Relaxed))
+    }
+}
