@@ -60,7 +60,7 @@ fn draw_on<'a>(text: &'a mut String, rows: &[Row], title: &str, height: i32) -> 
         root.draw(&Text::new(row.name.clone(), (LEFT - 12, top + BAR), name))?;
         let notes = [
             (if row.store_all == 0 { 0.0 } else { 1.0 }, STORE_ALL, row.store_all.to_string()),
-            (ratio(row), REMAT, format!("{}   {:.1}x, {:.0}% slower", row.remat, ratio(row), 100.0 * row.overhead)),
+            (ratio(row), REMAT, format!("{}: {:.1}x, {:.0}% slower", row.remat, ratio(row), 100.0 * row.overhead)),
         ];
         for (at, (length, color, note)) in notes.into_iter().enumerate() {
             let y = top + at as i32 * BAR;

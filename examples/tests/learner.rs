@@ -60,6 +60,7 @@ fn the_learner_gets_the_same_under_a_budget() {
         let report = device.remat_report().unwrap();
         println!("{report}");
         assert_eq!((report.failure.as_deref(), report.steps_over_budget), (None, 0), "{budget}: {report}");
+        assert!(report.plan.as_ref().is_none_or(|plan| plan.deviation_bytes == 0), "{budget}: {report}");
     }
 }
 

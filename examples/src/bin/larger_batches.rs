@@ -51,6 +51,7 @@ fn run(arguments: &Arguments) -> Outcome {
     let device = device::by_name(&arguments.device)?;
     let budget = if arguments.quick { "4 MiB" } else { &arguments.budget };
     let config = RematConfig::new(budget).with_alternatives(arguments.alternatives).without_cache();
+    let config = if arguments.quick { config.with_time_limit(Duration::from_secs(2)) } else { config };
     let named = |names: &[&str]| names.iter().map(|name| Workload::by_name(name)).collect::<Result<Vec<_>, _>>();
     let workloads = match (&*arguments.model, arguments.quick) {
         ([], true) => named(&["image-segmentation"])?,
@@ -117,7 +118,7 @@ fn search(workload: Workload, device: &Device, config: &RematConfig, overhead: f
 /// Trains some steps under a plan for this batch, and says what they held.
 fn verified(workload: Workload, device: &Device, config: &RematConfig, batch: usize) -> Outcome<String> {
     const WARMUP: usize = 6;
-    let device = device.remat(config.clone().with_time_limit(Duration::from_secs(2)))?;
+    let device = device.remat(config.clone())?;
     let mut result = Ok(());
     workload.train(&device, batch, WARMUP + 4, |step| {
         let next = match step + 1 {
