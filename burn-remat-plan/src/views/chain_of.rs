@@ -80,7 +80,7 @@ pub fn backward_start(graph: &Graph) -> OpId {
 }
 
 /// The distance between a forward value's computation and its last use in the forward list, in ops.
-fn reach(graph: &Graph, value: ValueId, split: OpId) -> usize {
+pub(crate) fn reach(graph: &Graph, value: ValueId, split: OpId) -> usize {
     let Some(from) = graph.producer(value).filter(|&op| op < split) else { return 0 };
     let uses = graph.consumers(value);
     uses[..uses.partition_point(|&op| op < split)].last().map_or(0, |last| last - from)
@@ -157,7 +157,7 @@ impl ChainView {
 }
 
 /// `order` without the repeated computations whose outputs nobody uses before they are computed again.
-fn without_useless(graph: &Graph, order: &[OpId]) -> Vec<OpId> {
+pub(crate) fn without_useless(graph: &Graph, order: &[OpId]) -> Vec<OpId> {
     let mut first = vec![usize::MAX; graph.ops().len()];
     for (at, &op) in order.iter().enumerate().rev() {
         first[op] = at;
@@ -176,6 +176,35 @@ fn without_useless(graph: &Graph, order: &[OpId]) -> Vec<OpId> {
     kept
 }
 
+/// The stages between `cuts`, each with its share of the backward list, and the stage of each op.
+pub(crate) fn share_out(graph: &Graph, split: OpId, pinned: &[bool], cuts: &[OpId]) -> (Vec<Stage>, Vec<StageId>) {
+    let ops = graph.ops().len();
+    let starts: Vec<OpId> = std::iter::once(0).chain(cuts.iter().copied()).chain([split]).collect();
+    let mut stage_of = vec![0; ops];
+    for (stage, pair) in starts.windows(2).enumerate() {
+        stage_of[pair[0]..pair[1]].fill(stage);
+    }
+    // An op belongs to the highest stage that it or a later op needs.
+    let mut highest = 0;
+    for op in (split..ops).rev() {
+        let made_by = |value: ValueId| graph.producer(value).filter(|&op| op < split && !pinned[value]);
+        let needs = graph.ops()[op].inputs.iter().filter_map(|&value| made_by(value));
+        highest = needs.map(|maker| stage_of[maker]).fold(highest, usize::max);
+        stage_of[op] = highest;
+    }
+    let mut end = split;
+    let mut stages: Vec<Stage> =
+        starts.windows(2).map(|pair| Stage { forward: pair[0]..pair[1], backward: 0..0 }).collect();
+    for (i, stage) in stages.iter_mut().enumerate().rev() {
+        let start = end;
+        while end < ops && stage_of[end] == i {
+            end += 1;
+        }
+        stage.backward = start..end;
+    }
+    (stages, stage_of)
+}
+
 /// Works out stages and terms.
 struct Builder<'a> {
     graph: &'a Graph,
@@ -190,32 +219,10 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool], cuts: &[OpId]) -> Self {
-        let ops = graph.ops().len();
-        let starts: Vec<OpId> = std::iter::once(0).chain(cuts.iter().copied()).chain([split]).collect();
-        let mut stage_of = vec![0; ops];
-        for (stage, pair) in starts.windows(2).enumerate() {
-            stage_of[pair[0]..pair[1]].fill(stage);
-        }
-        let mut builder = Self { graph, split, pinned, stages: Vec::new(), stage_of, last_stage: Vec::new() };
-        // An op belongs to the highest stage that it or a later op needs.
-        let mut highest = 0;
-        for op in (split..ops).rev() {
-            let needs = graph.ops()[op].inputs.iter().filter(|&&value| builder.is_stage_value(value));
-            highest = needs.map(|&value| builder.stage_of_value(value)).fold(highest, usize::max);
-            builder.stage_of[op] = highest;
-        }
-        let mut end = split;
-        builder.stages = starts.windows(2).map(|pair| Stage { forward: pair[0]..pair[1], backward: 0..0 }).collect();
-        for (i, stage) in builder.stages.iter_mut().enumerate().rev() {
-            let start = end;
-            while end < ops && builder.stage_of[end] == i {
-                end += 1;
-            }
-            stage.backward = start..end;
-        }
-        let last_stage = |value| graph.consumers(value).iter().map(|&op| builder.stage_of[op]).max().unwrap_or(0);
-        builder.last_stage = (0..graph.values().len()).map(last_stage).collect();
-        builder
+        let (stages, stage_of) = share_out(graph, split, pinned, cuts);
+        let last_stage = |value| graph.consumers(value).iter().map(|&op| stage_of[op]).max().unwrap_or(0);
+        let last_stage = (0..graph.values().len()).map(last_stage).collect();
+        Self { graph, split, pinned, stages, stage_of, last_stage }
     }
 
     /// Whether `value` is computed anew in each forward run of its stage.
@@ -329,13 +336,13 @@ impl<'a> Builder<'a> {
 }
 
 /// Places in the forward list where the name of the stage changes, as the op behind each.
-fn marks(graph: &Graph, split: OpId) -> Vec<OpId> {
+pub(crate) fn marks(graph: &Graph, split: OpId) -> Vec<OpId> {
     let stage = |op: OpId| graph.ops()[op].stage.as_deref();
     (1..split).filter(|&op| stage(op) != stage(op - 1)).collect()
 }
 
 /// Places in the forward list that are cuts, as the op behind each.
-fn cuts(graph: &Graph, split: OpId, pinned: &[bool]) -> Vec<OpId> {
+pub(crate) fn cuts(graph: &Graph, split: OpId, pinned: &[bool]) -> Vec<OpId> {
     let mut ends: Vec<Vec<ValueId>> = vec![Vec::new(); split + 1];
     // What crosses, the largest last.
     let mut crossing = BTreeSet::new();

@@ -55,7 +55,12 @@ pub(in crate::planners) struct Deadline(Option<Instant>);
 impl Deadline {
     /// `limit` from `start`; a limit beyond the clock is none.
     pub fn new(start: Instant, limit: Duration) -> Self {
-        Self(start.checked_add(limit))
+        Self::until(start.checked_add(limit))
+    }
+
+    /// At `end`; none is no limit.
+    pub fn until(end: Option<Instant>) -> Self {
+        Self(end)
     }
 
     /// Seconds left, at most a year.

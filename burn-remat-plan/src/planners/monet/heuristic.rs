@@ -30,16 +30,22 @@ impl Start {
     }
 }
 
+/// Store-all alone, in the lightest and in cheaper implementations.
+pub(super) fn store_all(graph: &Graph, stages: &Stages, budget: u64) -> Start {
+    let store_all = light(graph, sequence(graph, stages, &vec![true; graph.values().len()]));
+    let mut start = Start { best: None, smallest: store_all.clone() };
+    for candidate in [improve(graph, &store_all, budget), store_all] {
+        start.offer(candidate, budget);
+    }
+    start
+}
+
 /// Store-all, the checkpoints of `feng-huang`, and what a greedy search makes of keeping nothing.
 pub(super) fn start(graph: &Graph, stages: &Stages, request: &Request, end: Option<Instant>) -> Start {
     let budget = request.budget;
     let values = graph.values().len();
     let late = || end.is_some_and(|end| Instant::now() >= end);
-    let store_all = light(graph, sequence(graph, stages, &vec![true; values]));
-    let mut start = Start { best: None, smallest: store_all.clone() };
-    for candidate in [improve(graph, &store_all, budget), store_all] {
-        start.offer(candidate, budget);
-    }
+    let mut start = store_all(graph, stages, budget);
     if start.best.is_some() {
         return start;
     }
@@ -109,7 +115,7 @@ fn light(graph: &Graph, order: Vec<usize>) -> Candidate {
 }
 
 /// Cheaper implementations wherever one that reads no more leaves the peak within the budget.
-fn improve(graph: &Graph, candidate: &Candidate, budget: u64) -> Candidate {
+pub(super) fn improve(graph: &Graph, candidate: &Candidate, budget: u64) -> Candidate {
     let mut best = candidate.clone();
     let mut effort = 0;
     for at in 0..best.choices.len() {

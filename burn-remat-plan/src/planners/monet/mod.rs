@@ -33,9 +33,10 @@
 
 mod heuristic;
 mod model;
+mod on_stages;
 mod stages;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use self::heuristic::Start;
 use self::model::{Model, estimated_entries};
@@ -46,6 +47,9 @@ use super::limited::{Latest, within_limit};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+
+/// Up to so many entries the program over all ops alone is tried.
+const EXACT_ALONE: u64 = 150_000;
 
 /// Times the program is solved again with less, where the solver's tolerance exceeded the budget.
 const RETRIES: usize = 3;
@@ -70,23 +74,55 @@ impl Planner for Monet {
 }
 
 fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
-    let began = Instant::now();
-    let deadline = Deadline::new(began, request.time_limit);
-    let stages = Stages::new(graph);
-    let (need, blocking_op) = largest_need(graph);
-    let entries = estimated_entries(graph, &stages);
-    if entries > LARGEST_MODEL {
+    let entries = estimated_entries(graph, &Stages::new(graph));
+    if entries <= EXACT_ALONE { exact(graph, request, latest) } else { large(graph, request, latest, entries) }
+}
+
+/// By the program over all ops.
+fn exact(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
+    let end = Instant::now().checked_add(request.time_limit);
+    let start = heuristic::start(graph, &Stages::new(graph), request, end);
+    let run = Run::new(graph, request, latest, Deadline::until(end), start);
+    if run.need > request.budget { Err(run.infeasible()) } else { run.solve() }
+}
+
+/// By the stages first, and by the program over all ops in the time that is left, if that fits in memory.
+fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Result<Outcome, PlanError> {
+    let end = Instant::now().checked_add(request.time_limit);
+    let (stages, deadline) = (Stages::new(graph), Deadline::until(end));
+    let fits = entries <= LARGEST_MODEL;
+    let start = if fits {
+        heuristic::start(graph, &stages, request, end)
+    } else {
+        heuristic::store_all(graph, &stages, request.budget)
+    };
+    let mut run = Run::new(graph, request, latest, deadline, start);
+    if run.need > request.budget {
+        return Err(run.infeasible());
+    }
+    run.report();
+    let mut reason = StopReason::Heuristic;
+    if !run.is_closed() {
+        let half = Duration::from_secs_f64(deadline.seconds_left() / 2.0);
+        let until = if fits { deadline.within(half) } else { deadline };
+        reason = on_stages::offer(graph, request, until, &mut run.start);
+    }
+    if fits {
+        run.solve()
+    } else if run.is_closed() {
+        Ok(run.finished())
+    } else if run.start.best.is_some() {
+        Ok(run.outcome(Status::Feasible, reason))
+    } else {
         let reason = format!(
-            "its program for {} ops would have about {} million entries, more than {}; use `search`",
+            "its program for {} ops would have about {} million entries, more than {}, and its stages give no plan for \
+             this budget; use `search`",
             graph.ops().len(),
             entries / 1_000_000,
             LARGEST_MODEL / 1_000_000
         );
-        return Err(PlanError::Unsupported { planner: Monet::NAME, reason });
+        Err(PlanError::Unsupported { planner: Monet::NAME, reason })
     }
-    let start = heuristic::start(graph, &stages, request, began.checked_add(request.time_limit));
-    let run = Run { graph, request, deadline, latest, stages, blocking_op, start, bound: least_cost(graph) };
-    if need > request.budget { Err(run.infeasible()) } else { run.solve() }
 }
 
 /// What no schedule can do without, and the op that needs it: the inputs of the graph at the start, and for each op the
@@ -119,12 +155,20 @@ struct Run<'a> {
     deadline: Deadline,
     latest: &'a Latest,
     stages: Stages,
+    /// The least that any schedule holds, and where.
+    need: u64,
     blocking_op: Option<OpId>,
     start: Start,
     bound: f64,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(graph: &'a Graph, request: &'a Request, latest: &'a Latest, deadline: Deadline, start: Start) -> Self {
+        let (need, blocking_op) = largest_need(graph);
+        let (stages, bound) = (Stages::new(graph), least_cost(graph));
+        Self { graph, request, deadline, latest, stages, need, blocking_op, start, bound }
+    }
+
     fn solve(mut self) -> Result<Outcome, PlanError> {
         self.report();
         if self.is_closed() {
@@ -136,7 +180,8 @@ impl Run<'_> {
                 return Ok(self.outcome(Status::Feasible, StopReason::TimeLimit));
             }
             let model = Model::new(self.graph, self.stages, self.request.budget.saturating_sub(shortfall));
-            let start = self.start.best.as_ref().map(|best| model.values_of(self.graph, &best.choices));
+            let start = self.start.best.as_ref().filter(|best| model.includes(&best.choices));
+            let start = start.map(|best| model.values_of(self.graph, &best.choices));
             let result = solve_integer(&model.program, &[], start.as_deref(), self.request, self.deadline)
                 .map_err(|status| failed(Monet::NAME, status))?;
             if attempt == 0 {

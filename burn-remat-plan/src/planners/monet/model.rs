@@ -322,6 +322,13 @@ impl Model {
         }
     }
 
+    /// Whether the program has a solution for `choices`: no op twice between two later ops, and all in order.
+    pub fn includes(&self, choices: &[Choice]) -> bool {
+        let ends = self.stage_ends(choices);
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        starts.zip(&ends).all(|(from, &to)| choices[from..to].is_sorted_by(|a, b| a.op < b.op))
+    }
+
     /// All columns for a schedule of the class.
     pub fn values_of(&self, graph: &Graph, choices: &[Choice]) -> Vec<f64> {
         let mut numbers = vec![0.0; self.program.columns.len()];
