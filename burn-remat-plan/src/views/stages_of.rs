@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::chain_of::{Stage, backward_start, cuts, marks, reach, share_out, without_useless};
-use super::saved_sets::{backward_ways, external_reads, forward_split};
+use super::saved_sets::{Split, backward_ways, external_reads, forward_split};
 use crate::graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, ValueId};
 use crate::plan::{Plan, Step};
 use crate::sequence::plan_of;
@@ -194,7 +194,9 @@ fn forward_parts(graph: &Graph, piece: Piece) -> Vec<Part> {
     };
     let made: BTreeSet<ValueId> = repeats.iter().flat_map(|&op| &graph.ops()[op].outputs).copied().collect();
     let outputs: Vec<ValueId> = made.iter().copied().filter(leaves).collect();
-    let Some(split) = forward_split(graph, &range, &outputs) else {
+    // An op that gives nothing to anyone has a place in neither part.
+    let covers = |split: &Split| repeats.iter().all(|op| split.dear_ops.contains(op) || split.cheap_ops.contains(op));
+    let Some(split) = forward_split(graph, &range, &outputs).filter(covers) else {
         parts.push(Part { first: ops.clone(), during: ops, ..Part::new(graph, Phase::Forward, vec![repeats]) });
         return parts;
     };

@@ -1,9 +1,10 @@
 //! Graphs too large for the program over all ops: the same program over the [stages](crate::views::stages_of).
 //!
-//! Method. The coarse graphs of the stage view have an op per stage and one per backward share, with alternatives that
-//! recompute inside. Each is solved by MONeT's program as any graph is; its schedule becomes a plan of the graph, whose
-//! cost and peak are simulated there. Cheaper implementations of single ops go in where they fit. The best plan of the
-//! views within the budget counts.
+//! Method. The coarse graphs of the stage view have an op or two per stage and one per backward share, with
+//! alternatives that recompute inside. For each, `descent` and the start of every graph give a first schedule, and
+//! MONeT's program is solved from it, to the optimum of the view or the end of its share of the time. The schedule
+//! becomes a plan of the graph, whose cost and peak are simulated there. Cheaper implementations of single ops go in
+//! where they fit. The best plan within the budget counts.
 //!
 //! Invariants: what is offered is valid and measured on the graph itself. Nothing here proves a bound: the optimum of a
 //! coarse graph is no bound for schedules that break up a stage.
@@ -13,15 +14,16 @@
 //! Source: Shah et al. 2020 (MONeT), with the operator as a stage of the model. Departure: the paper solves over all
 //! operators, for up to 24 hours.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::heuristic::{Start, improve};
+use super::heuristic::{self, Start, improve};
 use super::model::estimated_entries;
 use super::stages::{Candidate, Choice, Stages};
-use super::{Deadline, exact};
+use super::{Deadline, Run, descent};
+use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::plan::Plan;
-use crate::planner::{Request, StopReason};
+use crate::planner::{Outcome, Request, StopReason};
 use crate::planners::limited::Latest;
 use crate::sequence::order_of;
 use crate::views::stages_of::StageView;
@@ -53,7 +55,7 @@ pub(super) fn offer(graph: &Graph, request: &Request, deadline: Deadline, start:
         }
         let time_limit = Duration::from_secs_f64(deadline.seconds_left() / (views.len() - at) as f64);
         let coarse = Request { time_limit, progress: None, ..request.clone() };
-        let outcome = match exact(view.graph(), &coarse, &Latest::default()) {
+        let outcome = match solve(view.graph(), &coarse) {
             Ok(outcome) => outcome,
             Err(error) => {
                 log::debug!("monet: no plan by {} stage ops: {error}", view.graph().ops().len());
@@ -75,6 +77,18 @@ pub(super) fn offer(graph: &Graph, request: &Request, deadline: Deadline, start:
         start.offer(found, request.budget);
     }
     reason
+}
+
+/// The program over a coarse graph.
+pub(super) fn solve(graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+    let end = Instant::now().checked_add(request.time_limit);
+    let stages = Stages::new(graph);
+    let mut start = heuristic::start(graph, &stages, request, end);
+    let soon = Instant::now().checked_add(request.time_limit / 4);
+    descent::offer(graph, &stages, request, soon, &mut start);
+    let latest = Latest::default();
+    let run = Run::new(graph, request, &latest, Deadline::until(end), start);
+    if run.need > request.budget { Err(run.infeasible()) } else { run.solve() }
 }
 
 /// The plan of a view's graph as a schedule of `graph`.
