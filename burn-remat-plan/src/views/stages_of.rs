@@ -1,8 +1,9 @@
 //! A training graph seen as a coarse graph of stages, and plans of the coarse graph turned back into plans of the graph.
 //!
 //! Method. Forward and backward list are those of the [chain view](super::chain_of), and so are the places at which the
-//! forward list is cut into stages: where the stage's name changes, or at the cuts that the chain view finds. Too many
-//! are thinned: of those in one of several equal shares of the forward bytes, the one that fewest bytes cross stays.
+//! forward list is cut into stages: where the stage's name changes, or at the cuts that the chain view finds, or simply
+//! anywhere. Too many are thinned: of those in one of several equal shares of the forward bytes, the one that fewest
+//! bytes cross stays.
 //!
 //! 1. A stage's forward ops are one coarse op. Ops that may run once only (the mask of a dropout) come as a coarse op of
 //!    their own before it; where such an op reads what the stage computes, the stage's forward part is split there.
@@ -12,7 +13,7 @@
 //!    rule of its own. Values with the same maker and the same readers are one.
 //! 4. The backward op of a stage has alternatives that *recompute inside*: they read a part of the stage's saved set,
 //!    or none of it, and run again whatever forward ops of the stage give the rest, each right before it is needed.
-//!    The parts are nested ([`saved_sets`](super::saved_sets)).
+//!    The parts are nested (`saved_sets`).
 //! 5. The scratch of a coarse op is what its ops hold at most beyond its inputs and outputs, if nothing in them stays
 //!    longer than it is of use.
 //! 6. Back: each coarse op stands for its ops. A pass from the end drops repeated computations that nobody uses and evicts
@@ -70,8 +71,9 @@ impl Part {
 }
 
 impl StageView {
-    /// Views worth trying, without duplicates, of at most `most` stages each: by the names of the stages, then by names
-    /// and cuts together; by cuts alone where there are no names. None where there is no backward list.
+    /// Views worth trying, without duplicates, of at most `most` stages each: by the names of the stages, or by the cuts
+    /// where there are no names; then with every place in the forward list as a candidate, thinned. None where there is
+    /// no backward list.
     pub fn candidates(graph: &Graph, most: usize) -> Vec<Self> {
         let split = backward_start(graph);
         if split >= graph.ops().len() {
@@ -80,10 +82,8 @@ impl StageView {
         let once = |value| graph.producer(value).is_some_and(|op| !graph.ops()[op].recomputable);
         let once: Vec<bool> = (0..graph.values().len()).map(once).collect();
         let named = marks(graph, split);
-        let mut both: Vec<OpId> = named.iter().copied().chain(cuts(graph, split, &once)).collect();
-        both.sort_unstable();
-        both.dedup();
-        let sets = [named, both].into_iter().filter(|places| !places.is_empty());
+        let known = if named.is_empty() { cuts(graph, split, &once) } else { named };
+        let sets = [known, (1..split).collect()].into_iter().filter(|places| !places.is_empty());
         let mut places: Vec<Vec<OpId>> = sets.map(|places| thinned(graph, split, places, most)).collect();
         places.dedup();
         places.iter().filter_map(|places| Self::new(graph, split, &once, places)).collect()
@@ -277,44 +277,46 @@ impl<'a> Coarse<'a> {
         self.graph.producer(value).is_none() || !self.readers[value].is_empty() || self.graph.is_result(value)
     }
 
+    /// The values that cross, those with the same maker and the same readers together.
+    fn groups(&self) -> Vec<Vec<ValueId>> {
+        let mut groups: BTreeMap<_, Vec<ValueId>> = BTreeMap::new();
+        for value in (0..self.maker.len()).filter(|&value| self.crosses(value)) {
+            let key = (self.maker[value], &self.readers[value], self.graph.is_result(value));
+            groups.entry(key).or_default().push(value);
+        }
+        groups.into_values().collect()
+    }
+
     /// The coarse graph; `None` where its sizes or costs are too large to add up.
     fn graph(&self, parts: &[Part]) -> Option<Graph> {
         let graph = self.graph;
         let mut builder = GraphBuilder::new(format!("{} by stages", graph.name()));
         builder.constant_bytes(graph.constant_bytes());
-        let mut groups: BTreeMap<(Option<usize>, &[Reader], bool), Vec<ValueId>> = BTreeMap::new();
-        for value in (0..graph.values().len()).filter(|&value| self.crosses(value)) {
-            let key = (self.maker[value], &self.readers[value][..], graph.is_result(value));
-            groups.entry(key).or_default().push(value);
-        }
         let mut coarse_of = vec![None; graph.values().len()];
         let mut outputs = vec![Vec::new(); parts.len()];
         let mut results = Vec::new();
-        for (&(maker, _, result), values) in &groups {
-            let coarse = builder.value(graph.bytes_of(values), graph.values()[values[0]].name.clone());
+        for values in self.groups() {
+            let coarse = builder.value(graph.bytes_of(&values), graph.values()[values[0]].name.clone());
             values.iter().for_each(|&value| coarse_of[value] = Some(coarse));
-            maker.into_iter().for_each(|part| outputs[part].push(coarse));
-            results.extend(result.then_some(coarse));
+            self.maker[values[0]].into_iter().for_each(|part| outputs[part].push(coarse));
+            results.extend(graph.is_result(values[0]).then_some(coarse));
         }
-        let coarse_inputs = |at: usize, way: usize| -> Vec<ValueId> {
-            self.reads[at][way].iter().filter_map(|&value| coarse_of[value]).collect()
-        };
-        let cost = |way: &[OpId]| way.iter().map(|&op| graph.ops()[op].cost).sum::<f64>();
         for (at, (part, outputs)) in parts.iter().zip(outputs).enumerate() {
-            let name = &graph.ops()[part.ways[0][0]].name;
-            let mut op = Op::new(name.clone(), cost(&part.ways[0]), coarse_inputs(at, 0), outputs);
-            op.scratch_bytes = self.scratch(at, part, 0);
-            op.recomputable = part.recomputable;
-            op.phase = Some(part.phase);
-            op.stage = graph.ops()[part.ways[0][0]].stage.clone();
-            let alternative = |way: usize| Alternative {
-                name: format!("{name}, recomputing {} ops", part.ways[way].len() - part.ways[0].len()),
-                cost: cost(&part.ways[way]),
-                inputs: coarse_inputs(at, way),
+            let way = |way: usize| Alternative {
+                name: format!("{} ops", part.ways[way].len()),
+                cost: part.ways[way].iter().map(|&op| graph.ops()[op].cost).sum(),
+                inputs: self.reads[at][way].iter().filter_map(|&value| coarse_of[value]).collect(),
                 scratch_bytes: self.scratch(at, part, way),
             };
-            op.alternatives = (1..part.ways.len()).map(alternative).collect();
-            builder.op(op);
+            let (Alternative { cost, inputs, scratch_bytes, .. }, first) = (way(0), &graph.ops()[part.ways[0][0]]);
+            builder.op(Op {
+                scratch_bytes,
+                recomputable: part.recomputable,
+                phase: Some(part.phase),
+                stage: first.stage.clone(),
+                alternatives: (1..part.ways.len()).map(way).collect(),
+                ..Op::new(first.name.clone(), cost, inputs, outputs)
+            });
         }
         builder.results(results);
         builder.build().ok()

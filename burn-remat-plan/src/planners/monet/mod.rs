@@ -110,7 +110,7 @@ fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Res
     if !run.is_closed() {
         let half = Duration::from_secs_f64(deadline.seconds_left() / 2.0);
         let until = if fits { deadline.within(half) } else { deadline };
-        reason = on_stages::offer(graph, request, until, &mut run.start);
+        reason = on_stages::offer(&mut run, until);
     }
     if fits {
         run.solve()

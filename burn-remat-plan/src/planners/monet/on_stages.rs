@@ -16,14 +16,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::heuristic::{self, Start, improve};
+use super::heuristic::{self, improve};
 use super::model::estimated_entries;
-use super::stages::{Candidate, Choice, Stages};
-use super::{Deadline, Run, descent};
+use super::stages::{Candidate, Choice, Stages, plan_of};
+use super::{Deadline, Monet, Run, descent};
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::plan::Plan;
-use crate::planner::{Outcome, Request, StopReason};
+use crate::planner::{Request, StopReason};
 use crate::planners::limited::Latest;
 use crate::sequence::order_of;
 use crate::views::stages_of::StageView;
@@ -34,7 +34,7 @@ const LARGEST_VIEW: u64 = 150_000;
 const STAGES: [usize; 6] = [48, 32, 24, 16, 12, 8];
 
 /// The views of `graph` with as many stages as their programs allow, the smaller program first.
-pub(super) fn views(graph: &Graph) -> Vec<StageView> {
+fn views(graph: &Graph) -> Vec<StageView> {
     let entries = |view: &StageView| estimated_entries(view.graph(), &Stages::new(view.graph()));
     let fitting = |kind: usize| {
         let of_kind = |most| StageView::candidates(graph, most).into_iter().nth(kind);
@@ -45,54 +45,57 @@ pub(super) fn views(graph: &Graph) -> Vec<StageView> {
     views
 }
 
-/// Offers the plans of the views until `deadline`, and tells why the last solver stopped.
-pub(super) fn offer(graph: &Graph, request: &Request, deadline: Deadline, start: &mut Start) -> StopReason {
-    let views = views(graph);
+/// Adds the plans of the views to what `run` has found, until `deadline`, and tells why the last solver stopped.
+pub(super) fn offer(run: &mut Run<'_>, deadline: Deadline) -> StopReason {
+    let views = views(run.graph);
     let mut reason = StopReason::Heuristic;
     for (at, view) in views.iter().enumerate() {
         if deadline.passed() {
             return StopReason::TimeLimit;
         }
-        let time_limit = Duration::from_secs_f64(deadline.seconds_left() / (views.len() - at) as f64);
-        let coarse = Request { time_limit, progress: None, ..request.clone() };
-        let outcome = match solve(view.graph(), &coarse) {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                log::debug!("monet: no plan by {} stage ops: {error}", view.graph().ops().len());
-                continue;
-            }
-        };
-        if outcome.stop_reason == StopReason::TimeLimit {
-            reason = StopReason::TimeLimit;
+        // A larger program needs more.
+        let share = if at + 1 == views.len() { 1.0 } else { 0.35 };
+        let time_limit = Duration::from_secs_f64(deadline.seconds_left() * share);
+        let request = Request { time_limit, progress: None, ..run.request.clone() };
+        match solve(run, view, &request) {
+            Ok(stopped @ StopReason::TimeLimit) => reason = stopped,
+            Ok(_) => {}
+            Err(error) => log::debug!("{}: no plan by {} stage ops: {error}", Monet::NAME, view.graph().ops().len()),
         }
-        let Some(plan) = outcome.plan else { continue };
-        let found = improve(graph, &candidate(graph, view, &plan), request.budget);
-        log::debug!(
-            "monet: {} stage ops give {} ({} in the view, {:?})",
-            view.graph().ops().len(),
-            found.timeline.makespan,
-            outcome.makespan,
-            outcome.stop_reason
-        );
-        start.offer(found, request.budget);
     }
     reason
 }
 
-/// The program over a coarse graph.
-pub(super) fn solve(graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-    let end = Instant::now().checked_add(request.time_limit);
-    let stages = Stages::new(graph);
+/// The program over a view's graph.
+fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopReason, PlanError> {
+    let (graph, stages) = (view.graph(), Stages::new(view.graph()));
+    let limit_at = |limit: Duration| Instant::now().checked_add(limit);
+    let end = limit_at(request.time_limit);
     let mut start = heuristic::start(graph, &stages, request, end);
-    let soon = Instant::now().checked_add(request.time_limit / 4);
-    descent::offer(graph, &stages, request, soon, &mut start);
+    descent::offer(graph, &stages, request, limit_at(request.time_limit / 4), &mut start);
+    if let Some(best) = &start.best {
+        // The solver may not look at its clock in time.
+        add(run, view, &plan_of(graph, &best.choices));
+    }
     let latest = Latest::default();
-    let run = Run::new(graph, request, &latest, Deadline::until(end), start);
-    if run.need > request.budget { Err(run.infeasible()) } else { run.solve() }
+    let coarse = Run::new(graph, request, &latest, Deadline::until(end), start);
+    if coarse.need > request.budget {
+        return Err(coarse.infeasible());
+    }
+    let outcome = coarse.solve()?;
+    if let Some(plan) = &outcome.plan {
+        add(run, view, plan);
+    }
+    Ok(outcome.stop_reason)
 }
 
-/// The plan of a view's graph as a schedule of `graph`.
-fn candidate(graph: &Graph, view: &StageView, plan: &Plan) -> Candidate {
-    let ops = order_of(&view.plan(graph, plan));
-    Candidate::new(graph, ops.into_iter().map(|op| Choice { op, implementation: 0 }).collect())
+/// Offers the plan of a view's graph as a schedule of the graph itself.
+fn add(run: &mut Run<'_>, view: &StageView, plan: &Plan) {
+    let ops = order_of(&view.plan(run.graph, plan));
+    let choices = ops.into_iter().map(|op| Choice { op, implementation: 0 }).collect();
+    let found = improve(run.graph, &Candidate::new(run.graph, choices), run.request.budget);
+    log::debug!("{}: {} by {} stage ops", Monet::NAME, found.timeline.makespan, view.graph().ops().len());
+    if run.start.offer(found, run.request.budget) {
+        run.report();
+    }
 }

@@ -85,9 +85,11 @@ fn request(budget: u64, seconds: f64) -> Request {
 
 /// The best plan by stages.
 fn by_stages(graph: &Graph, request: &Request) -> Option<Candidate> {
-    let mut start = heuristic::store_all(graph, &Stages::new(graph), request.budget);
-    on_stages::offer(graph, request, Deadline::new(Instant::now(), request.time_limit), &mut start);
-    start.best
+    let start = heuristic::store_all(graph, &Stages::new(graph), request.budget);
+    let (latest, deadline) = (Latest::default(), Deadline::new(Instant::now(), request.time_limit));
+    let mut run = Run::new(graph, request, &latest, deadline, start);
+    on_stages::offer(&mut run, deadline);
+    run.start.best
 }
 
 #[test]
