@@ -1,11 +1,13 @@
-//! What the backward ops of a stage may do without, and what it costs to compute that again inside the stage.
+//! What a stage may do without of its forward values, and what it costs to compute that again inside the stage.
 //!
 //! Problem: a stage's saved set is what its backward ops read of its forward values. Between keeping all of it and
-//! none there are many choices; a planner of stages wants a few good ones.
+//! none there are many choices; a planner of stages wants a few good ones. So it does for a stage's forward outputs: which
+//! of them follow at next to no cost from the others?
 //!
 //! Method: from the whole set, values are dropped one after the other, always those that cost least to compute again
-//! per byte, given what is still kept. That makes nested sets from all to nothing, each with its cost. Of these the ones
-//! that lie furthest below the straight line between those already chosen are chosen, beside all and nothing.
+//! per byte, given what is still kept. That makes nested sets from all to nothing, each with its cost. Chosen are all,
+//! nothing, the smallest set whose recomputation costs a twentieth of that of nothing, and those that lie furthest below
+//! the straight line between two chosen ones. Forward outputs are split at that smallest set.
 //!
 //! For a kept set the sequence of ops is: the backward ops in order, and before each the forward ops that give what it
 //! misses, each at most once. So what is cheap to compute and soon used is resident for a short time only.

@@ -6,7 +6,9 @@
 //! bytes cross stays.
 //!
 //! 1. A stage's forward ops are one coarse op. Ops that may run once only (the mask of a dropout) come as a coarse op of
-//!    their own before it; where such an op reads what the stage computes, the stage's forward part is split there.
+//!    their own before it; where such an op reads what the stage computes, the stage's forward part is split there. Where
+//!    a good part of what the ops give costs next to nothing once the rest is there (normalizations, activations, sums),
+//!    they are two coarse ops: one for the dear values, one that reads these and gives the cheap ones.
 //! 2. The backward list is shared out as in the chain view: one coarse op for each stage's share, and one for the ops
 //!    behind the last that reads a forward value, such as the update.
 //! 3. Whatever one coarse op makes and another reads is a coarse value, however many stages lie between: a skip needs no
@@ -19,10 +21,11 @@
 //! 6. Back: each coarse op stands for its ops. A pass from the end drops repeated computations that nobody uses and evicts
 //!    every value after its last use before it is computed again.
 //!
-//! Invariants: a valid plan of the coarse graph gives a valid plan of the graph that costs no more and holds no more at
-//! its peak, because at any time the coarse graph counts every value that is yet to be used before its next
-//! computation. The first computations of the ops keep their order: a stage's once-only ops run in their place among
-//! the stage's ops, and the coarse graph counts what they hold both there and in their own op.
+//! Invariants: a valid plan of the coarse graph gives a valid plan of the graph that costs no more. It holds no more at
+//! its peak if the first runs of a stage's coarse ops follow each other, as they do in MONeT's schedules: at any time the
+//! coarse graph counts every value that is yet to be used before its next computation. The first computations of the
+//! ops keep their order: all of a stage run where the first repeatable coarse op of the stage does, and the last of its
+//! coarse ops counts what they hold.
 //!
 //! Complexity: O(ops + uses) for the lists, O(saved values · uses) in each stage for its saved sets, O(steps of the
 //! plan) for the way back.

@@ -13,7 +13,8 @@
 //!
 //! Complexity: each trial is a simulation of the plan; at most [`TRIALS`] of them at random.
 //!
-//! Source: Dueck and Scheuer 1990 (threshold accepting); the modes are the retentions of Chen et al. and DTR.
+//! Source: Dueck and Scheuer 1990 (threshold accepting). The modes are what Chen et al. do with checkpoints and with the
+//! inside of a segment, and a third that recomputes for each use.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
