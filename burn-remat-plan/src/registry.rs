@@ -124,7 +124,7 @@ const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "monet",
-        purpose: "exact: what to keep, what to compute again and by which implementation, at once",
+        purpose: "what to keep, compute again and by which implementation: exact when small, else by the model's stages",
         source: "Shah et al. 2020 (MONeT)",
         #[cfg(feature = "highs")]
         make: || Box::new(planners::Monet),
