@@ -71,6 +71,12 @@ fn under(budget: u64) -> ((Vec<f32>, Vec<f32>), RematReport) {
 }
 
 #[test]
+fn several_threads_may_use_a_device() {
+    // One test, because runs on the backend share its generator of random numbers.
+    loaders_and_metrics_on_other_threads_leave_plans_alone();
+    steps_on_threads_of_their_own_do_not_grow();
+}
+
 fn loaders_and_metrics_on_other_threads_leave_plans_alone() {
     let plain = train(&Device::flex());
     let unlimited = Device::flex().remat("unlimited").unwrap();
@@ -84,4 +90,51 @@ fn loaders_and_metrics_on_other_threads_leave_plans_alone() {
     // All but the first that the plan is in force for, and the last, which the program ends.
     assert!(plan.steps_followed as usize >= STEPS - 12 && plan.steps_left <= 1, "{report}");
     assert_eq!((report.tensors, report.recipes), (0, 0), "{report}");
+}
+
+/// Losses of a training each of whose steps runs on a thread of its own, and tensors and recipes known after each.
+fn train_on_many_threads(device: &Device, marks: bool) -> (Vec<f32>, Vec<u64>) {
+    let training = device.clone().autodiff();
+    training.seed(5);
+    let tower = Tower { layers: (0..4).map(|_| LinearConfig::new(WIDTH, WIDTH).init(&training)).collect() };
+    let mut state = Some((tower, AdamConfig::new().init()));
+    let (mut losses, mut known) = (Vec::new(), Vec::new());
+    for step in 0..60 {
+        if step == 10 {
+            let _ = device.remat_wait_for_plan(Duration::from_secs(120));
+        }
+        let (tower, mut optimizer) = state.take().unwrap();
+        let run = || {
+            if marks {
+                device.remat_mark_step();
+            }
+            let x = Tensor::<2>::full([ROWS, WIDTH], 0.5, &training);
+            let loss = tower.layers.iter().fold(x, |x, layer| layer.forward(x).tanh().exp().log()).sum();
+            let gradients = GradientsParams::from_grads(loss.backward(), &tower);
+            (optimizer.step(1e-3, tower, gradients), optimizer, loss.into_scalar::<f32>())
+        };
+        let (tower, optimizer, loss) = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+        state = Some((tower, optimizer));
+        losses.push(loss);
+        known.extend(device.remat_report().map(|report| report.tensors + report.recipes));
+    }
+    (losses, known)
+}
+
+fn steps_on_threads_of_their_own_do_not_grow() {
+    let (plain, _) = train_on_many_threads(&Device::flex(), false);
+    for marks in [false, true] {
+        let device = Device::flex().remat(RematConfig::new("700 KiB").without_cache()).unwrap();
+        let (losses, known) = train_on_many_threads(&device, marks);
+        let report = device.remat_report().unwrap();
+        assert_eq!(losses, plain, "{report}");
+        let (early, late) = (known[10..30].iter().max().unwrap(), known[40..].iter().max().unwrap());
+        assert!(late <= early, "marks: {marks}, {known:?}");
+        assert_eq!((report.tensors, report.recipes), (0, 0), "{report}");
+        assert!(report.recomputed_operations > 0, "{report}");
+        if marks {
+            // The thread that marks is the one that trains, another one each time.
+            assert!(report.steps >= 59 && report.plan.as_ref().is_some_and(|plan| plan.steps_followed > 0), "{report}");
+        }
+    }
 }

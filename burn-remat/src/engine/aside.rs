@@ -37,10 +37,10 @@ impl Aside {
 }
 
 impl<B: RematBackend> Engine<B> {
-    /// This thread marks a step.
+    /// This thread marks a step. What was written down so far is the step before, whichever thread did that.
     pub(super) fn note_mark(&mut self) {
         self.aside.marks = true;
-        self.set_trainer();
+        self.aside.trainer = Some(StreamId::current());
     }
 
     /// This thread has updated a parameter.
@@ -51,15 +51,10 @@ impl<B: RematBackend> Engine<B> {
         }
         if aside.is_other_thread() && aside.lead > 0 {
             aside.lead -= 1;
-        } else {
-            aside.lead = MOST_LEAD.min(aside.lead + 1);
-            self.set_trainer();
+            return;
         }
-    }
-
-    /// This thread is the one that trains.
-    fn set_trainer(&mut self) {
-        let before = self.aside.trainer.replace(StreamId::current());
+        aside.lead = MOST_LEAD.min(aside.lead + 1);
+        let before = aside.trainer.replace(StreamId::current());
         if before.is_some_and(|before| before != StreamId::current()) {
             // What was taken for the step at hand was another thread's.
             self.forget_step();
