@@ -42,9 +42,8 @@ impl Reads {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let dropped = if let OperationIr::Drop(tensor) = op { Some(tensor.id) } else { None };
-        let consumed = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite).map(|input| input.id);
-        let ended: SmallVec<[TensorId; 4]> = consumed.chain(dropped).collect();
+        let ended = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite).map(|input| input.id);
+        let ended: SmallVec<[TensorId; 4]> = ended.collect();
         let mut ids = lock(&self.ids);
         while ids.iter().any(|id| ended.contains(id)) {
             ids = self.done.wait(ids).unwrap_or_else(PoisonError::into_inner);

@@ -1,37 +1,16 @@
 //! What kernels allocate beside tensors: measured, named, and counted against the budget where that is asked for.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{MemoryProbe, RematConfig, RematExt};
+use burn_remat::{RematConfig, RematExt};
 use burn_remat_examples::data::Images;
+use burn_remat_examples::heap::Heap;
 use burn_remat_examples::training::{Job, ModelKind, Source};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
-
-/// Most bytes allocated before the peak last started anew.
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-#[derive(Debug)]
-struct Heap;
-
-impl MemoryProbe for Heap {
-    fn current(&self) -> u64 {
-        HEAP.current_usage() as u64
-    }
-
-    fn peak(&self) -> u64 {
-        HEAP.peak_usage() as u64
-    }
-
-    fn reset_peak(&self) {
-        MOST.fetch_max(HEAP.peak_usage(), Ordering::Relaxed);
-        HEAP.reset_peak_usage();
-    }
-}
 
 #[test]
 fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them() {
@@ -53,13 +32,12 @@ fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them()
             WARMUP => assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap()),
             step if step == WARMUP + 1 => {
                 device.remat_reset_report().unwrap();
-                Heap.reset_peak();
-                MOST.store(0, Ordering::Relaxed);
+                Heap::start();
             }
             _ => {}
         })
         .unwrap();
-    let peak = HEAP.peak_usage().max(MOST.load(Ordering::Relaxed));
+    let peak = Heap::most();
     let report = device.remat_report().unwrap();
     assert!(run.is_identical(&plain));
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{report}"));

@@ -170,13 +170,12 @@ impl Schedule {
                     // An op without operations comes right after the one before it.
                     let list = if start < end { &mut self.before[start] } else { &mut self.after[end.max(1) - 1] };
                     list.extend(before);
-                    if !lets_go && !self.lowered.again[op] {
+                    if !lets_go && !self.lowered.again[op] && start < end {
                         // At its last reader, which may take it over: those before it may look at it through other views.
                         for &value in evicted.iter().filter(|value| !outputs.contains(value)) {
                             let reads = |at: &usize| self.trace.ops[*at].reads.contains(&place(value));
-                            if let Some(last) = (start..end).rev().find(reads).or((start < end).then_some(start)) {
-                                self.before[last].push(Action::Loosen(place(value)));
-                            }
+                            let last = (start..end).rev().find(reads).unwrap_or(start);
+                            self.before[last].push(Action::Loosen(place(value)));
                         }
                     }
                     if !lets_go {

@@ -11,6 +11,7 @@ use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::device;
 use burn_remat_examples::heap::Heap;
 use burn_remat_examples::models::{CharTransformer, ResNet50, TransformerSize, UNet};
+use burn_remat_examples::tasks::SEED;
 use burn_remat_examples::training::{Run, train};
 use clap::{Parser, ValueEnum};
 use indicatif::ProgressBar;
@@ -22,8 +23,6 @@ use serde_json::{Value, json};
 /// On a CPU device memory is the process's heap.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
-
-const SEED: u64 = 0;
 
 /// Measure what memory budgets cost on a device, beside plain Burn and Burn's balanced checkpointing.
 #[derive(Parser)]
@@ -76,8 +75,6 @@ enum Model {
 }
 
 impl Model {
-    const ALL: [Self; 3] = [Self::Resnet50, Self::Unet, Self::Gpt2];
-
     fn name(self) -> &'static str {
         match self {
             Self::Resnet50 => "resnet50",
@@ -156,7 +153,7 @@ struct Row {
     /// Most bytes of tensors at once, as an engine counts them.
     tensors: Option<u64>,
     /// Most bytes of the device's memory: the heap on a CPU device, what the pool has reserved elsewhere.
-    memory: Option<u64>,
+    memory: u64,
     report: Option<RematReport>,
 }
 
@@ -166,7 +163,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let device = device::by_name(&arguments.device)?;
-    let models = if arguments.model.is_empty() { &Model::ALL[..] } else { &arguments.model };
+    let models = if arguments.model.is_empty() { Model::value_variants() } else { &arguments.model };
     let mut results = Vec::new();
     for &model in models {
         let batch = arguments.batch_size.map_or(model.batch_size(arguments.quick), |batch| batch as usize);
@@ -192,15 +189,14 @@ impl Bench<'_> {
     fn run(&self) -> Outcome<Value> {
         let plain = self.device.clone().autodiff();
         let balanced = plain.clone().gradient_checkpointing();
-        let mut rows = vec![self.measure("plain Burn", &plain, None)?];
-        let mut own = self.measure("Burn's balanced checkpointing", &balanced, None)?;
-        let unlimited = self.device.remat("unlimited")?;
-        let store_all = self.measure("remat, unlimited", &unlimited.clone().autodiff(), Some(&unlimited))?;
+        let mut rows = vec![self.measure("plain Burn", &plain)?];
+        let mut own = self.measure("Burn's balanced checkpointing", &balanced)?;
+        let store_all = self.measure("remat, unlimited", &self.device.remat("unlimited")?.autodiff())?;
         let Some(peak) = store_all.tensors else { return Err("the device gives no report".into()) };
         rows[0].tensors = Some(peak);
         // What Burn's own checkpointing holds, counted by an engine that evicts nothing.
-        let counting = self.device.remat("unlimited")?;
-        self.train(3, &counting.clone().autodiff().gradient_checkpointing(), &mut |_, _| {})?;
+        let counting = self.device.remat("unlimited")?.autodiff().gradient_checkpointing();
+        self.train(3, &counting, &mut |_, _| {})?;
         own.tensors = Some(counting.remat_report()?.peak_bytes);
 
         let mut budgets: Vec<(String, u64)> = Vec::new();
@@ -213,8 +209,7 @@ impl Bench<'_> {
         rows.extend([own, store_all]);
         for (name, budget) in budgets {
             let config = RematConfig::new(budget).with_time_limit(self.time_limit()).without_cache();
-            let device = self.device.remat(config)?;
-            rows.push(self.measure(&name, &device.clone().autodiff(), Some(&device))?);
+            rows.push(self.measure(&name, &self.device.remat(config)?.autodiff())?);
         }
         self.print(&rows);
         let largest = self.arguments.memory.as_deref().map(|memory| self.largest(memory)).transpose()?;
@@ -229,8 +224,8 @@ impl Bench<'_> {
         self.model.train(self.arguments.quick, self.batch, steps, device, seen)
     }
 
-    /// Trains on `device`; `remat` is the same without autodiff where it has an engine.
-    fn measure(&self, name: &str, device: &Device, remat: Option<&Device>) -> Outcome<Row> {
+    /// Trains on `device`.
+    fn measure(&self, name: &str, device: &Device) -> Outcome<Row> {
         let warmup = self.arguments.warmup as usize;
         let steps = self.arguments.steps.unwrap_or(if self.arguments.quick { 2 } else { 10 }) as usize;
         let bar = ProgressBar::new_spinner().with_message(format!("{}, {name}", self.model.name()));
@@ -239,23 +234,21 @@ impl Bench<'_> {
         let before = Heap::start();
         let run = self.train(warmup + steps, device, &mut |step, _| {
             if step + 1 == warmup {
-                if let Some(remat) = remat {
-                    // A device without an engine has nothing to wait for.
-                    let _ = remat.remat_wait_for_plan(self.time_limit() + Duration::from_secs(60));
-                }
+                // A device without an engine has nothing to wait for.
+                let _ = device.remat_wait_for_plan(self.time_limit() + Duration::from_secs(60));
                 Heap::start();
             }
         })?;
         bar.finish_and_clear();
         let pool = self.device.memory_pool_usage().map(|usage| usage.bytes_reserved);
-        let report = remat.map(|device| device.remat_report()).transpose()?;
+        let report = device.remat_report().ok();
         Ok(Row {
             name: name.to_owned(),
             // The plan is in force from the step after the wait on.
             step_ms: run.median_ms(warmup + 1),
             digest: run.digest,
             tensors: report.as_ref().map(|report| report.peak_bytes),
-            memory: pool.or(Some(Heap::most().saturating_sub(before) as u64)),
+            memory: pool.unwrap_or_else(|| Heap::most().saturating_sub(before) as u64),
             report,
         })
     }
@@ -268,11 +261,7 @@ impl Bench<'_> {
         );
         let first = &rows[0];
         for row in rows {
-            let bytes = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| DisplayBytes(bytes).to_string());
-            let share = |part: Option<u64>, whole: Option<u64>| match (part, whole) {
-                (Some(part), Some(whole)) => format!("{:.0}%", 100.0 * part as f64 / whole.max(1) as f64),
-                _ => String::new(),
-            };
+            let share = 100.0 * row.memory as f64 / first.memory.max(1) as f64;
             let plan = row.report.as_ref().and_then(|report| report.plan.as_ref());
             let percent = |share: f64| format!("{:.1}%", 100.0 * share);
             let overhead = plan.and_then(|plan| plan.measured_overhead).map_or_else(String::new, percent);
@@ -280,11 +269,11 @@ impl Bench<'_> {
             println!(
                 "{:32}{:>12}{:>12.1}{:>7.2}x{overhead:>14}{bound:>14}{:>12}{:>10}{:>7}",
                 row.name,
-                bytes(row.tensors),
+                row.tensors.map_or_else(String::new, |bytes| DisplayBytes(bytes).to_string()),
                 row.step_ms,
                 row.step_ms / first.step_ms,
-                bytes(row.memory),
-                share(row.memory, first.memory),
+                DisplayBytes(row.memory).to_string(),
+                format!("{share:.0}%"),
                 if row.digest == first.digest { "same" } else { "other" }
             );
         }

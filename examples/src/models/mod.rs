@@ -33,6 +33,11 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor
     CrossEntropyLossConfig::new().init(&device).forward(logits, labels)
 }
 
+/// A convolution of single pixels, every `stride`-th of them.
+fn conv1x1(channels: [usize; 2], stride: usize, device: &Device) -> Conv2d {
+    Conv2dConfig::new(channels, [1, 1]).with_stride([stride, stride]).with_bias(false).init(device)
+}
+
 /// A 3 x 3 convolution that keeps the image size (divided by `stride`).
 fn conv3x3(channels: [usize; 2], stride: usize, device: &Device) -> Conv2d {
     Conv2dConfig::new(channels, [3, 3])

@@ -1,12 +1,12 @@
 //! A residual network with BatchNorm, in the small form that He et al. used for CIFAR-10.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::conv::Conv2d;
 use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor, activation::relu};
 
-use super::{conv3x3, cross_entropy};
+use super::{conv1x1, conv3x3, cross_entropy};
 
 /// Two convolutions beside a shortcut.
 #[derive(Module, Debug)]
@@ -20,8 +20,7 @@ struct Block {
 
 impl Block {
     fn new([from, to]: [usize; 2], stride: usize, device: &Device) -> Self {
-        let shortcut = (from != to || stride != 1)
-            .then(|| Conv2dConfig::new([from, to], [1, 1]).with_stride([stride, stride]).with_bias(false).init(device));
+        let shortcut = (from != to || stride != 1).then(|| conv1x1([from, to], stride, device));
         Self {
             first: conv3x3([from, to], stride, device),
             first_norm: BatchNormConfig::new(to).init(device),

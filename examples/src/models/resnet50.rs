@@ -6,16 +6,12 @@ use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxP
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::{Device, Int, Tensor, activation::relu};
 
-use super::{conv3x3, cross_entropy};
+use super::{conv1x1, conv3x3, cross_entropy};
 
 /// Blocks of each group.
 const GROUPS: [usize; 4] = [3, 4, 6, 3];
 /// How many times wider a block is at its ends.
 const EXPANSION: usize = 4;
-
-fn conv1x1(channels: [usize; 2], stride: usize, device: &Device) -> Conv2d {
-    Conv2dConfig::new(channels, [1, 1]).with_stride([stride, stride]).with_bias(false).init(device)
-}
 
 /// Narrow, convolve, widen; beside a shortcut.
 #[derive(Module, Debug)]
