@@ -14,7 +14,7 @@ use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse};
 use crate::error::RematError;
-use crate::planning::{Fit, Origin, Trace, lower};
+use crate::planning::{Fit, Origin, Schedule, Trace, lower};
 
 /// How a program is looked at.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub struct Needs {
 }
 
 /// The result of [`largest_batch`].
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct LargestBatch {
     /// The largest batch that fits within budget and overhead limit.
@@ -58,6 +58,21 @@ pub struct LargestBatch {
     pub predicted_overhead: f64,
     /// Most bytes that the plan holds.
     pub predicted_peak_bytes: u64,
+    /// The configuration, with the plans for this batch.
+    #[serde(skip)]
+    config: RematConfig,
+}
+
+impl LargestBatch {
+    /// A device like `device` on which training with this batch goes by the plans found, from the first step on. Once their
+    /// steps have been measured they are planned anew, and what is cheaper is taken up.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RematExt::remat`].
+    pub fn device(&self, device: &Device) -> Result<Device, RematError> {
+        device.remat(self.config.clone())
+    }
 }
 
 /// The smallest budget in which `train` can run on a device like `device`.
@@ -152,28 +167,48 @@ pub fn largest_batch<R>(
     let step = |batch| look(Rehearsal::Dry(Some(guide.clone())), batch);
     let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
-    // What is known of the largest batch that has fitted so far.
-    let mut found = (0.0, 0);
+    // The plan of the largest batch that has fitted so far.
+    let mut found = None;
     let fits = |batch| {
         let plan = plan(step(batch)?, &config, budget, overhead_limit)?;
-        Ok(plan.inspect(|plan| found = *plan).is_some())
+        Ok(plan.map(|plan| found = Some(plan)).is_some())
     };
     let batch = last_true(store_all_batch, fits)?;
     if batch == 0 {
         let needs = needs_of(&step(1)?)?;
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
-    if batch == store_all_batch {
-        found = (0.0, step(batch)?.peak());
+    let (mut predicted_overhead, mut predicted_peak_bytes) = (0.0, step(batch)?.peak());
+    let mut config = config;
+    if let Some((schedule, origin)) = found {
+        (predicted_overhead, predicted_peak_bytes) = (schedule.overhead(), schedule.peak);
+        // The other kinds of step, the first among them, need plans too.
+        let traces = rehearse(device, &config, Rehearsal::Dry(Some(guide)), |device| drop(train(device, batch)))?;
+        for trace in traces {
+            if trace.signature() == schedule.signature() {
+                config.planning.ready.push((schedule.clone(), origin.clone()));
+            } else {
+                config.planning.ready.extend(best(&fit(trace)?, &config, budget, PLAN_TIME));
+            }
+        }
     }
-    let (predicted_overhead, predicted_peak_bytes) = found;
-    Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes })
+    Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config })
 }
 
 fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
     // The first step initialises parameters; it counts only where there is no other.
     let from = usize::from(traces.len() > 1);
     traces.into_iter().skip(from).max_by_key(Trace::peak).ok_or(RematError::NoSteps)
+}
+
+/// A plan for a step, and its account of itself.
+type Ready = (Arc<Schedule>, Origin);
+
+/// The cheapest plan that is found within the time limit.
+fn best(fit: &Fit, config: &RematConfig, budget: u64, limit: Duration) -> Option<Ready> {
+    let start = Instant::now();
+    let found = fit.best(config.planning.planner_name(), budget, limit);
+    found.map(|(schedule, outcome)| (schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())))
 }
 
 /// The largest number for which `holds`, which is taken to hold for `known` and for none beyond the first for which it
@@ -190,26 +225,19 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
     Ok(low)
 }
 
-/// Overhead and peak of a plan for a step within both limits, if there is one.
+/// A plan for a step within both limits, if there is one.
 fn plan(
     trace: Trace,
     config: &RematConfig,
     budget: u64,
     overhead_limit: f64,
-) -> Result<Option<(f64, u64)>, RematError> {
-    let most = trace.peak();
-    if most <= budget {
-        return Ok(Some((0.0, most)));
-    }
+) -> Result<Option<Ready>, RematError> {
     let fit = fit(trace)?;
     // A search may find a plan that holds a little less than the least that is known at once.
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);
     }
-    let found = fit
-        .best(config.planning.planner_name(), budget, PLAN_TIME)
-        .map(|(schedule, _)| (schedule.overhead(), schedule.peak));
-    Ok(found.filter(|&(overhead, peak)| overhead <= overhead_limit && peak <= budget))
+    Ok(best(&fit, config, budget, PLAN_TIME).filter(|(schedule, _)| schedule.overhead() <= overhead_limit && schedule.peak <= budget))
 }
 
 /// A device like `device` with plans for the steps that `train` does.
@@ -223,10 +251,7 @@ pub(crate) fn rehearsed(
     let traces = rehearse(device, &config, Rehearsal::Dry(None), train)?;
     let limit = config.planning.time_limit / traces.len() as u32;
     for trace in traces {
-        let start = Instant::now();
-        if let Some((schedule, outcome)) = fit(trace)?.best(config.planning.planner_name(), budget, limit) {
-            config.planning.ready.push((schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())));
-        }
+        config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));
     }
     device.remat(config)
 }

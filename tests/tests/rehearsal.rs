@@ -1,5 +1,7 @@
 //! What a dry device tells before anything is allocated.
 
+use std::time::Duration;
+
 use burn::tensor::Device;
 use burn_remat::{
     Alternatives, RandomPolicy, RematConfig, RematError, RematExt, largest_batch, minimum_budget, minimum_budget_with,
@@ -46,6 +48,24 @@ fn a_dry_device_knows_what_a_step_needs() {
     .unwrap();
     assert_eq!(found.store_all_batch, 8, "{found:?}");
     assert!(found.batch >= 14 && found.predicted_peak_bytes <= store_all, "{found:?}");
+
+    // Its device has the plans, improves them with what it measures, and changes no result.
+    let losses = train(ModelKind::Unet, found.batch, 9, &Device::flex());
+    let device = found.device(&Device::flex()).unwrap();
+    let mut planned = Vec::new();
+    let job = Job::standard(ModelKind::Unet, found.batch, 9, 1).unwrap();
+    let outcome = job.run(&device, |step, _| {
+        if step == 5 {
+            assert!(device.remat_wait_for_plan(Duration::from_secs(60)).unwrap());
+        }
+        planned.extend(device.remat_report().unwrap().plan);
+    });
+    assert_eq!(outcome.unwrap().losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>(), losses);
+    let report = device.remat_report().unwrap();
+    assert!(report.steps_over_budget == 0 && report.peak_bytes <= store_all, "{report}");
+    let (first, last) = (&planned[0], &planned[planned.len() - 1]);
+    assert!(last.steps_followed >= 7 && last.steps_left == 0, "{last:?}");
+    assert_ne!(first.store_all_ns, last.store_all_ns, "the last plan was made from measured times");
 
     // A rehearsal goes by the configuration: dropout masks that may not be packed stay.
     let needs = |config| {

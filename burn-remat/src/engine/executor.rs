@@ -14,7 +14,7 @@ use burn_std::reader::try_read_sync;
 use rustc_hash::FxHashMap;
 
 use super::encode;
-use super::operation::{is_reshape, is_view, operation_kind};
+use super::operation::{is_reshape, is_view};
 use super::table::Description;
 use crate::backend::{BufferId, RematBackend};
 use crate::planning::Trace;
@@ -128,6 +128,9 @@ enum Outcome {
     New,
 }
 
+/// How many operations of the guide are looked through for the one at hand.
+const WINDOW: usize = 4;
+
 /// Tensors without data.
 #[derive(Default)]
 pub(super) struct Dry {
@@ -135,8 +138,9 @@ pub(super) struct Dry {
     owners: FxHashMap<u64, u32>,
     next: u64,
     guide: Option<Arc<Trace>>,
-    /// Operations of the step so far: the guide's position.
-    position: usize,
+    /// The guide's operation that the next one should be, and the one that the operation at hand is.
+    expected: usize,
+    guiding: Option<usize>,
 }
 
 impl Dry {
@@ -144,16 +148,25 @@ impl Dry {
         Self { guide, ..Self::default() }
     }
 
-    /// The operation that runs next is the one at `position` of its step.
-    pub fn at(&mut self, position: usize) {
-        self.position = position;
+    /// The operation that runs next is of this kind, and the one at `position` of its step. Tensors that are small in the
+    /// guide are not packed there: an operation may be in one of the two steps only.
+    pub fn at(&mut self, position: usize, kind: u64) {
+        if position == 0 {
+            self.expected = 0;
+        }
+        let Some(guide) = &self.guide else { return };
+        let ahead = guide.ops[self.expected.min(guide.ops.len())..].iter().take(WINDOW);
+        self.guiding = ahead.zip(self.expected..).find(|(op, _)| op.kind == kind).map(|(_, at)| at);
+        if let Some(at) = self.guiding {
+            self.expected = at + 1;
+        }
     }
 
-    /// Time that the guide measured for an operation of this kind here, scaled to `bytes`; without a guide the bytes
-    /// themselves stand for it.
-    pub fn cost(&self, kind: u64, bytes: u64) -> u64 {
-        let Some(guide) = &self.guide else { return bytes.max(1) };
-        let Some(op) = guide.ops.get(self.position).filter(|op| op.kind == kind) else { return bytes.max(1) };
+    /// Time that the guide measured for this operation, scaled to `bytes`; without a guide the bytes themselves stand for
+    /// it.
+    pub fn cost(&self, bytes: u64) -> u64 {
+        let Some((guide, at)) = self.guide.as_ref().zip(self.guiding) else { return bytes.max(1) };
+        let op = &guide.ops[at];
         let touched: u64 = op.reads.iter().chain(&op.writes).map(|&p| guide.storages[p as usize].bytes).sum();
         (op.cost_ns as f64 * bytes as f64 / touched.max(1) as f64) as u64 + 1
     }
@@ -182,12 +195,12 @@ impl Dry {
     }
 
     /// What the guide's operation here did for its output `k`; `None` if it does not know.
-    fn guided(&self, kind: u64, k: usize) -> Option<Outcome> {
-        let guide = self.guide.as_ref()?;
-        let op = guide.ops.get(self.position).filter(|op| op.kind == kind)?;
+    fn guided(&self, k: usize) -> Option<Outcome> {
+        let (guide, at) = self.guide.as_ref().zip(self.guiding)?;
+        let op = &guide.ops[at];
         let place = *op.writes.get(k)?;
         let storage = &guide.storages[place as usize];
-        Some(if storage.made_by != Some(self.position as u32) {
+        Some(if storage.made_by != Some(at as u32) {
             Outcome::View(op.reads.iter().position(|&read| read == place)?)
         } else if storage.reuses.is_some() {
             Outcome::InPlace
@@ -201,7 +214,6 @@ impl Dry {
             self.drop_tensor(tensor.id);
             return;
         }
-        let kind = operation_kind(op);
         let mut inputs: Vec<TensorIr> = Vec::new();
         for input in op.inputs() {
             match inputs.iter_mut().find(|known| known.id == input.id) {
@@ -226,7 +238,7 @@ impl Dry {
                 _ => Outcome::New,
             };
             let fits = free.iter().position(|id| self.buffers.get(id).is_some_and(|buffer| buffer.bytes == bytes));
-            match (self.guided(kind, k).unwrap_or(guess), fits) {
+            match (self.guided(k).unwrap_or(guess), fits) {
                 (Outcome::View(input), _) if input < inputs.len() => {
                     self.share(output.id, inputs[input].id);
                     if let (false, Some(buffer)) = (is_reshape(op), self.buffers.get_mut(&output.id)) {

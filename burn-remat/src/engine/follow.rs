@@ -15,7 +15,7 @@ use super::table::TensorKey;
 use super::tracing::{ARRIVED, EXTERNAL, origin};
 use super::{Engine, Failure};
 use crate::backend::RematBackend;
-use crate::planning::{Action, Place, Schedule};
+use crate::planning::{Action, Followed, Place, Schedule};
 
 type Named = (TensorKey, TensorId);
 
@@ -31,12 +31,23 @@ pub(super) struct Follow {
     deviation: u64,
     /// Most bytes held during each operation.
     measured: Vec<u64>,
+    /// Time and scratch bytes of each operation, where the plan was made without them.
+    measures: Option<Vec<(u64, u64)>>,
 }
 
 impl Follow {
-    pub fn new(schedule: Arc<Schedule>) -> Self {
+    /// `measures` is whether time and scratch bytes of the operations are wanted.
+    pub fn new(schedule: Arc<Schedule>, measures: bool) -> Self {
         let made = Vec::with_capacity(schedule.trace.ops.len());
-        Self { schedule, made, externals: FxHashMap::default(), held: Vec::new(), deviation: 0, measured: Vec::new() }
+        Self {
+            schedule,
+            made,
+            externals: FxHashMap::default(),
+            held: Vec::new(),
+            deviation: 0,
+            measured: Vec::new(),
+            measures: measures.then(Vec::new),
+        }
     }
 
     /// Whether the whole step went by the plan.
@@ -48,9 +59,9 @@ impl Follow {
         &self.schedule
     }
 
-    /// The largest deviation, and most bytes held during each operation.
-    pub fn outcome(self) -> (u64, Vec<u64>) {
-        (self.deviation, self.measured)
+    pub fn outcome(self) -> Followed {
+        let Self { deviation, measured: held, measures, .. } = self;
+        Followed { deviation, held, measures: measures.unwrap_or_default() }
     }
 
     /// Whether the operation at `position` is the planned one.
@@ -104,12 +115,15 @@ impl<B: RematBackend> Engine<B> {
 
     /// Notes the outputs of an operation that has run, holds them where the plan says so, and takes the plan's steps
     /// after it.
-    pub(super) fn follow_outputs(&mut self, outputs: &[TensorKey]) {
+    pub(super) fn follow_outputs(&mut self, outputs: &[TensorKey], cost_ns: u64) {
         let at = self.last_position();
         let Some(follow) = &mut self.follow else { return };
         let schedule = follow.schedule.clone();
         let Some(op) = schedule.trace.ops.get(at as usize) else { return };
         follow.measured.push(std::mem::replace(&mut self.most_held, self.storages.live));
+        if let Some(measures) = &mut follow.measures {
+            measures.push((cost_ns, self.scratch));
+        }
         follow.made.push(outputs.iter().map(|&key| (key, self.tensors[key].id)).collect());
         for (k, (&output, &place)) in outputs.iter().zip(&op.writes).enumerate() {
             let tensor = &mut self.tensors[output];
@@ -269,7 +283,9 @@ impl<B: RematBackend> Engine<B> {
             return;
         };
         // Equal beginnings have equal numbers for their storages.
-        self.follow = Some(Follow { schedule: schedule.clone(), ..follow });
+        // What was measured so far speaks of this step too.
+        let measures = if self.plans.is_unmeasured(&schedule) { follow.measures } else { None };
+        self.follow = Some(Follow { schedule: schedule.clone(), measures, ..follow });
         for (place, held) in schedule.held_before(at).into_iter().enumerate() {
             let owners = self.owners_of(place as Place);
             match owners.first() {

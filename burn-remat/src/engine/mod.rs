@@ -253,7 +253,7 @@ impl<B: RematBackend> Engine<B> {
         if rehearsing {
             engine.tracer = Some(Tracer::new(0));
         } else if engine.plans.begins_ready() {
-            engine.follow = engine.plans.next().map(Follow::new);
+            engine.follow = engine.plans.next().map(|schedule| Follow::new(schedule, true));
         }
         engine
     }
@@ -344,7 +344,7 @@ impl<B: RematBackend> Engine<B> {
                 if watched {
                     let about = (kind, signature, cost_ns, self.scratch);
                     self.trace_op(about, (recordable, updates, views), rule, &traced, &consumed, &outputs);
-                    self.follow_outputs(&outputs);
+                    self.follow_outputs(&outputs, cost_ns);
                 } else if aside {
                     self.note_aside(&outputs);
                 }
@@ -497,9 +497,9 @@ impl<B: RematBackend> Engine<B> {
         }
         let position = self.last_position() as usize;
         let Executor::Dry(dry) = &mut self.executor else { return None };
-        dry.at(position);
+        dry.at(position, kind);
         let touched = op.inputs().chain(op.outputs()).map(|tensor| Description::of(tensor).bytes).sum();
-        Some(dry.cost(kind, touched))
+        Some(dry.cost(touched))
     }
 
     /// Runs an operation on the backend and returns the time it took, in ns.
@@ -772,8 +772,8 @@ impl<B: RematBackend> Engine<B> {
                 self.stats.followed_ns += self.step.compute_ns;
                 self.stats.followed_recompute_ns += self.step.recompute_ns;
                 let schedule = follow.schedule().clone();
-                let (deviation, measured) = follow.outcome();
-                self.plans.followed(&schedule, deviation, measured);
+                let budget = self.planned_budget();
+                self.plans.followed(&schedule, follow.outcome(), budget);
             } else {
                 let at = self.position;
                 self.plans.abandoned(&format!("it ended after {at} operations"));
@@ -793,7 +793,7 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         if let Some(trace) = trace {
-            let budget = self.budget.map(|budget| budget.saturating_sub(self.aside.peak));
+            let budget = self.planned_budget();
             self.plans.observe(trace, budget);
         }
         self.plans.poll(self.budget, self.overrun);
@@ -806,11 +806,17 @@ impl<B: RematBackend> Engine<B> {
                 if self.budget.is_some_and(|budget| schedule.peak > budget) {
                     self.overrun = self.overrun.max(schedule.peak);
                 }
-                self.follow = Some(Follow::new(schedule));
+                let measures = self.plans.is_unmeasured(&schedule);
+                self.follow = Some(Follow::new(schedule, measures));
             }
             None if self.plans.is_settled() => {}
             None => self.tracer = Some(Tracer::new(self.storages.live - self.storages.aside)),
         }
+    }
+
+    /// The budget that plans may use: what other threads hold stands beside them.
+    fn planned_budget(&self) -> Option<u64> {
+        self.budget.map(|budget| budget.saturating_sub(self.aside.peak))
     }
 
     /// Something failed in this step: it is neither planned nor followed any further.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{
-    OpId, Outcome, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check, minimum, solve,
+    OpId, Outcome, Plan, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check, minimum, solve,
 };
 
 use super::lower::Lowered;
@@ -36,6 +36,8 @@ pub(crate) struct Fit {
     fallback: Arc<Schedule>,
     smallest: Outcome,
     blocking_op: OpId,
+    /// A plan made before, with other costs perhaps.
+    known: Option<(Arc<Schedule>, Outcome)>,
 }
 
 /// What planning may take.
@@ -75,7 +77,20 @@ impl Fit {
         let checked = check(&lowered.graph, &found.plan, found.achieved)?;
         let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
         let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
-        Ok(Self { trace, lowered, least: found.achieved, fallback, smallest, blocking_op: found.blocking_op })
+        let (least, blocking_op) = (found.achieved, found.blocking_op);
+        Ok(Self { trace, lowered, least, fallback, smallest, blocking_op, known: None })
+    }
+
+    /// Takes over a plan that `planner` made for a step of the same operations: what is found is then no dearer.
+    pub fn with_known(mut self, plan: &Plan, planner: &str) -> Self {
+        let graph = &self.lowered.graph;
+        // The step may be another one after all; then the plan is of no use.
+        self.known = check(graph, plan, u64::MAX).ok().map(|checked| {
+            let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked);
+            let status = (Status::Feasible, StopReason::Heuristic);
+            (Arc::new(schedule), Outcome::of_plan(planner, graph, plan.clone(), status.0, status.1))
+        });
+        self
     }
 
     /// The smallest budget for which a plan is known, and the operation that sets it.
@@ -102,13 +117,18 @@ impl Fit {
         let graph = &self.lowered.graph;
         // Most bytes that a plan may hold: the budget, once a plan is known that keeps it. Until then as much as leaves a
         // planner something to choose.
-        let keeps = self.fallback.peak <= terms.budget;
+        let known = self.known.as_ref().filter(|(schedule, _)| schedule.peak <= terms.budget);
+        let keeps = self.fallback.peak <= terms.budget || known.is_some();
         let mut target = if keeps { terms.budget } else { terms.budget.max(self.least) };
 
         if !keeps {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
         }
         let mut best = f64::INFINITY;
+        if let Some((schedule, outcome)) = known {
+            best = outcome.makespan;
+            found(Found::Plan(schedule.clone(), outcome));
+        }
         // Plans once and hands on what is better and fits.
         let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
             let mut request = Request::new(budget);

@@ -19,7 +19,7 @@ mod trace;
 
 pub(crate) use fit::Fit;
 pub(crate) use lower::lower;
-pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
+pub(crate) use plans::{Followed, Origin, PlanSettings, Plans, Wait};
 pub use report::{PlanReport, StagePlan};
 pub(crate) use schedule::{Action, Schedule};
 pub(crate) use stages::Visit;

@@ -36,7 +36,8 @@ pub(crate) struct PlanSettings {
     pub planner: Option<String>,
     pub time_limit: Duration,
     pub cache: Option<PathBuf>,
-    /// Plans to begin with, in the order of the steps for which they are.
+    /// Plans to begin with, in the order of the steps for which they are. Their costs are guesses: once they have been
+    /// followed a few times, their steps are planned anew with what was measured.
     pub ready: Vec<(Arc<Schedule>, Origin)>,
 }
 
@@ -111,6 +112,16 @@ pub(crate) struct PlanState {
     pub floor: Option<(u64, String)>,
 }
 
+/// What a step that went by its plan tells.
+pub(crate) struct Followed {
+    /// Largest difference between bytes held and bytes foreseen.
+    pub deviation: u64,
+    /// Most bytes held during each operation.
+    pub held: Vec<u64>,
+    /// Time and scratch bytes of each operation, where they were wanted.
+    pub measures: Vec<(u64, u64)>,
+}
+
 struct Observed {
     signature: u64,
     costs: Vec<Vec<u64>>,
@@ -159,6 +170,8 @@ pub(crate) struct Plans {
     device: String,
     observed: Vec<Observed>,
     schedules: Vec<Arc<Schedule>>,
+    /// Kinds of step whose plans were made without measuring.
+    unmeasured: Vec<u64>,
     job: Option<Job>,
     wait: Wait,
     /// Kind of the last finished step, and what followed each kind last time.
@@ -180,6 +193,7 @@ impl Plans {
             device,
             observed: Vec::new(),
             schedules: Vec::new(),
+            unmeasured: ready.iter().map(|(schedule, _)| schedule.signature()).collect(),
             job: None,
             wait: Wait::default(),
             last: None,
@@ -249,12 +263,20 @@ impl Plans {
         }
     }
 
-    /// A step went by its plan from beginning to end.
-    pub fn followed(&mut self, schedule: &Arc<Schedule>, deviation: u64, measured: Vec<u64>) {
+    /// Whether the operations of a step that follows this plan are to be measured.
+    pub fn is_unmeasured(&self, schedule: &Schedule) -> bool {
+        self.settings.planner.is_some() && self.unmeasured.contains(&schedule.signature())
+    }
+
+    /// A step went by its plan from beginning to end. `measures` are those of its operations, if they were wanted.
+    pub fn followed(&mut self, schedule: &Schedule, outcome: Followed, budget: Option<u64>) {
         self.finished(schedule.signature());
         self.state.followed += 1;
-        self.state.deviation = self.state.deviation.max(deviation);
-        self.state.measured = Arc::new(measured);
+        self.state.deviation = self.state.deviation.max(outcome.deviation);
+        self.state.measured = Arc::new(outcome.held);
+        if !outcome.measures.is_empty() {
+            self.measured(schedule.trace.clone().with_measures(outcome.measures), budget);
+        }
     }
 
     /// A step left its plan.
@@ -292,6 +314,12 @@ impl Plans {
             }
             return;
         }
+        self.measured(trace, budget);
+    }
+
+    /// Takes the costs of a step, and plans it once they are known well enough.
+    fn measured(&mut self, trace: Trace, budget: Option<u64>) {
+        let signature = trace.signature();
         let at = match self.observed.iter().position(|known| known.signature == signature) {
             Some(at) => at,
             None => {
@@ -313,6 +341,9 @@ impl Plans {
         }
         for (least, op) in known.scratch.iter_mut().zip(&trace.ops) {
             *least = op.scratch.min(*least);
+        }
+        if known.settled {
+            self.unmeasured.retain(|known| *known != signature);
         }
         if known.settled || self.job.is_some() || self.settings.planner.is_none() {
             return;
@@ -379,6 +410,9 @@ impl Plans {
         }
         self.observed[at].settled = true;
         self.observed[at].tried = true;
+        self.unmeasured.retain(|known| *known != signature);
+        let known = self.schedules.iter().find(|known| known.signature() == signature).cloned();
+        let known = known.zip(self.state.origin.as_ref().map(|origin| origin.planner.clone()));
         let Some(planner) = planner(&name) else {
             self.state.problem = Some(format!("there is no planner `{name}`"));
             return;
@@ -386,7 +420,7 @@ impl Plans {
         let (sender, messages) = channel();
         let progress = Arc::new(Mutex::new(Progress::default()));
         let shown = progress.clone();
-        let task = Task { trace, lowered, budget, key, folder, limit: self.settings.time_limit, sender, shown };
+        let task = Task { trace, lowered, budget, key, folder, limit: self.settings.time_limit, known, sender, shown };
         self.state.running = Some(Instant::now());
         self.wait.set(true);
         let wait = self.wait.clone();
@@ -463,6 +497,8 @@ struct Task {
     key: CacheKey,
     folder: Option<PathBuf>,
     limit: Duration,
+    /// The plan there is, and who made it.
+    known: Option<(Arc<Schedule>, String)>,
     sender: Sender<Message>,
     shown: Arc<Mutex<Progress>>,
 }
@@ -478,6 +514,10 @@ impl Task {
         let fit = match Fit::new(self.trace.clone(), self.lowered.clone()) {
             Ok(fit) => fit,
             Err(violations) => return self.say(Message::Problem(violations.to_string())),
+        };
+        let fit = match &self.known {
+            Some((known, planner)) => fit.with_known(&known.plan, planner),
+            None => fit,
         };
         let (mut floor, op) = fit.floor();
         if floor > self.budget {

@@ -88,7 +88,7 @@ fn run(arguments: &Arguments) -> Outcome {
             start.elapsed().as_secs_f64()
         );
         if arguments.verify || arguments.quick {
-            println!("{}", verified(workload, &device, &config, largest.batch)?);
+            println!("{}", verified(workload, &device, &largest)?);
         }
         found.push((workload.name, largest));
     }
@@ -115,10 +115,10 @@ fn search(workload: Workload, device: &Device, config: &RematConfig, overhead: f
     found.map_err(|error| format!("{}: {error}", workload.name).into())
 }
 
-/// Trains some steps under a plan for this batch, and says what they held.
-fn verified(workload: Workload, device: &Device, config: &RematConfig, batch: usize) -> Outcome<String> {
+/// Trains some steps with this batch under its plan, and says what they held.
+fn verified(workload: Workload, device: &Device, largest: &LargestBatch) -> Outcome<String> {
     const WARMUP: usize = 6;
-    let device = device.remat(config.clone())?;
+    let (batch, device) = (largest.batch, largest.device(device)?);
     let mut result = Ok(());
     workload.train(&device, batch, WARMUP + 4, |step| {
         let next = match step + 1 {
