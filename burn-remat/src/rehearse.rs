@@ -226,18 +226,14 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
 }
 
 /// A plan for a step within both limits, if there is one.
-fn plan(
-    trace: Trace,
-    config: &RematConfig,
-    budget: u64,
-    overhead_limit: f64,
-) -> Result<Option<Ready>, RematError> {
+fn plan(trace: Trace, config: &RematConfig, budget: u64, overhead_limit: f64) -> Result<Option<Ready>, RematError> {
     let fit = fit(trace)?;
     // A search may find a plan that holds a little less than the least that is known at once.
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);
     }
-    Ok(best(&fit, config, budget, PLAN_TIME).filter(|(schedule, _)| schedule.overhead() <= overhead_limit && schedule.peak <= budget))
+    Ok(best(&fit, config, budget, PLAN_TIME)
+        .filter(|(schedule, _)| schedule.overhead() <= overhead_limit && schedule.peak <= budget))
 }
 
 /// A device like `device` with plans for the steps that `train` does.

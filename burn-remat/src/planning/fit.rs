@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{
-    OpId, Outcome, Plan, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check, minimum, solve,
+    OpId, Outcome, Plan, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check, minimum,
+    solve,
 };
 
 use super::lower::Lowered;
