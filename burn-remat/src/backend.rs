@@ -71,6 +71,17 @@ pub trait RematBackend: BackendIr {
 
     /// The buffer behind `handle`. Views of one tensor must give the same one.
     fn buffer(handle: &Self::Handle) -> BufferId;
+
+    /// The device's allocator gives a multiple of so many bytes.
+    fn alignment(_device: &Self::Device) -> u64 {
+        1
+    }
+
+    /// Whether `op` gives the same bits when it runs again on the same inputs. What does not is kept rather than computed
+    /// again.
+    fn repeats(_device: &Self::Device, _op: &OperationIr) -> bool {
+        true
+    }
 }
 
 impl RematBackend for burn_flex::Flex {
@@ -87,30 +98,6 @@ impl RematBackend for burn_flex::Flex {
                 BufferId::Known { key: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
             }
             HandleKind::Quantized(_) => BufferId::Unknown,
-        }
-    }
-}
-
-#[cfg(feature = "cubecl")]
-mod cubecl {
-    use std::hash::{Hash, Hasher};
-
-    use burn_cubecl::CubeBackend;
-
-    use super::{BufferId, RematBackend};
-
-    impl RematBackend for CubeBackend {
-        fn buffer(handle: &Self::Handle) -> BufferId {
-            let mut hasher = rustc_hash::FxHasher::default();
-            handle.handle.memory.clone().binding().id().hash(&mut hasher);
-            BufferId::Known { key: hasher.finish(), bytes: handle.handle.size() }
-        }
-    }
-
-    #[cfg(feature = "fusion")]
-    impl<B: burn_fusion::FusionBackend> RematBackend for burn_fusion::Fusion<B> {
-        fn buffer(_: &Self::Handle) -> BufferId {
-            BufferId::Unknown
         }
     }
 }

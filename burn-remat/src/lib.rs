@@ -6,6 +6,8 @@ mod backend;
 mod budget;
 mod checkpoint;
 mod config;
+#[cfg(feature = "cubecl")]
+mod cubecl;
 mod device;
 mod engine;
 mod error;

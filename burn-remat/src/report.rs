@@ -29,9 +29,10 @@ pub struct RematReport {
     pub device_bytes: Option<u64>,
     /// Bytes that the pool has reserved, where the backend tells.
     pub device_reserved_bytes: Option<u64>,
-    /// Most bytes of the pool in use, padding included, where the backend tells: read once a step, where the step before
-    /// held most.
+    /// Most bytes of the pool in use, padding included, where the backend tells: read where steps hold most.
     pub device_peak_bytes: Option<u64>,
+    /// Bytes of the budget that are left free for what the pool holds beside tensors.
+    pub room_bytes: u64,
     /// Most bytes that one operation used beside its tensors, with a [`MemoryProbe`](crate::MemoryProbe).
     pub scratch_bytes: Option<u64>,
     /// The operation that did.
@@ -63,6 +64,9 @@ pub struct RematReport {
     pub floor_bytes: u64,
     /// The operation that sets the floor.
     pub floor_op: Option<String>,
+    /// Operations that might give other bits when they run again on this device, such as sums whose order is left to
+    /// chance. Their results are kept.
+    pub unrepeatable: Vec<String>,
     /// The plan of the training step, once there is one.
     pub plan: Option<PlanReport>,
     /// Seconds that the planner has been at work, while it is.
@@ -131,7 +135,11 @@ impl fmt::Display for RematReport {
         if let (Some(used), Some(reserved)) = (self.device_bytes, self.device_reserved_bytes) {
             let (used, reserved) = (DisplayBytes(used), DisplayBytes(reserved));
             let peak = self.device_peak_bytes.map_or_else(String::new, |peak| format!(", peak {}", DisplayBytes(peak)));
-            row("device memory", format!("{used} in use, {reserved} reserved{peak}"))?;
+            let room = match self.room_bytes {
+                0 => String::new(),
+                room => format!("; {} left free for what is beside tensors", DisplayBytes(room)),
+            };
+            row("device memory", format!("{used} in use, {reserved} reserved{peak}{room}"))?;
         }
         let share = 100.0 * self.recomputed_operations as f64 / self.operations.max(1) as f64;
         row("operations", format!("{}, {} run again ({share:.1}%)", self.operations, self.recomputed_operations))?;
@@ -139,6 +147,9 @@ impl fmt::Display for RematReport {
         if self.packed_tensors > 0 {
             let (from, to) = (DisplayBytes(self.packed_from_bytes), DisplayBytes(self.packed_to_bytes));
             row("small forms", format!("{} tensors, {from} in {to}, {}", self.packed_tensors, time(self.packing_ns)))?;
+        }
+        if !self.unrepeatable.is_empty() {
+            row("not repeated", format!("{}: might give other bits, so kept", self.unrepeatable.join(", ")))?;
         }
         row("evictions", self.evictions.to_string())?;
         row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;

@@ -33,7 +33,7 @@ impl<B: RematBackend> Engine<B> {
     /// A budget that has proved too small is not fought for: the engine then works inside the smallest amount that has
     /// sufficed so far.
     pub(super) fn make_room(&mut self, need: u64) {
-        let Some(budget) = self.budget else { return };
+        let Some(budget) = self.tensor_budget() else { return };
         if self.follow.is_some() && !self.aside.now {
             // The plan has made room.
             return;
@@ -66,11 +66,7 @@ impl<B: RematBackend> Engine<B> {
         let live = self.storages.live;
         self.most_held = self.most_held.max(live);
         self.step.peak = self.step.peak.max(live);
-        if self.step.pool_read_at.is_some_and(|at| live >= at) {
-            self.step.pool_read_at = None;
-            let in_use = self.pool().map(|usage| usage.bytes_in_use + usage.bytes_padding);
-            self.stats.device_peak = self.stats.device_peak.max(in_use);
-        }
+        self.pool.note(live);
         if live > self.stats.peak {
             self.stats.peak = live;
             self.stats.peak_op = kind;

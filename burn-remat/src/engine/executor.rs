@@ -132,7 +132,6 @@ enum Outcome {
 const WINDOW: usize = 4;
 
 /// Tensors without data.
-#[derive(Default)]
 pub(super) struct Dry {
     buffers: FxHashMap<TensorId, Buffer>,
     owners: FxHashMap<u64, u32>,
@@ -141,11 +140,21 @@ pub(super) struct Dry {
     /// The guide's operation that the next one should be, and the one that the operation at hand is.
     expected: usize,
     guiding: Option<usize>,
+    /// Buffers are multiples of so many bytes.
+    alignment: u64,
 }
 
 impl Dry {
-    pub fn new(guide: Option<Arc<Trace>>) -> Self {
-        Self { guide, ..Self::default() }
+    pub fn new(guide: Option<Arc<Trace>>, alignment: u64) -> Self {
+        Self {
+            buffers: FxHashMap::default(),
+            owners: FxHashMap::default(),
+            next: 0,
+            guide,
+            expected: 0,
+            guiding: None,
+            alignment,
+        }
     }
 
     /// The operation that runs next is of this kind, and the one at `position` of its step. Tensors that are small in the
@@ -171,7 +180,9 @@ impl Dry {
         (op.cost_ns as f64 * bytes as f64 / touched.max(1) as f64) as u64 + 1
     }
 
+    /// A buffer for so many bytes.
     fn add(&mut self, id: TensorId, bytes: u64) {
+        let bytes = bytes.next_multiple_of(self.alignment);
         self.next += 1;
         self.buffers.insert(id, Buffer { key: self.next, bytes, in_order: true });
         self.owners.insert(self.next, 1);
@@ -229,7 +240,7 @@ impl Dry {
             .map(|input| input.id)
             .collect();
         for (k, output) in op.outputs().enumerate() {
-            let bytes = Description::of(output).bytes;
+            let bytes = Description::of(output).bytes.next_multiple_of(self.alignment);
             let base = inputs.first().and_then(|base| self.buffers.get(&base.id)).is_none_or(|base| base.in_order);
             let guess = match op {
                 op if is_reshape(op) && !base => Outcome::New,

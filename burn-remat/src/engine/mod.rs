@@ -23,9 +23,11 @@ mod aside;
 mod encode;
 mod evict;
 mod executor;
+mod failures;
 mod follow;
 mod liveness;
 mod operation;
+mod pool;
 mod rematerialize;
 mod reuse;
 mod stages;
@@ -38,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
+use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
@@ -46,7 +48,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::backend::{BufferId, RematBackend};
+use crate::backend::{BufferId, RematBackend, lock};
 use crate::budget::Budget;
 use crate::checkpoint::{CheckpointPolicy, Rule};
 use crate::config::{RandomPolicy, RematConfig};
@@ -55,8 +57,11 @@ use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 use aside::Aside;
 use executor::{Dry, Executor};
+pub(crate) use failures::panic_message;
+use failures::{Late, watched};
 use follow::Follow;
 use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
+use pool::Pool;
 use reuse::Reuse;
 use stages::{StageStats, Stages};
 use steps::{Step, StepDetector};
@@ -119,10 +124,10 @@ struct Stats {
     packed_from: u64,
     packed_to: u64,
     packing_ns: u64,
-    /// Most bytes of the device's pool in use, where it was read.
-    device_peak: Option<u64>,
     /// The first failure, for the report.
     failure: Option<Failure>,
+    /// Kinds of operations that are not repeated, because they might give other bits.
+    unrepeatable: SmallVec<[u64; 2]>,
     /// By path.
     stages: Vec<StageStats>,
 }
@@ -131,6 +136,8 @@ struct Stats {
 pub(crate) struct Engine<B: RematBackend> {
     executor: Executor<B>,
     device: B::Device,
+    /// Buffers are multiples of so many bytes.
+    alignment: u64,
     config: RematConfig,
     /// The budget in force: `None` while unlimited, or while a share of the first step's peak is not known yet.
     budget: Option<u64>,
@@ -145,6 +152,7 @@ pub(crate) struct Engine<B: RematBackend> {
     recipes: Slab<Recipe>,
     storages: Storages,
     reuse: Reuse,
+    pool: Pool,
     detector: StepDetector,
     step: Step,
     stats: Stats,
@@ -171,6 +179,8 @@ pub(crate) struct Engine<B: RematBackend> {
     last_failure: Option<Failure>,
     /// The first failure since the last sync.
     unsynced_failure: Option<Failure>,
+    /// The first failure of a read that had left the engine.
+    late: Late,
     /// Number of the step under way.
     step_number: u32,
     /// Operations begun in this step.
@@ -199,8 +209,9 @@ impl<B: RematBackend> Engine<B> {
             Budget::Bytes(bytes) => Some(bytes),
             Budget::Unlimited | Budget::Share(_) => None,
         };
+        let alignment = B::alignment(&device).max(1);
         let executor = match &config.rehearsal {
-            Some(Rehearsal::Dry(guide)) => Executor::Dry(Dry::new(guide.clone())),
+            Some(Rehearsal::Dry(guide)) => Executor::Dry(Dry::new(guide.clone(), alignment)),
             _ => Executor::Backend(TensorInterpreter::new(device.clone())),
         };
         let rehearsing = config.rehearsal.is_some();
@@ -213,6 +224,7 @@ impl<B: RematBackend> Engine<B> {
         let mut engine = Self {
             executor,
             device,
+            alignment,
             config,
             step_number: 0,
             position: 0,
@@ -230,6 +242,7 @@ impl<B: RematBackend> Engine<B> {
             recipes: Slab::new(),
             storages: Storages::default(),
             reuse: Reuse::default(),
+            pool: Pool::default(),
             detector: StepDetector::default(),
             step: Step::default(),
             stats: Stats::default(),
@@ -246,6 +259,7 @@ impl<B: RematBackend> Engine<B> {
             floor_said: false,
             last_failure: None,
             unsynced_failure: None,
+            late: Late::default(),
             spare: Vec::new(),
             garbage: Vec::new(),
             stack: Vec::new(),
@@ -285,7 +299,7 @@ impl<B: RematBackend> Engine<B> {
         self.serving = kind;
         self.names.entry(kind).or_insert_with(|| operation_name(&op));
         let outs: Outs = op.outputs().map(Description::of).collect();
-        let produced = outs.iter().map(|out| out.bytes).sum();
+        let produced = outs.iter().map(|out| self.padded(out.bytes)).sum();
         let (inputs, mut consumed) = match self.bind(&op) {
             Ok(bound) => bound,
             Err(failure) => return self.register_failed(outs, failure),
@@ -476,8 +490,25 @@ impl<B: RematBackend> Engine<B> {
         }
         let random = is_random(op);
         let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
-        let recordable = !takes_root && !is_opaque(op) && (!random || seed.is_some());
+        let recordable = !takes_root && !self.is_unrepeatable(op) && (!random || seed.is_some());
         (recordable, seed)
+    }
+
+    /// Whether an operation cannot be trusted to give the same result twice.
+    fn is_unrepeatable(&mut self, op: &OperationIr) -> bool {
+        if is_opaque(op) {
+            return true;
+        }
+        let differs = !B::repeats(&self.device, op);
+        if differs && !self.stats.unrepeatable.contains(&self.serving) {
+            self.stats.unrepeatable.push(self.serving);
+        }
+        differs
+    }
+
+    /// What a buffer of `bytes` takes.
+    fn padded(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(self.alignment)
     }
 
     /// Whether an operation that takes `consumed` replaces a parameter: see `steps.rs`.
@@ -527,7 +558,7 @@ impl<B: RematBackend> Engine<B> {
         result.map(|()| elapsed.max(1)).map_err(|payload| {
             let cause = panic_message(&*payload);
             let name = self.names.get(&kind).map_or("an operation", String::as_str);
-            let failure: Failure = explain(name, cause, self.storages.live).into();
+            let failure: Failure = self.circumstances().explain(name, cause).into();
             self.remember(&failure);
             failure
         })
@@ -567,7 +598,7 @@ impl<B: RematBackend> Engine<B> {
                     let base = self.storages.get(base);
                     (base.key, base.bytes)
                 }
-                (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), tensor.bytes),
+                (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), self.padded(tensor.bytes)),
             };
             let root = tensor.recipe.is_none();
             let storage = self.storages.attach(key, bytes, output, root, self.step_number);
@@ -588,6 +619,7 @@ impl<B: RematBackend> Engine<B> {
         for storage in left {
             self.storages.sweep(storage);
         }
+        self.read_pool();
         result
     }
 
@@ -746,7 +778,7 @@ impl<B: RematBackend> Engine<B> {
         self.stats.steps_over_budget += u64::from(self.step.over_budget);
         self.stats.base_ns = self.step.compute_ns;
         let most = std::mem::take(&mut self.step).peak;
-        self.step.pool_read_at = Some(most);
+        self.pool.end_step(most);
         if let (Budget::Share(share), None, true) = (self.config.budget, self.budget, is_step) {
             let budget = (self.stats.peak as f64 * share) as u64;
             log::info!("the first step held {} bytes: the budget is {budget} bytes from now on", self.stats.peak);
@@ -793,10 +825,16 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         if let Some(trace) = trace {
+            self.pool.plan_with(self.budget.map_or(0, |budget| self.pool.room(budget)));
             let budget = self.planned_budget();
             self.plans.observe(trace, budget);
         }
         self.plans.poll(self.budget, self.overrun);
+        if let (Some(budget), Some(next)) = (self.budget, self.plans.next())
+            && self.pool.outgrows(next.peak, budget)
+        {
+            self.plans.plan_anew();
+        }
         if self.budget.is_some() && self.stats.evictions != self.evictions_seen {
             self.plans.unsettle();
         }
@@ -816,7 +854,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// The budget that plans may use: what other threads hold stands beside them.
     fn planned_budget(&self) -> Option<u64> {
-        self.budget.map(|budget| budget.saturating_sub(self.aside.peak))
+        self.tensor_budget().map(|budget| budget.saturating_sub(self.aside.peak))
     }
 
     /// Something failed in this step: it is neither planned nor followed any further.
@@ -848,10 +886,10 @@ impl<B: RematBackend> Engine<B> {
         let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
         let about = Description::of(&ir);
         let done = refuse_quantized(&ir).and_then(|()| {
-            self.make_room(about.bytes);
+            self.make_room(self.padded(about.bytes));
             let executor = &mut self.executor;
             catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
-                .map_err(|payload| explain("upload", panic_message(&*payload), self.storages.live).into())
+                .map_err(|payload| self.circumstances().explain("upload", panic_message(&*payload)).into())
         });
         match done {
             Ok(()) => self.adopt(about, None),
@@ -895,8 +933,10 @@ impl<B: RematBackend> Engine<B> {
     pub fn read(&mut self, ir: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
         let result = self.with_resident(&ir, |engine, ir| {
             let executor = &mut engine.executor;
-            catch_unwind(AssertUnwindSafe(|| executor.read(ir)))
-                .map_err(|payload| explain("read", panic_message(&*payload), engine.storages.live).into())
+            let read = catch_unwind(AssertUnwindSafe(|| executor.read(ir)));
+            let circumstances = engine.circumstances();
+            read.map_err(|payload| circumstances.explain("read", panic_message(&*payload)).into())
+                .map(|read| watched(read, circumstances.clone(), engine.late.clone()))
         });
         result.unwrap_or_else(|failure| {
             let error = ExecutionError::with_context(failure.to_string());
@@ -964,7 +1004,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// What has happened so far.
     pub fn report(&self) -> RematReport {
-        let (stats, pool) = (&self.stats, self.pool());
+        let (stats, pool) = (&self.stats, self.pool_usage());
         RematReport {
             device: B::name(&self.device),
             budget: self.config.budget,
@@ -974,7 +1014,8 @@ impl<B: RematBackend> Engine<B> {
             live_bytes: self.storages.live,
             device_bytes: pool.map(|usage| usage.bytes_in_use + usage.bytes_padding),
             device_reserved_bytes: pool.map(|usage| usage.bytes_reserved),
-            device_peak_bytes: stats.device_peak,
+            device_peak_bytes: self.pool.peak,
+            room_bytes: self.budget.map_or(0, |budget| self.pool.room(budget)),
             operations: stats.operations,
             recomputed_operations: stats.recomputed,
             compute_ns: stats.compute_ns,
@@ -990,26 +1031,23 @@ impl<B: RematBackend> Engine<B> {
             scratch_op: self.names.get(&stats.scratch_op).cloned(),
             floor_bytes: stats.floor.bytes,
             floor_op: self.names.get(&stats.floor.kind).cloned(),
+            unrepeatable: stats.unrepeatable.iter().filter_map(|kind| self.names.get(kind).cloned()).collect(),
             plan: PlanReport::of(&self.plans, (stats.followed_ns, stats.followed_recompute_ns), self.budget),
             planning_seconds: self.plans.state.running.map(|since| since.elapsed().as_secs_f64()),
             planning_problem: self.plans.state.problem.clone(),
             tensors: self.tensors.len() as u64,
             recipes: self.recipes.len() as u64,
             stages: self.stage_reports(),
-            failure: stats.failure.as_deref().map(str::to_owned),
+            failure: stats.failure.clone().or_else(|| lock(&self.late).clone()).as_deref().map(str::to_owned),
         }
-    }
-
-    /// What the device's allocator holds, where the backend tells.
-    fn pool(&self) -> Option<MemoryPoolUsage> {
-        let is_real = matches!(self.executor, Executor::Backend(_));
-        is_real.then(|| B::memory_pool_usage(&self.device)).flatten()
     }
 
     /// Starts the counters anew; peak starts from what is held.
     pub fn reset_report(&mut self) {
         self.stats = Stats { peak: self.storages.live, base_ns: self.stats.base_ns, ..Stats::default() };
-        self.step = Step { pool_read_at: self.step.pool_read_at, ..Step::default() };
+        self.step = Step::default();
+        self.pool.peak = None;
+        *lock(&self.late) = None;
         self.floor_said = false;
     }
 }
@@ -1023,26 +1061,4 @@ fn refuse_quantized(ir: &TensorIr) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> &str {
-    payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("the backend panicked without a message")
-}
-
-/// A failure in words: out of memory by its name, with what was held.
-fn explain(op: &str, cause: &str, live: u64) -> String {
-    let lower = cause.to_lowercase();
-    let memory = ["out of memory", "outofmemory", "oom", "buffer too big", "buffertoobig", "alloc"];
-    if memory.iter().any(|word| lower.contains(word)) {
-        format!(
-            "out of memory on the device while running `{op}`, with {live} bytes held: {cause}. Set a smaller budget, so \
-             that padding and kernel workspaces fit beside it, or make the batch smaller."
-        )
-    } else {
-        format!("`{op}` failed: {cause}")
-    }
 }

@@ -43,7 +43,7 @@ impl<B: RematBackend> Engine<B> {
         consumed: &[TensorKey],
     ) -> u64 {
         self.reuse.pending = None;
-        let Some(budget) = self.budget else { return full };
+        let Some(budget) = self.tensor_budget() else { return full };
         if self.storages.live.saturating_add(full) <= budget {
             return full;
         }

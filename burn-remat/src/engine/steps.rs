@@ -122,8 +122,6 @@ pub(super) struct Step {
     pub recompute_ns: u64,
     /// Most bytes held.
     pub peak: u64,
-    /// As soon as so many bytes are held, the device's pool is read: what the step before held at most. Once.
-    pub pool_read_at: Option<u64>,
     /// Whether more than the budget was held.
     pub over_budget: bool,
     /// Whether the recomputation limit was reached.

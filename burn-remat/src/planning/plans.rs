@@ -263,6 +263,14 @@ impl Plans {
         }
     }
 
+    /// Forgets all plans and makes new ones: they leave too little of the budget free.
+    pub fn plan_anew(&mut self) {
+        self.schedules.clear();
+        for known in &mut self.observed {
+            (known.settled, known.tried) = (false, false);
+        }
+    }
+
     /// Whether the operations of a step that follows this plan are to be measured.
     pub fn is_unmeasured(&self, schedule: &Schedule) -> bool {
         self.settings.planner.is_some() && self.unmeasured.contains(&schedule.signature())

@@ -1,0 +1,68 @@
+//! What the engine asks of Burn's GPU backend.
+//!
+//! `burn_cubecl::Cube` is one of two types: the plain backend, or the fusing one around it where any crate of the build asks
+//! for `burn-cubecl/fusion`, which Burn's default features do. Both are served.
+
+use std::hash::{Hash, Hasher};
+
+use burn_backend::DType;
+use burn_backend::cubecl::dtype_to_elem_type;
+use burn_backend::tensor::IndexingUpdateOp;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{Cube, CubeDevice};
+use burn_ir::{BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr};
+use cubecl_kernels::features::AtomicUsage;
+use cubecl_kernels::ir::Type;
+use rustc_hash::FxHasher;
+
+use crate::backend::{BufferId, RematBackend};
+
+impl RematBackend for Cube {
+    fn buffer(handle: &Self::Handle) -> BufferId {
+        handle.buffer()
+    }
+
+    fn alignment(device: &CubeDevice) -> u64 {
+        device.client().properties().memory.alignment
+    }
+
+    fn repeats(device: &CubeDevice, op: &OperationIr) -> bool {
+        match op {
+            // One addition per part of the input, in the order in which the parts are done.
+            OperationIr::NumericFloat(dtype, NumericOperationIr::Sum(_)) => !adds_atomically(device, *dtype),
+            OperationIr::BaseFloat(BaseOperationIr::Scatter(op)) => {
+                !matches!(op.update, IndexingUpdateOp::Add) || !adds_atomically(device, op.out.dtype)
+            }
+            // One unit per value: those with the same index race.
+            OperationIr::BaseFloat(BaseOperationIr::ScatterNd(_)) => false,
+            OperationIr::Module(ModuleOperationIr::DeformableConv2dBackward(_)) => false,
+            _ => true,
+        }
+    }
+}
+
+/// Whether kernels on `device` may add to one number from several threads: then the order of additions is left to chance.
+fn adds_atomically(device: &CubeDevice, dtype: DType) -> bool {
+    let usage = device.client().properties().atomic_type_usage(Type::atomic(dtype_to_elem_type(dtype)));
+    usage.contains(AtomicUsage::Add)
+}
+
+/// A handle of one of the two types.
+trait CubeHandle {
+    fn buffer(&self) -> BufferId;
+}
+
+impl CubeHandle for CubeTensor {
+    fn buffer(&self) -> BufferId {
+        let mut hasher = FxHasher::default();
+        self.handle.memory.clone().binding().id().hash(&mut hasher);
+        // The size of the whole allocation, rounded up as the pool does.
+        BufferId::Known { key: hasher.finish(), bytes: self.handle.size() }
+    }
+}
+
+impl<R: burn_fusion::FusionRuntime> CubeHandle for burn_fusion::FusionTensor<R> {
+    fn buffer(&self) -> BufferId {
+        BufferId::Unknown
+    }
+}

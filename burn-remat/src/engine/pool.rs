@@ -1,0 +1,145 @@
+//! What the device's pool holds beside tensors, and the room that is left for it.
+//!
+//! The engine counts buffers, rounded up as the pool does. The pool holds a little more: what the backend keeps for its
+//! kernels (shapes, strides, scalars). So the pool is read where a step holds most, and what it then holds beside the engine's
+//! buffers is left free from there on, by plans and by the online policy: the budget is one for the pool.
+//!
+//! More than one part in [`OTHERS`] of the budget is not the backend's housekeeping but other tensors of the process. This
+//! device can do nothing about those, and leaves no room for them.
+//!
+//! To read the pool is to wait until the device's thread has taken all operations so far. It is done where a step comes close
+//! to what the last one held at most, and now and then while the first one grows.
+
+use burn_backend::MemoryPoolUsage;
+
+use super::Engine;
+use super::executor::Executor;
+use crate::backend::RematBackend;
+
+/// More than one part in this many of the budget is somebody else's.
+const OTHERS: u64 = 8;
+/// Room is left in steps of one part in this many of the budget: a few bytes more or less are to make no other plan.
+const GRID: u64 = 128;
+/// How close to the most that the last step held: one part in this many below it.
+const CLOSE: u64 = 16;
+/// In a first step the pool is read whenever one part in this many more is held.
+const GROWTH: u64 = 4;
+
+/// What is known of the pool.
+pub(super) struct Pool {
+    /// As soon as so many bytes are held, the pool is read. `None` where the backend does not tell.
+    read_at: Option<u64>,
+    /// Whether it is to be read when the operation at hand is done.
+    due: bool,
+    /// Whether there was a step before this one.
+    grown: bool,
+    /// Most bytes in use, padding included, for the report.
+    pub peak: Option<u64>,
+    /// Most bytes in use beside the engine's buffers.
+    beside: u64,
+    /// The room that was left when a step was last planned.
+    planned: u64,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { read_at: Some(0), due: false, grown: false, peak: None, beside: 0, planned: 0 }
+    }
+}
+
+impl Pool {
+    /// So many bytes are held during the operation at hand.
+    #[inline]
+    pub fn note(&mut self, live: u64) {
+        if self.read_at.is_some_and(|at| live >= at) {
+            self.due = true;
+            self.read_at = Some(if self.grown { live + 1 } else { live + live / GROWTH + 1 });
+        }
+    }
+
+    /// A step that held `most` bytes has ended.
+    pub fn end_step(&mut self, most: u64) {
+        self.grown = true;
+        self.read_at = self.read_at.map(|_| most - most / CLOSE);
+    }
+
+    /// What is to be left free of a budget.
+    pub fn room(&self, budget: u64) -> u64 {
+        let grid = (budget / GRID).max(1);
+        // A quarter more, for what the coming steps may add.
+        if self.beside > budget / OTHERS { 0 } else { (self.beside + self.beside / 4).div_ceil(grid) * grid }
+    }
+
+    /// A step is planned that leaves `room`.
+    pub fn plan_with(&mut self, room: u64) {
+        self.planned = room;
+    }
+
+    /// Whether a plan that holds `peak` bytes has come to leave too little, though it left enough when it was made.
+    pub fn outgrows(&mut self, peak: u64, budget: u64) -> bool {
+        let room = self.room(budget);
+        let planned = self.planned;
+        self.planned = room.max(planned);
+        peak + planned <= budget && peak + room > budget
+    }
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// What the device's allocator holds, where the backend tells.
+    pub(super) fn pool_usage(&self) -> Option<MemoryPoolUsage> {
+        let is_real = matches!(self.executor, Executor::Backend(_));
+        is_real.then(|| B::memory_pool_usage(&self.device)).flatten()
+    }
+
+    /// What tensors may take: the budget, less the room for what the pool holds beside them.
+    pub(super) fn tensor_budget(&self) -> Option<u64> {
+        self.budget.map(|budget| budget - self.pool.room(budget))
+    }
+
+    /// Reads the pool if that is due. The operation at hand is done, and what it consumed is freed.
+    #[inline]
+    pub(super) fn read_pool(&mut self) {
+        if !std::mem::take(&mut self.pool.due) {
+            return;
+        }
+        let Some(usage) = self.pool_usage() else {
+            self.pool.read_at = None;
+            return;
+        };
+        let used = usage.bytes_in_use + usage.bytes_padding;
+        self.pool.peak = self.pool.peak.max(Some(used));
+        let beside = used.saturating_sub(self.storages.live);
+        if self.budget.is_none_or(|budget| beside <= budget / OTHERS) {
+            self.pool.beside = self.pool.beside.max(beside);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: u64 = 128_000;
+
+    #[test]
+    fn room_covers_what_is_beside_tensors_in_steps() {
+        let room = |beside| Pool { beside, ..Pool::default() }.room(BUDGET);
+        assert_eq!(room(0), 0);
+        assert_eq!([1, 700, 800].map(room), [1000; 3]);
+        assert_eq!(room(801), 2000);
+        assert_eq!(room(BUDGET / 8), 20_000);
+        assert_eq!(room(BUDGET / 8 + 1), 0, "that is somebody else's");
+    }
+
+    #[test]
+    fn a_plan_is_outgrown_once() {
+        let mut pool = Pool::default();
+        pool.plan_with(pool.room(BUDGET));
+        assert!(!pool.outgrows(BUDGET, BUDGET));
+        pool.beside = 900;
+        assert!(!pool.outgrows(BUDGET - 2000, BUDGET), "it leaves enough");
+        let mut pool = Pool { beside: 900, ..Pool::default() };
+        assert!(pool.outgrows(BUDGET, BUDGET));
+        assert!(!pool.outgrows(BUDGET, BUDGET), "what is planned anew holds no less");
+    }
+}
