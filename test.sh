@@ -1,16 +1,36 @@
 #!/usr/bin/env bash
-# Runs all tests. Installs what the HiGHS solver needs to build where this is Debian or Ubuntu, or says what to install.
-#   bash test.sh              the default suites
-#   bash test.sh --ignored    the slow ones (tens of minutes)
+# Runs the tests. Installs what they need where this is Debian or Ubuntu, or says what to install: what the HiGHS solver
+# needs to build and, for wgpu and vulkan, a Vulkan driver (Mesa's also runs without a GPU).
+#   bash test.sh                          all suites, on the CPU
+#   bash test.sh --device wgpu            the end-to-end suites on another device: wgpu, vulkan or cuda
+#   bash test.sh --device wgpu --short    a part of them, some minutes with a software driver
+#   bash test.sh --ignored                the slow ones (tens of minutes); also with --device
+# Anything else goes to cargo.
 set -euo pipefail
 cd "$(dirname "$0")"
 
+device=flex
+part=default
+rest=()
+while [ "$#" -gt 0 ]; do
+    case "$1" in
+        --device) device="${2:?--device wants a name: flex, wgpu, vulkan or cuda}"; shift 2 ;;
+        --short) part=short; shift ;;
+        --ignored) part=ignored; shift ;;
+        *) rest+=("$1"); shift ;;
+    esac
+done
+
 has_libclang() { ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* /usr/lib64/libclang.so* >/dev/null 2>&1 || [ -n "${LIBCLANG_PATH:-}" ]; }
+has_vulkan() { ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json >/dev/null 2>&1; }
 
 missing=()
 command -v cmake >/dev/null || missing+=(cmake)
 command -v c++ >/dev/null || missing+=(g++)
 has_libclang || missing+=(libclang)
+case "$device:$(uname -s)" in
+    wgpu:Linux | vulkan:Linux) has_vulkan || missing+=(mesa-vulkan-drivers libvulkan1) ;;
+esac
 if [ "${#missing[@]}" -gt 0 ]; then
     as_root=()
     [ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
@@ -21,14 +41,26 @@ if [ "${#missing[@]}" -gt 0 ]; then
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
             "${missing[@]/libclang/$libclang}" >/dev/null
     else
-        echo "Please install: ${missing[*]} (cmake, a C++ compiler and libclang build the HiGHS solver), then run this again." >&2
-        echo "Without them: cargo test --workspace" >&2
+        echo "Please install: ${missing[*]}, then run this again. (cmake, a C++ compiler and libclang build the HiGHS solver;" >&2
+        echo "without them: cargo test --workspace.)" >&2
         exit 2
     fi
 fi
 
-features=(--features burn-remat-plan/highs)
-if [ "${1:-}" = "--ignored" ]; then
-    exec cargo test --release --workspace "${features[@]}" -- --ignored --nocapture
+# The whole workspace takes part in the choice of features, so that nothing is built twice for different parts.
+what=(--workspace --features burn-remat-plan/highs)
+if [ "$device" != flex ]; then
+    # All tests of a suite share the device's pool.
+    export BURN_REMAT_TEST_DEVICE="$device" RUST_TEST_THREADS=1
+    what+=(--features "burn-remat-tests/$device,burn-remat-examples/$device")
+    for suite in engine faults models pool; do what+=(--test "$suite"); done
+    if [ "$part" != short ]; then
+        for suite in checkpoint macros networks planned programs rehearsal stages threads commands learner quick; do
+            what+=(--test "$suite")
+        done
+    fi
 fi
-exec cargo test --workspace "${features[@]}" "$@"
+case "$part" in
+    ignored) exec cargo test --release "${what[@]}" ${rest[@]+"${rest[@]}"} -- --ignored --nocapture ;;
+    *) exec cargo test "${what[@]}" ${rest[@]+"${rest[@]}"} ;;
+esac

@@ -1,6 +1,11 @@
 //! Devices by the names of the command line.
 
+use std::io::{Write, stderr};
+
 use burn::tensor::Device;
+
+/// Names the device that the end-to-end tests run on.
+const TEST_DEVICE: &str = "BURN_REMAT_TEST_DEVICE";
 
 /// The device called `name`: `flex`, or `wgpu`, `vulkan`, `cuda` where the build has that feature.
 ///
@@ -19,7 +24,37 @@ pub fn by_name(name: &str) -> Result<Device, String> {
         "vulkan" => Ok(Device::vulkan(burn::tensor::DeviceKind::default())),
         #[cfg(feature = "cuda")]
         "cuda" => Ok(Device::cuda(0)),
+        #[allow(unreachable_patterns, reason = "a build with all of them lacks none")]
         "wgpu" | "vulkan" | "cuda" => missing(name),
         _ => Err(format!("unknown device `{name}`: use flex, wgpu, vulkan or cuda")),
     }
+}
+
+/// Name of the device that the end-to-end tests run on: what `BURN_REMAT_TEST_DEVICE` says, else `flex`.
+pub fn name_under_test() -> String {
+    std::env::var(TEST_DEVICE).unwrap_or_else(|_| "flex".to_owned())
+}
+
+/// The device that the end-to-end tests run on.
+///
+/// # Panics
+///
+/// Where there is no device of that name: a test that silently ran on another would prove nothing.
+pub fn under_test() -> Device {
+    by_name(&name_under_test()).unwrap_or_else(|error| panic!("{TEST_DEVICE}: {error}"))
+}
+
+/// Says on the error stream that `test` is skipped on the device under test, and why.
+pub fn skip(test: &str, why: &str) {
+    // Written to the stream itself: what a test that passes prints is not shown.
+    let _ = writeln!(stderr(), "{test} is skipped on {}: {why}", name_under_test());
+}
+
+/// Whether the tests run on Flex. Where they do not, says that `test` is skipped and why.
+pub fn is_flex(test: &str, why: &str) -> bool {
+    let is_flex = name_under_test() == "flex";
+    if !is_flex {
+        skip(test, why);
+    }
+    is_flex
 }

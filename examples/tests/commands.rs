@@ -5,11 +5,16 @@ use std::process::{Child, Command, Output, Stdio};
 
 use burn::remote::{EndpointId, IrohHost, IrohRelays, RemoteHost};
 use burn::tensor::{Device, Tensor};
+use burn_remat_examples::device::name_under_test;
 
 // ---- train
 
 fn train(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_train")).args(arguments).output().expect("train starts")
+    let mut train = Command::new(env!("CARGO_BIN_EXE_train"));
+    if !arguments.contains(&"--device") {
+        train.args(["--device", &name_under_test()]);
+    }
+    train.args(arguments).output().expect("train starts")
 }
 
 #[test]
@@ -82,7 +87,7 @@ impl Server {
     /// Starts `serve` and waits until it has printed `lines` lines.
     fn start(arguments: &[&str], lines: usize) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_serve"))
-            .args(["--budget", "1 MiB"])
+            .args(["--budget", "1 MiB", "--device", &name_under_test()])
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()

@@ -12,6 +12,7 @@ use burn::train::renderer::CliMetricsRenderer;
 use burn::train::{Learner, LearnerSummary, SupervisedTraining};
 use burn_remat::{PlanReport, RematConfig, RematExt};
 use burn_remat_examples::data::Passages;
+use burn_remat_examples::device::{name_under_test, under_test};
 use burn_remat_examples::learner::loader;
 use burn_remat_examples::models::TextClassifier;
 use burn_remat_examples::tasks::SEED;
@@ -41,7 +42,7 @@ fn train(device: &Device) -> Trained {
     let summary = LearnerSummary::new(&folder, &["Loss"]);
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(result.error.is_none(), "{:?}", result.error);
-    let plain = Device::flex();
+    let plain = under_test();
     let (passages, _) = Passages::tensors(&valid, &plain);
     let logits = result.model.to_device(&plain).forward(passages).into_data();
     Trained {
@@ -52,10 +53,10 @@ fn train(device: &Device) -> Trained {
 
 #[test]
 fn the_learner_gets_the_same_under_a_budget() {
-    let plain = train(&Device::flex());
-    assert_eq!(train(&Device::flex()), plain, "plain Burn itself is to be deterministic");
+    let plain = train(&under_test());
+    assert_eq!(train(&under_test()), plain, "plain Burn itself is to be deterministic");
     for budget in ["unlimited", "20 MiB"] {
-        let device = Device::flex().remat(RematConfig::new(budget).without_cache()).unwrap();
+        let device = under_test().remat(RematConfig::new(budget).without_cache()).unwrap();
         assert_eq!(train(&device), plain, "{budget}");
         let report = device.remat_report().unwrap();
         println!("{report}");
@@ -82,7 +83,7 @@ struct Server {
 impl Server {
     fn start(budget: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_serve"))
-            .args(["--websocket", "127.0.0.1:0", "--allow-any", "--device", "flex", "--budget", budget])
+            .args(["--websocket", "127.0.0.1:0", "--allow-any", "--budget", budget, "--device", &name_under_test()])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

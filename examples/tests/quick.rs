@@ -1,10 +1,13 @@
-//! Every example, run for a few steps as a newcomer would: offline, on the CPU, under a memory budget.
+//! Every example, run for a few steps as a newcomer would: offline, under a memory budget.
 
 use std::process::Command;
 
+use burn_remat_examples::device::name_under_test;
+
 /// Runs an example and checks that it ends well, with the report of its device or a table.
 fn runs(name: &str, program: &str, ends_with: &str) -> String {
-    let output = Command::new(program).arg("--quick").output().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let arguments = ["--quick", "--device", &name_under_test()];
+    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{name}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} --quick failed:\n{text}\n{errors}");

@@ -9,6 +9,7 @@ use burn::tensor::{Device, Tensor, activation};
 use burn_remat::{
     CheckpointPolicy, RematConfig, RematExt, RematReport, checkpoint, checkpoint_sequential, checkpoint_with, remat,
 };
+use burn_remat_examples::device::under_test;
 
 const WIDTH: usize = 96;
 const DEPTH: usize = 8;
@@ -63,7 +64,7 @@ impl Tower {
 
 /// Trains for a few steps; losses, and the report on the last of them.
 fn train(config: impl Into<RematConfig>, call: Call) -> (Vec<f32>, RematReport) {
-    let device = Device::flex().remat(config.into().without_cache()).unwrap();
+    let device = under_test().remat(config.into().without_cache()).unwrap();
     (steps(&device, call), device.remat_report().unwrap())
 }
 
@@ -94,7 +95,7 @@ fn steps(device: &Device, call: Call) -> Vec<f32> {
 #[test]
 fn policies_are_honoured_and_change_no_result() {
     // One test, because all runs share the backend's generator of random numbers.
-    let plain = steps(&Device::flex(), Call::Plainly);
+    let plain = steps(&under_test(), Call::Plainly);
     assert!(plain.windows(2).any(|pair| pair[0] != pair[1]));
     let (losses, stored) = train("unlimited", Call::Plainly);
     assert_eq!(losses, plain);
@@ -132,7 +133,7 @@ fn policies_are_honoured_and_change_no_result() {
 
     // What must be saved is computed once.
     let saved = |blocks: usize| {
-        let device = Device::flex().remat(RematConfig::new(budget).without_cache()).unwrap();
+        let device = under_test().remat(RematConfig::new(budget).without_cache()).unwrap();
         let training = &device.clone().autodiff();
         training.seed(1);
         let tower = Tower { blocks: (0..DEPTH).map(|_| Block::new(training)).collect() };
@@ -167,9 +168,9 @@ fn twice(x: Tensor<2>) -> Tensor<2> {
 
 #[test]
 fn checkpoints_work_wherever_they_stand() {
-    let device = Device::flex().remat("unlimited").unwrap().autodiff();
+    let device = under_test().remat("unlimited").unwrap().autodiff();
     let x = Tensor::<2>::ones([64, 64], &device).require_grad();
-    let plain = Tensor::<2>::ones([64, 64], &Device::flex().autodiff()).require_grad();
+    let plain = Tensor::<2>::ones([64, 64], &under_test().autodiff()).require_grad();
     let whole = |x: &Tensor<2>| {
         // One in the other, with several inputs and outputs, one of them read inside.
         let (y, z) = checkpoint(

@@ -1,14 +1,32 @@
 //! Random programs on the backend itself: the engine gives the same bits as the backend below, whatever the budget.
 
+use burn::backend::DispatchDevice;
 use burn_backend::ops::{FloatTensorOps, IntTensorOps};
 use burn_backend::{Backend, FloatDType, IntDType, Shape, TensorData, TensorMetadata};
-use burn_flex::{Flex, FlexDevice};
-use burn_remat::{Remat, RematConfig, RematDevice};
+use burn_flex::Flex;
+use burn_remat::{Remat, RematBackend, RematConfig, RematDevice};
+use burn_remat_examples::device::under_test;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 const SIDE: usize = 16;
 /// Bytes of one tensor.
 const UNIT: u64 = (SIDE * SIDE * 4) as u64;
+
+/// A test of any backend.
+trait OnBackend {
+    fn run<B: RematBackend>(device: B::Device);
+}
+
+/// Runs a test on the backend of the device under test.
+fn on_backend<T: OnBackend>() {
+    match under_test().as_dispatch() {
+        DispatchDevice::Flex(device) => T::run::<Flex>(*device),
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(device) => T::run::<burn_cubecl::Cube>(device.clone()),
+        other => panic!("no backend of {other:?} is known here"),
+    }
+}
 
 /// One instruction; numbers name live tensors, wrapped around.
 #[derive(Clone, Debug)]
@@ -110,57 +128,85 @@ fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn())
     seen
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+struct RandomPrograms;
 
-    #[test]
-    fn random_programs_compute_the_same_bits_within_the_budget(
-        program in proptest::collection::vec(instruction(), 1..120),
-        units in 3..40_u64,
-        marked: bool,
-    ) {
-        let expected = run::<Flex>(&program, &FlexDevice, || {});
-        let device = RematDevice::new(FlexDevice, RematConfig::new(units * UNIT)).unwrap();
-        let step = || if marked { device.mark_step::<Flex>() };
-        let seen = run::<Remat<Flex>>(&program, &device, step);
-        prop_assert_eq!(&seen, &expected);
-        let report = device.report::<Flex>();
-        prop_assert_eq!(report.failure.clone(), None);
-        prop_assert!(report.peak_bytes <= report.floor_bytes.max(units * UNIT), "{}", report);
-        prop_assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{}", report);
+impl OnBackend for RandomPrograms {
+    fn run<B: RematBackend>(device: B::Device) {
+        // Where every operation is a kernel launch, fewer must do.
+        let cases = if B::IS_HOST { 200 } else { 20 };
+        let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+        let input = (proptest::collection::vec(instruction(), 1..120), 3..40_u64, any::<bool>());
+        let computes_the_same = |(program, units, marked): (Vec<Instruction>, u64, bool)| {
+            let expected = run::<B>(&program, &device, || {});
+            let device = RematDevice::new(device.clone(), RematConfig::new(units * UNIT)).unwrap();
+            let step = || {
+                if marked {
+                    device.mark_step::<B>()
+                }
+            };
+            let seen = run::<Remat<B>>(&program, &device, step);
+            prop_assert_eq!(&seen, &expected);
+            let report = device.report::<B>();
+            prop_assert_eq!(report.failure.clone(), None);
+            prop_assert!(report.peak_bytes <= report.floor_bytes.max(units * UNIT), "{}", report);
+            prop_assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{}", report);
+            Ok(())
+        };
+        if let Err(failure) = TestRunner::new(config).run(&input, computes_the_same) {
+            panic!("{failure}");
+        }
+    }
+}
+
+#[test]
+fn random_programs_compute_the_same_bits_within_the_budget() {
+    on_backend::<RandomPrograms>();
+}
+
+struct Counting;
+
+impl OnBackend for Counting {
+    fn run<B: RematBackend>(device: B::Device) {
+        let device = RematDevice::new(device, RematConfig::new("1 MiB")).unwrap();
+        let x = Remat::<B>::float_ones(Shape::new([SIDE, SIDE]), &device, FloatDType::F32);
+        let held = || device.report::<B>().live_bytes;
+        assert_eq!(held(), UNIT);
+        let turned = Remat::<B>::float_swap_dims(x.clone(), 0, 1);
+        assert_eq!(held(), UNIT);
+        drop(turned);
+        let x = Remat::<B>::float_add_scalar(x, 1.0.into());
+        assert_eq!((held(), device.report::<B>().peak_bytes), (UNIT, UNIT));
+        let y = Remat::<B>::float_add_scalar(x.clone(), 1.0.into());
+        assert_eq!(held(), 2 * UNIT);
+        drop((x, y));
+        assert_eq!(held(), 0);
     }
 }
 
 #[test]
 fn views_and_results_in_place_are_counted_once() {
-    let device = RematDevice::new(FlexDevice, RematConfig::new("1 MiB")).unwrap();
-    type B = Remat<Flex>;
-    let x = B::float_ones(Shape::new([SIDE, SIDE]), &device, FloatDType::F32);
-    let held = || device.report::<Flex>().live_bytes;
-    assert_eq!(held(), UNIT);
-    let turned = B::float_swap_dims(x.clone(), 0, 1);
-    assert_eq!(held(), UNIT);
-    drop(turned);
-    let x = B::float_add_scalar(x, 1.0.into());
-    assert_eq!((held(), device.report::<Flex>().peak_bytes), (UNIT, UNIT));
-    let y = B::float_add_scalar(x.clone(), 1.0.into());
-    assert_eq!(held(), 2 * UNIT);
-    drop((x, y));
-    assert_eq!(held(), 0);
+    on_backend::<Counting>();
+}
+
+struct SecondResult;
+
+impl OnBackend for SecondResult {
+    fn run<B: RematBackend>(device: B::Device) {
+        let device = RematDevice::new(device, RematConfig::new(9 * UNIT / 2)).unwrap();
+        let x = run_chain::<Remat<B>>(&device);
+        let (values, indices) = Remat::<B>::float_max_dim_with_indices(x, 1, IntDType::I32);
+        let fill: Vec<_> = (0..8).map(|_| run_chain::<Remat<B>>(&device)).collect();
+        drop(fill);
+        let values = burn_std::reader::try_read_sync(Remat::<B>::float_into_data(values)).unwrap().unwrap();
+        let indices = burn_std::reader::try_read_sync(Remat::<B>::int_into_data(indices)).unwrap().unwrap();
+        assert!(values.iter::<f32>().all(|value| value > 0.0));
+        assert!(indices.iter::<i32>().all(|index| index == 0));
+    }
 }
 
 #[test]
 fn a_second_result_is_brought_back_without_losing_the_first() {
-    type B = Remat<Flex>;
-    let device = RematDevice::new(FlexDevice, RematConfig::new(9 * UNIT / 2)).unwrap();
-    let x = run_chain::<B>(&device);
-    let (values, indices) = B::float_max_dim_with_indices(x, 1, IntDType::I32);
-    let fill: Vec<_> = (0..8).map(|_| run_chain::<B>(&device)).collect();
-    drop(fill);
-    let values = burn_std::reader::try_read_sync(B::float_into_data(values)).unwrap().unwrap();
-    let indices = burn_std::reader::try_read_sync(B::int_into_data(indices)).unwrap().unwrap();
-    assert!(values.iter::<f32>().all(|value| value > 0.0));
-    assert!(indices.iter::<i32>().all(|index| index == 0));
+    on_backend::<SecondResult>();
 }
 
 /// A tensor that takes three operations to compute.

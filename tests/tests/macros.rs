@@ -8,6 +8,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor, activation};
 use burn_remat::{Budget, RandomPolicy, RematConfig, RematExt, RematModule, remat};
+use burn_remat_examples::device::under_test;
 
 #[remat(
     budget = "8 GiB",
@@ -76,7 +77,7 @@ fn a_model_brings_the_configuration_that_is_written_on_it() {
 
 #[test]
 fn a_model_gives_its_own_device() {
-    let device = After::remat_device(&Device::flex().autodiff()).unwrap();
+    let device = After::remat_device(&under_test().autodiff()).unwrap();
     assert!(device.is_autodiff());
     let model = After { layer: LinearConfig::new(4, 4).init(&device) };
     let y = model.layer.forward(Tensor::<2>::ones([2, 4], &device));
@@ -170,7 +171,7 @@ fn names(device: &Device) -> Vec<String> {
 
 #[test]
 fn stages_are_named_after_types_and_functions() {
-    let device = Device::flex().remat(Budget::Unlimited).unwrap();
+    let device = under_test().remat(Budget::Unlimited).unwrap();
     let x = Tensor::<2>::ones([4, 4], &device);
     let model = Before::new(&device);
     model.forward(Batch { images: x.clone() });
@@ -178,7 +179,7 @@ fn stages_are_named_after_types_and_functions() {
     model.unmarked(y);
     assert_eq!(names(&device), ["Before::forward/Before::project", "by name"]);
 
-    let device = Device::flex().remat(Budget::Unlimited).unwrap();
+    let device = under_test().remat(Budget::Unlimited).unwrap();
     let x = Tensor::<2>::ones([4, 4], &device);
     let layers = [(); 2].map(|()| LinearConfig::new(4, 4).init(&device));
     let model = Generic { layers };
@@ -193,7 +194,7 @@ fn stages_are_named_after_types_and_functions() {
 
 #[test]
 fn recursion_nests() {
-    let device = Device::flex().remat(Budget::Unlimited).unwrap();
+    let device = under_test().remat(Budget::Unlimited).unwrap();
     depth(Tensor::<2>::ones([4, 4], &device), 2);
     let expected = [("depth", 1), ("depth/depth", 1), ("depth/depth/depth", 1)];
     assert_eq!(stages(&device), expected.map(|(name, count)| (name.to_owned(), count)));
@@ -205,7 +206,7 @@ fn recursion_nests() {
 
 #[test]
 fn a_marked_step_is_one() {
-    let device = Device::flex().remat(Budget::Unlimited).unwrap();
+    let device = under_test().remat(Budget::Unlimited).unwrap();
     let model = Before::new(&device);
     for _ in 0..4 {
         step(&model, Tensor::<2>::ones([4, 4], &device));

@@ -1,7 +1,7 @@
 //! Every model trains the same under a budget as on plain Burn, to the last bit, and within the budget.
 
-use burn::tensor::Device;
 use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind, Run};
 
 fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
@@ -9,7 +9,7 @@ fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
 }
 
 fn run(job: &Job, budget: &str) -> (Run, RematReport) {
-    let device = Device::flex().remat(RematConfig::new(budget).without_cache()).unwrap();
+    let device = under_test().remat(RematConfig::new(budget).without_cache()).unwrap();
     let run = job.run(&device, |_, _| {}).unwrap();
     (run, device.remat_report().unwrap())
 }
@@ -19,7 +19,7 @@ fn run(job: &Job, budget: &str) -> (Run, RematReport) {
 fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
     let job = job(model, batch_size, steps);
     // The backends' generator is one for the process: runs of one model must not overlap.
-    let plain = job.run(&Device::flex(), |_, _| {}).unwrap();
+    let plain = job.run(&under_test(), |_, _| {}).unwrap();
     let (store_all, stored) = run(&job, "unlimited");
     assert!(store_all.is_identical(&plain), "{model:?} without a budget");
     assert_eq!((stored.recomputed_operations, stored.evictions), (0, 0));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use burn::tensor::{Device, Distribution, Tensor, activation};
 use burn_remat::{CheckpointPolicy, RematConfig, RematExt, RematReport, checkpoint_with};
+use burn_remat_examples::device::under_test;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -193,7 +194,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 fn under(network: &Network, budget: u64) -> (Vec<f32>, RematReport) {
     let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_millis(400));
-    let device = Device::flex().remat(config).unwrap();
+    let device = under_test().remat(config).unwrap();
     let seen = network.train(&device, |step| {
         if step + 1 == SEEN {
             assert!(device.remat_wait_for_plan(Duration::from_secs(120)).unwrap());
@@ -209,8 +210,8 @@ fn train_all(seeds: std::ops::Range<u64>) -> usize {
     let mut planned = 0;
     for seed in seeds {
         let network = Network::random(seed);
-        let plain = network.train(&Device::flex(), |_| {});
-        let unlimited = Device::flex().remat("unlimited").unwrap();
+        let plain = network.train(&under_test(), |_| {});
+        let unlimited = under_test().remat("unlimited").unwrap();
         let stored = network.train(&unlimited, |_| {});
         let peak = unlimited.remat_report().unwrap().peak_bytes;
         assert_eq!(bits(&stored), bits(&plain), "{seed}: {network:?}");

@@ -9,6 +9,7 @@ use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, Transf
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind, Run};
 
 /// Steps until a plan is in force: the first, three that are traced, one in which the planner starts, one more.
@@ -24,7 +25,7 @@ fn wait(device: &Device) {
 
 /// Runs `job` and reports on the steps after the plan is in force.
 fn run(job: &Job, config: RematConfig) -> (Run, RematReport) {
-    let device = Device::flex().remat(config).unwrap();
+    let device = under_test().remat(config).unwrap();
     let run = job
         .run(&device, |step, _| match step + 1 {
             WARMUP => wait(&device),
@@ -43,7 +44,7 @@ fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
 /// Every planned step of `model` holds what the plan says, within the budget, with the results of plain Burn.
 fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
     let job = job(model, batch_size, WARMUP + 5);
-    let plain = job.run(&Device::flex(), |_, _| {}).unwrap();
+    let plain = job.run(&under_test(), |_, _| {}).unwrap();
     let (_, stored) = run(&job, RematConfig::default().without_planning());
     for share in shares {
         let budget = stored.peak_bytes * share / 100;
@@ -94,7 +95,7 @@ fn planned_steps_of_all_models_hold_what_the_plan_says() {
 
 /// Prints how long it takes to reduce and to plan a step of more than two thousand operations.
 fn a_transformer_of_six_layers_is_planned() {
-    let device = Device::flex().remat(RematConfig::new("55%").without_cache()).unwrap();
+    let device = under_test().remat(RematConfig::new("55%").without_cache()).unwrap();
     let training = &device.clone().autodiff();
     let config = TransformerEncoderConfig::new(64, 256, 4, 6).with_dropout(0.1);
     let mut model: TransformerEncoder = config.init(training);
@@ -168,7 +169,7 @@ const BUDGET: u64 = 120 << 10;
 fn steps_of_other_shapes_get_plans_of_their_own() {
     // Every third step is smaller, like the last batch of an epoch.
     let steps: Vec<(usize, bool)> = (0..48).map(|at| (if at % 3 == 2 { 48 } else { 64 }, false)).collect();
-    let device = Device::flex().remat(config(BUDGET)).unwrap();
+    let device = under_test().remat(config(BUDGET)).unwrap();
     let found = losses(&device, &steps, |at| {
         if at % 6 == 5 {
             wait(&device);
@@ -177,7 +178,7 @@ fn steps_of_other_shapes_get_plans_of_their_own() {
             device.remat_reset_report().unwrap();
         }
     });
-    assert_eq!(found, losses(&Device::flex(), &steps, |_| {}));
+    assert_eq!(found, losses(&under_test(), &steps, |_| {}));
     let report = device.remat_report().unwrap();
     let plan = report.plan.as_ref().unwrap();
     // The last twelve steps all went by a plan, of either kind.
@@ -190,13 +191,13 @@ fn steps_of_other_shapes_get_plans_of_their_own() {
 #[test]
 fn a_step_that_differs_leaves_its_plan_and_is_named() {
     let steps: Vec<(usize, bool)> = (0..20).map(|at| (64, at == 14)).collect();
-    let device = Device::flex().remat(config(BUDGET)).unwrap();
+    let device = under_test().remat(config(BUDGET)).unwrap();
     let found = losses(&device, &steps, |at| {
         if at == 8 {
             wait(&device);
         }
     });
-    assert_eq!(found, losses(&Device::flex(), &steps, |_| {}));
+    assert_eq!(found, losses(&under_test(), &steps, |_| {}));
     let report = device.remat_report().unwrap();
     let plan = report.plan.as_ref().unwrap();
     assert_eq!(plan.steps_left, 1, "{report}");
@@ -227,7 +228,7 @@ fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
     let folder = Folder::new();
     let steps = vec![(64, false); 12];
     let train = || {
-        let device = Device::flex().remat(config(BUDGET).with_cache(&folder.0)).unwrap();
+        let device = under_test().remat(config(BUDGET).with_cache(&folder.0)).unwrap();
         losses(&device, &steps, |at| {
             if at == 6 {
                 wait(&device)
@@ -251,7 +252,7 @@ fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
 #[test]
 fn a_report_saves_the_graph_and_the_pictures() {
     let folder = Folder::new();
-    let device = Device::flex().remat(config(BUDGET)).unwrap();
+    let device = under_test().remat(config(BUDGET)).unwrap();
     losses(&device, &[(64, false); 10], |at| {
         if at == 6 {
             wait(&device)

@@ -5,6 +5,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsAccumulator, GradientsParams};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use burn_remat::{RandomPolicy, RematConfig, RematExt};
+use burn_remat_examples::device::under_test;
 
 /// A chain of layers with elementwise work between them, wide enough to have something to evict.
 fn deep(x: Tensor<2>, weights: &[Tensor<2>]) -> Tensor<2> {
@@ -31,9 +32,9 @@ fn bytes(tensor: Tensor<2>) -> Vec<u8> {
 
 /// Runs `program` on plain Flex and under a tight and a loose budget, and compares what it returns.
 fn same_everywhere(program: impl Fn(&Device) -> Vec<Vec<u8>>) {
-    let expected = program(&Device::flex().autodiff());
+    let expected = program(&under_test().autodiff());
     for budget in ["96 KiB", "200 KiB", "unlimited"] {
-        let device = Device::flex().autodiff().remat(budget).unwrap();
+        let device = under_test().autodiff().remat(budget).unwrap();
         assert_eq!(program(&device), expected, "{budget}");
         let report = device.remat_report().unwrap();
         assert_eq!(report.failure, None);
@@ -107,7 +108,7 @@ fn a_model_can_be_saved_and_loaded() {
         first: Linear,
         second: Linear,
     }
-    let device = Device::flex().remat("1 MiB").unwrap();
+    let device = under_test().remat("1 MiB").unwrap();
     let new = |device: &Device| Pair {
         first: LinearConfig::new(32, 32).init(device),
         second: LinearConfig::new(32, 32).init(device),
@@ -116,7 +117,7 @@ fn a_model_can_be_saved_and_loaded() {
     let output = |model: &Pair, device: &Device| bytes(model.second.forward(model.first.forward(input(device, 4))));
     let expected = output(&model, &device);
     let record = model.into_record();
-    for target in [device, Device::flex()] {
+    for target in [device, under_test()] {
         let loaded = new(&target).load_record(record.clone());
         assert_eq!(output(&loaded.to_device(&target), &target), expected);
     }
@@ -124,7 +125,7 @@ fn a_model_can_be_saved_and_loaded() {
 
 #[test]
 fn threads_may_create_tensors_at_once() {
-    let device = Device::flex().remat("64 KiB").unwrap();
+    let device = under_test().remat("64 KiB").unwrap();
     let sums: Vec<f32> = std::thread::scope(|scope| {
         let loaders: Vec<_> = (0..4)
             .map(|number| {
@@ -145,7 +146,7 @@ fn threads_may_create_tensors_at_once() {
 
 #[test]
 fn tensors_dropped_while_unwinding_are_released() {
-    let device = Device::flex().remat("96 KiB").unwrap();
+    let device = under_test().remat("96 KiB").unwrap();
     let unwound = std::thread::spawn({
         let device = device.clone();
         move || {
@@ -163,7 +164,7 @@ fn tensors_dropped_while_unwinding_are_released() {
 fn reseeded_random_results_are_drawn_again_alike() {
     let run = |budget: &str| {
         let config = RematConfig::new(budget).with_random(RandomPolicy::Reseed);
-        let device = Device::flex().autodiff().remat(config).unwrap();
+        let device = under_test().autodiff().remat(config).unwrap();
         device.seed(3);
         let weights = weights(&device, 6);
         let mut x = input(&device, 64);
@@ -184,7 +185,7 @@ fn reseeded_random_results_are_drawn_again_alike() {
 #[test]
 fn a_long_run_does_not_grow() {
     for budget in ["64 KiB", "112 KiB"] {
-        let device = Device::flex().autodiff().remat(budget).unwrap();
+        let device = under_test().autodiff().remat(budget).unwrap();
         let mut weights = weights(&device, 4);
         let mut sizes = Vec::new();
         for step in 0..1000 {

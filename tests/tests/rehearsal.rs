@@ -6,6 +6,7 @@ use burn::tensor::Device;
 use burn_remat::{
     Alternatives, RandomPolicy, RematConfig, RematError, RematExt, largest_batch, minimum_budget, minimum_budget_with,
 };
+use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind};
 
 fn train(model: ModelKind, batch_size: usize, steps: usize, device: &Device) -> Vec<u32> {
@@ -21,10 +22,10 @@ fn rehearsals() {
 }
 
 fn a_dry_device_knows_what_a_step_needs() {
-    let plain = Device::flex().remat(RematConfig::default().without_planning()).unwrap();
+    let plain = under_test().remat(RematConfig::default().without_planning()).unwrap();
     let losses = train(ModelKind::Unet, 8, 4, &plain);
     let store_all = plain.remat_report().unwrap().peak_bytes;
-    let needs = minimum_budget(&Device::flex(), |device| {
+    let needs = minimum_budget(&under_test(), |device| {
         // Nothing is computed there.
         assert!(train(ModelKind::Unet, 8, 4, device).iter().all(|&loss| loss == 0));
     })
@@ -35,14 +36,14 @@ fn a_dry_device_knows_what_a_step_needs() {
     // With plans from the rehearsal the first step fits already.
     let budget = store_all * 3 / 4;
     let config = RematConfig::new(budget).without_cache();
-    let device = Device::flex().remat_rehearsed(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
+    let device = under_test().remat_rehearsed(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
     assert_eq!(train(ModelKind::Unet, 8, 4, &device), losses);
     let report = device.remat_report().unwrap();
     assert_eq!(report.steps_over_budget, 0, "{report}");
     assert!(report.peak_bytes <= budget, "{report}");
     assert!(report.plan.as_ref().is_some_and(|plan| plan.steps_followed >= 2), "{report}");
 
-    let found = largest_batch(&Device::flex(), store_all, 1.0, |device, batch| {
+    let found = largest_batch(&under_test(), store_all, 1.0, |device, batch| {
         train(ModelKind::Unet, batch, 4, device);
     })
     .unwrap();
@@ -70,7 +71,7 @@ fn a_dry_device_knows_what_a_step_needs() {
     // A rehearsal goes by the configuration: dropout masks that may not be packed stay.
     let needs = |config| {
         let train = |device: &Device| train(ModelKind::Transformer, 4, 4, device);
-        minimum_budget_with(&Device::flex(), config, train).unwrap()
+        minimum_budget_with(&under_test(), config, train).unwrap()
     };
     let whole = needs(RematConfig::default().with_alternatives(Alternatives::NONE));
     let drawn_again = RematConfig::default().with_alternatives(Alternatives::NONE).with_random(RandomPolicy::Reseed);
@@ -80,11 +81,11 @@ fn a_dry_device_knows_what_a_step_needs() {
 }
 
 fn what_cannot_be_rehearsed_is_refused() {
-    let nothing = minimum_budget(&Device::flex(), |_| {});
+    let nothing = minimum_budget(&under_test(), |_| {});
     assert_eq!(nothing.unwrap_err(), RematError::NoSteps);
-    let share = largest_batch(&Device::flex(), "60%", 1.0, |_, _| {});
+    let share = largest_batch(&under_test(), "60%", 1.0, |_, _| {});
     assert_eq!(share.unwrap_err(), RematError::BudgetInBytes);
-    let tiny = largest_batch(&Device::flex(), 1000_u64, 1.0, |device, batch| {
+    let tiny = largest_batch(&under_test(), 1000_u64, 1.0, |device, batch| {
         train(ModelKind::Mlp, batch, 4, device);
     });
     assert!(matches!(tiny, Err(RematError::NothingFits { .. })), "{tiny:?}");

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_remat::{Budget, RematConfig, RematExt, RematReport, remat};
+use burn_remat_examples::device::under_test;
 
 fn ones(device: &Device) -> Tensor<2> {
     Tensor::ones([4, 4], device)
 }
 
 fn device() -> Device {
-    Device::flex().remat(Budget::Unlimited).unwrap()
+    under_test().remat(Budget::Unlimited).unwrap()
 }
 
 /// Operations by stage.
@@ -122,7 +123,7 @@ fn threads_have_stages_of_their_own() {
 #[test]
 fn elsewhere_a_stage_does_nothing() {
     let _remat = device();
-    let plain = Device::flex();
+    let plain = under_test();
     let _stage = plain.remat_stage("nowhere");
     let x = fails(ones(&plain), "").unwrap();
     assert_eq!(x.into_data(), TensorData::from([[3.0_f32; 4]; 4]));
@@ -186,7 +187,7 @@ fn planned(staged: usize) -> (RematReport, Vec<u32>) {
     train(&stored, 0);
     let budget = stored.remat_report().unwrap().peak_bytes * 6 / 10;
     let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(1));
-    let device = Device::flex().remat(config).unwrap();
+    let device = under_test().remat(config).unwrap();
     let losses = train(&device, staged);
     (device.remat_report().unwrap(), losses)
 }
@@ -194,7 +195,7 @@ fn planned(staged: usize) -> (RematReport, Vec<u32>) {
 #[test]
 fn stages_change_no_result_and_reach_graph_report_and_picture() {
     let (report, losses) = planned(STEPS);
-    assert_eq!(losses, train(&Device::flex(), 0));
+    assert_eq!(losses, train(&under_test(), 0));
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
     assert!(plan.steps_followed >= 2 && plan.steps_left == 0, "{report}");
 
@@ -252,10 +253,10 @@ fn what_a_stage_costs() {
         std::hint::black_box(nothing(x));
     };
     let operation = |x: &Tensor<2>| drop(x.clone() + 1.0);
-    time("plain device, no remat device in the process", 10_000_000, &Device::flex(), stage);
+    time("plain device, no remat device in the process", 10_000_000, &under_test(), stage);
     let remat = device();
-    time("plain device, beside a remat device", 1_000_000, &Device::flex(), stage);
+    time("plain device, beside a remat device", 1_000_000, &under_test(), stage);
     time("remat device", 100_000, &remat, stage);
-    time("for comparison: a small operation and its drop on the plain device", 100_000, &Device::flex(), operation);
+    time("for comparison: a small operation and its drop on the plain device", 100_000, &under_test(), operation);
     time("for comparison: a small operation and its drop on the remat device", 100_000, &remat, operation);
 }

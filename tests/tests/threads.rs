@@ -7,6 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat_examples::device::under_test;
 
 const STEPS: usize = 24;
 const ROWS: usize = 192;
@@ -66,7 +67,7 @@ fn train(device: &Device) -> (Vec<f32>, Vec<f32>) {
 }
 
 fn under(budget: u64) -> ((Vec<f32>, Vec<f32>), RematReport) {
-    let device = Device::flex().remat(RematConfig::new(budget).without_cache()).unwrap();
+    let device = under_test().remat(RematConfig::new(budget).without_cache()).unwrap();
     (train(&device), device.remat_report().unwrap())
 }
 
@@ -78,8 +79,8 @@ fn several_threads_may_use_a_device() {
 }
 
 fn loaders_and_metrics_on_other_threads_leave_plans_alone() {
-    let plain = train(&Device::flex());
-    let unlimited = Device::flex().remat("unlimited").unwrap();
+    let plain = train(&under_test());
+    let unlimited = under_test().remat("unlimited").unwrap();
     assert_eq!(train(&unlimited), plain);
     let peak = unlimited.remat_report().unwrap().peak_bytes;
     let budget = peak * 75 / 100;
@@ -122,9 +123,9 @@ fn train_on_many_threads(device: &Device, marks: bool) -> (Vec<f32>, Vec<u64>) {
 }
 
 fn steps_on_threads_of_their_own_do_not_grow() {
-    let (plain, _) = train_on_many_threads(&Device::flex(), false);
+    let (plain, _) = train_on_many_threads(&under_test(), false);
     for marks in [false, true] {
-        let device = Device::flex().remat(RematConfig::new("700 KiB").without_cache()).unwrap();
+        let device = under_test().remat(RematConfig::new("700 KiB").without_cache()).unwrap();
         let (losses, known) = train_on_many_threads(&device, marks);
         let report = device.remat_report().unwrap();
         assert_eq!(losses, plain, "{report}");

@@ -1,10 +1,12 @@
-//! What kernels allocate beside tensors: measured, named, and counted against the budget where that is asked for.
+//! What kernels allocate beside tensors on the process's heap: measured, named, and counted against the budget where that
+//! is asked for.
 
 use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_remat::{RematConfig, RematExt};
 use burn_remat_examples::data::Images;
+use burn_remat_examples::device::is_flex;
 use burn_remat_examples::heap::Heap;
 use burn_remat_examples::training::{Job, ModelKind, Source};
 use peak_alloc::PeakAlloc;
@@ -15,6 +17,9 @@ static HEAP: PeakAlloc = PeakAlloc;
 #[test]
 fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them() {
     const WARMUP: usize = 6;
+    if !is_flex("workspaces", "only Flex's kernels take theirs from the heap") {
+        return;
+    }
     let source = Source::Images(Images::digits().unwrap());
     let job = Job { model: ModelKind::Unet, batch_size: 16, steps: WARMUP + 5, seed: 0, source };
     let measured = Device::flex().remat(RematConfig::default().with_memory_probe(Heap)).unwrap();
