@@ -1,0 +1,75 @@
+//! The budget holds for what the device's allocator has in use, not only for the sum of tensors.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use burn::tensor::Device;
+use burn_remat::{MemoryProbe, RematConfig, RematExt, RematReport};
+use burn_remat_examples::device::{skip, under_test};
+use burn_remat_examples::training::{Job, ModelKind, Run};
+
+/// Steps until a plan is in force.
+const WARMUP: usize = 6;
+
+/// Bytes in use and padding of a device's pool, at every operation.
+#[derive(Debug)]
+struct Pool(Device);
+
+/// Most of them since it was last set to 0.
+static MOST: AtomicU64 = AtomicU64::new(0);
+
+impl MemoryProbe for Pool {
+    fn current(&self) -> u64 {
+        let usage = self.0.memory_pool_usage().unwrap();
+        let used = usage.bytes_in_use + usage.bytes_padding;
+        MOST.fetch_max(used, Ordering::Relaxed);
+        used
+    }
+
+    fn peak(&self) -> u64 {
+        self.current()
+    }
+
+    fn reset_peak(&self) {}
+}
+
+/// Trains `job` and reports on the steps after the plan is in force; with most bytes of the pool in use in them.
+fn run(job: &Job, config: RematConfig) -> (Run, RematReport, u64) {
+    let config = config.without_cache().with_time_limit(Duration::from_secs(2)).with_memory_probe(Pool(under_test()));
+    let device = under_test().remat(config).unwrap();
+    let run = job
+        .run(&device, |step, _| match step + 1 {
+            WARMUP => assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap()),
+            step if step == WARMUP + 1 => {
+                device.remat_reset_report().unwrap();
+                MOST.store(0, Ordering::Relaxed);
+            }
+            _ => {}
+        })
+        .unwrap();
+    (run, device.remat_report().unwrap(), MOST.load(Ordering::Relaxed))
+}
+
+#[test]
+fn the_pool_stays_within_the_budget_on_every_planned_step() {
+    let _ = env_logger::try_init();
+    if under_test().memory_pool_usage().is_none() {
+        skip("the_pool_stays_within_the_budget_on_every_planned_step", "it does not tell what its allocator holds");
+        return;
+    }
+    for (model, batch_size) in [(ModelKind::Cnn, 32), (ModelKind::Unet, 8), (ModelKind::Transformer, 8)] {
+        let job = Job::standard(model, batch_size, WARMUP + 5, 0).unwrap();
+        let plain = job.run(&under_test(), |_, _| {}).unwrap();
+        let (_, stored, _) = run(&job, RematConfig::default());
+        let budget = stored.peak_bytes * 6 / 10;
+        let (planned, report, most) = run(&job, RematConfig::new(budget));
+        println!("{model:?}: {most} of {budget} bytes\n{report}");
+        assert!(planned.is_identical(&plain), "{model:?}: {report}");
+        let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{model:?}: no plan: {report}"));
+        assert!(plan.steps_followed >= 3, "{model:?}: {report}");
+        assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?}: {report}");
+        assert!(report.room_bytes > 0, "{model:?}: {report}");
+        assert!(most <= budget, "{model:?}: {most} bytes of the pool in use at once, {budget} allowed: {report}");
+        assert!(report.device_peak_bytes.is_some_and(|peak| peak <= most), "{model:?}: {report}");
+    }
+}
