@@ -80,7 +80,7 @@ fn a_device_without_memory_says_so_and_lives_on() {
     let device = under_test().remat("unlimited").unwrap();
     device.remat_mark_step();
     // 1 TiB.
-    let huge = Tensor::<1>::ones([1 << 38], &device);
+    let huge = Tensor::<1>::ones([1_usize << 38], &device);
     let error = huge.narrow(0, 0, 4).try_into_data().unwrap_err().to_string();
     for part in ["out of memory on the device", "step 1", "follows no plan", "a smaller budget"] {
         assert!(error.contains(part), "{part}: {error}");

@@ -41,11 +41,12 @@ pub(super) struct Circumstances {
 impl Circumstances {
     /// A failure of `op` in words; `cause` is the backend's own account.
     pub fn explain(&self, op: &str, cause: &str) -> String {
-        let lines: Vec<&str> = cause.lines().map(str::trim).filter(|line| !line.is_empty()).take(MOST_LINES).collect();
-        let cause = lines.join(" ");
-        if !is_memory(&cause) {
-            return format!("`{op}` failed: {cause}");
-        }
+        let lines = || cause.lines().map(str::trim).filter(|line| !line.is_empty());
+        // Of several failures at once, and of their backtraces, the one that counts.
+        let Some(cause) = lines().find(|line| is_memory(line)) else {
+            let lines: Vec<&str> = lines().take(MOST_LINES).collect();
+            return format!("`{op}` failed: {}", lines.join(" "));
+        };
         let plan = match &self.plan {
             Some((planner, peak)) => format!("which follows a plan of `{planner}` for {peak} bytes"),
             None => "which follows no plan".to_owned(),
@@ -135,6 +136,7 @@ mod tests {
         for cause in [
             "An IO error happened\nCaused by:\n  can't allocate buffer of size: 99\nsome frames",
             "out of device memory allocating 99 bytes",
+            "Several failures at once\nCaused by:\n\n  one\n  two\n  can't allocate buffer of size: 99",
             "wgpu error: Out of Memory",
         ] {
             let failing = ExecutionError::with_context(cause);
