@@ -3,7 +3,7 @@
 # needs to build and, for wgpu and vulkan, a Vulkan driver (Mesa's also runs without a GPU).
 #   bash test.sh                          all suites, on the CPU
 #   bash test.sh --device wgpu            the end-to-end suites on another device: wgpu, vulkan or cuda
-#   bash test.sh --device wgpu --short    a part of them, some minutes with a software driver
+#   bash test.sh --device wgpu --short    a part of them
 #   bash test.sh --ignored                the slow ones (tens of minutes); also with --device
 # Anything else goes to cargo.
 set -euo pipefail
@@ -53,7 +53,7 @@ if [ "$device" != flex ]; then
     # All tests of a suite share the device's pool.
     export BURN_REMAT_TEST_DEVICE="$device" RUST_TEST_THREADS=1
     what+=(--features "burn-remat-tests/$device,burn-remat-examples/$device")
-    for suite in engine faults models pool; do what+=(--test "$suite"); done
+    for suite in clock engine faults models pool; do what+=(--test "$suite"); done
     if [ "$part" != short ]; then
         for suite in checkpoint macros networks planned programs rehearsal stages threads commands learner quick; do
             what+=(--test "$suite")

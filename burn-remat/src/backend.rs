@@ -69,6 +69,9 @@ pub trait RematBackend: BackendIr {
     /// Whether tensors lie in this process's memory, so that looking at their numbers moves none.
     const IS_HOST: bool = false;
 
+    /// Whether operations run after their call has returned, and profiling windows tell what each of them takes.
+    const HAS_CLOCK: bool = false;
+
     /// The buffer behind `handle`. Views of one tensor must give the same one.
     fn buffer(handle: &Self::Handle) -> BufferId;
 

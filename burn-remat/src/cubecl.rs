@@ -10,7 +10,7 @@ use burn_backend::cubecl::dtype_to_elem_type;
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeDevice};
-use burn_ir::{BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr};
+use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr};
 use cubecl_kernels::features::AtomicUsage;
 use cubecl_kernels::ir::Type;
 use rustc_hash::FxHasher;
@@ -18,6 +18,8 @@ use rustc_hash::FxHasher;
 use crate::backend::{BufferId, RematBackend};
 
 impl RematBackend for Cube {
+    const HAS_CLOCK: bool = <Cube as BackendIr>::Handle::IS_PLAIN;
+
     fn buffer(handle: &Self::Handle) -> BufferId {
         handle.buffer()
     }
@@ -49,10 +51,15 @@ fn adds_atomically(device: &CubeDevice, dtype: DType) -> bool {
 
 /// A handle of one of the two types.
 trait CubeHandle {
+    /// Whether it is that of the plain backend. The other one runs operations when it has found with which to join them.
+    const IS_PLAIN: bool;
+
     fn buffer(&self) -> BufferId;
 }
 
 impl CubeHandle for CubeTensor {
+    const IS_PLAIN: bool = true;
+
     fn buffer(&self) -> BufferId {
         let mut hasher = FxHasher::default();
         self.handle.memory.clone().binding().id().hash(&mut hasher);
@@ -62,6 +69,8 @@ impl CubeHandle for CubeTensor {
 }
 
 impl<R: burn_fusion::FusionRuntime> CubeHandle for burn_fusion::FusionTensor<R> {
+    const IS_PLAIN: bool = false;
+
     fn buffer(&self) -> BufferId {
         BufferId::Unknown
     }

@@ -20,6 +20,7 @@
 //!   reaches the program, with its cause, when one of them is read.
 
 mod aside;
+mod clock;
 mod encode;
 mod evict;
 mod executor;
@@ -52,10 +53,11 @@ use crate::backend::{BufferId, RematBackend, lock};
 use crate::budget::Budget;
 use crate::checkpoint::{CheckpointPolicy, Rule};
 use crate::config::{RandomPolicy, RematConfig};
-use crate::planning::{PlanReport, Plans, Trace, Wait};
+use crate::planning::{PlanReport, Plans, Position, Trace, Wait};
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 use aside::Aside;
+use clock::Clock;
 use executor::{Dry, Executor};
 pub(crate) use failures::panic_message;
 use failures::{Late, watched};
@@ -153,6 +155,7 @@ pub(crate) struct Engine<B: RematBackend> {
     storages: Storages,
     reuse: Reuse,
     pool: Pool,
+    device_clock: Clock,
     detector: StepDetector,
     step: Step,
     stats: Stats,
@@ -243,6 +246,7 @@ impl<B: RematBackend> Engine<B> {
             storages: Storages::default(),
             reuse: Reuse::default(),
             pool: Pool::default(),
+            device_clock: Clock::default(),
             detector: StepDetector::default(),
             step: Step::default(),
             stats: Stats::default(),
@@ -328,7 +332,8 @@ impl<B: RematBackend> Engine<B> {
             let kept = (recordable && !self.light).then(|| self.boxed(&op));
             let views = is_view(&op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
-            let cost_ns = self.run(op, seed, kind)?;
+            let position = (!aside).then(|| self.last_position());
+            let cost_ns = self.run(op, seed, kind, position)?;
             Ok((kept, recordable, seed, cost_ns, views, updates, traced))
         });
         match done {
@@ -533,10 +538,17 @@ impl<B: RematBackend> Engine<B> {
         Some(dry.cost(touched))
     }
 
-    /// Runs an operation on the backend and returns the time it took, in ns.
+    /// Runs an operation on the backend and returns the time it took, in ns. `position` is that of an operation of the step.
     #[inline]
-    fn run(&mut self, op: OperationIr, seed: Option<u64>, kind: u64) -> Result<u64, Failure> {
+    fn run(
+        &mut self,
+        op: OperationIr,
+        seed: Option<u64>,
+        kind: u64,
+        position: Option<Position>,
+    ) -> Result<u64, Failure> {
         let dry = self.dry_cost(&op, kind);
+        let timed = self.begin_timing(&op);
         let executor = &mut self.executor;
         let mut op = Some(op);
         let probe = self.config.probe.as_deref();
@@ -553,8 +565,10 @@ impl<B: RematBackend> Engine<B> {
                 executor.run(op);
             }
         }));
-        let elapsed = dry.unwrap_or_else(|| start.elapsed().as_nanos() as u64);
+        let elapsed = start.elapsed().as_nanos() as u64;
         self.rise = probe.map_or(0, |probe| probe.peak().saturating_sub(before));
+        let known = self.end_timing(timed, result.is_ok(), position);
+        let elapsed = dry.or(known).unwrap_or(elapsed);
         result.map(|()| elapsed.max(1)).map_err(|payload| {
             let cause = panic_message(&*payload);
             let name = self.names.get(&kind).map_or("an operation", String::as_str);
@@ -813,7 +827,8 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         let names = &self.names;
-        let trace = self.tracer.take().map(|tracer| tracer.finish(names));
+        let mut trace = self.tracer.take().map(|tracer| tracer.finish(names));
+        self.device_clock.read(trace.as_mut());
         trace.filter(|trace| whole && !trace.ops.is_empty())
     }
 
@@ -835,6 +850,7 @@ impl<B: RematBackend> Engine<B> {
         {
             self.plans.plan_anew();
         }
+        self.trim_pool();
         if self.budget.is_some() && self.stats.evictions != self.evictions_seen {
             self.plans.unsettle();
         }

@@ -5,7 +5,8 @@
 //! buffers is left free from there on, by plans and by the online policy: the budget is one for the pool.
 //!
 //! More than one part in [`OTHERS`] of the budget is not the backend's housekeeping but other tensors of the process. This
-//! device can do nothing about those, and leaves no room for them.
+//! device can do nothing about those, and leaves no room for them. Nor does it in a budget so small that the housekeeping is
+//! such a part of it.
 //!
 //! To read the pool is to wait until the device's thread has taken all operations so far. It is done where a step comes close
 //! to what the last one held at most, and now and then while the first one grows.
@@ -18,8 +19,10 @@ use crate::backend::RematBackend;
 
 /// More than one part in this many of the budget is somebody else's.
 const OTHERS: u64 = 8;
-/// Room is left in steps of one part in this many of the budget: a few bytes more or less are to make no other plan.
+/// Room is left in steps of one part in this many of the budget, and of [`SMALLEST`] at least: a few bytes more or less are
+/// to make no other plan, and a plan on disk is found only for the same room.
 const GRID: u64 = 128;
+const SMALLEST: u64 = 64 << 10;
 /// How close to the most that the last step held: one part in this many below it.
 const CLOSE: u64 = 16;
 /// In a first step the pool is read whenever one part in this many more is held.
@@ -39,11 +42,13 @@ pub(super) struct Pool {
     beside: u64,
     /// The room that was left when a step was last planned.
     planned: u64,
+    /// Plans that had been taken up when the pool was last trimmed.
+    plans: u64,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { read_at: Some(0), due: false, grown: false, peak: None, beside: 0, planned: 0 }
+        Self { read_at: Some(0), due: false, grown: false, peak: None, beside: 0, planned: 0, plans: 0 }
     }
 }
 
@@ -65,9 +70,10 @@ impl Pool {
 
     /// What is to be left free of a budget.
     pub fn room(&self, budget: u64) -> u64 {
-        let grid = (budget / GRID).max(1);
+        let grid = (budget / GRID).max(SMALLEST);
         // A quarter more, for what the coming steps may add.
-        if self.beside > budget / OTHERS { 0 } else { (self.beside + self.beside / 4).div_ceil(grid) * grid }
+        let room = (self.beside + self.beside / 4).div_ceil(grid) * grid;
+        if room > budget / OTHERS { 0 } else { room }
     }
 
     /// A step is planned that leaves `room`.
@@ -96,6 +102,14 @@ impl<B: RematBackend> Engine<B> {
         self.budget.map(|budget| budget - self.pool.room(budget))
     }
 
+    /// Has the pool give back what it does not use, once for every new plan: the steps before it held more.
+    pub(super) fn trim_pool(&mut self) {
+        let plans = self.plans.state.made + self.plans.state.from_cache;
+        if self.pool.read_at.is_some() && std::mem::replace(&mut self.pool.plans, plans) != plans {
+            B::memory_cleanup(&self.device);
+        }
+    }
+
     /// Reads the pool if that is due. The operation at hand is done, and what it consumed is freed.
     #[inline]
     pub(super) fn read_pool(&mut self) {
@@ -119,26 +133,27 @@ impl<B: RematBackend> Engine<B> {
 mod tests {
     use super::*;
 
-    const BUDGET: u64 = 128_000;
+    const BUDGET: u64 = 12_800_000;
+
+    fn room(beside: u64, budget: u64) -> u64 {
+        Pool { beside, ..Pool::default() }.room(budget)
+    }
 
     #[test]
     fn room_covers_what_is_beside_tensors_in_steps() {
-        let room = |beside| Pool { beside, ..Pool::default() }.room(BUDGET);
-        assert_eq!(room(0), 0);
-        assert_eq!([1, 700, 800].map(room), [1000; 3]);
-        assert_eq!(room(801), 2000);
-        assert_eq!(room(BUDGET / 8), 20_000);
-        assert_eq!(room(BUDGET / 8 + 1), 0, "that is somebody else's");
+        assert_eq!(room(0, BUDGET), 0);
+        assert_eq!([1, 70_000, 80_000].map(|beside| room(beside, BUDGET)), [100_000; 3]);
+        assert_eq!(room(80_001, BUDGET), 200_000);
+        assert_eq!(room(20_000, 1 << 20), SMALLEST);
+        assert_eq!(room(BUDGET / 8, BUDGET), 0, "that is somebody else's");
+        assert_eq!(room(10_000, 120_000), 0, "that is no budget for a GPU");
     }
 
     #[test]
     fn a_plan_is_outgrown_once() {
-        let mut pool = Pool::default();
-        pool.plan_with(pool.room(BUDGET));
-        assert!(!pool.outgrows(BUDGET, BUDGET));
-        pool.beside = 900;
-        assert!(!pool.outgrows(BUDGET - 2000, BUDGET), "it leaves enough");
-        let mut pool = Pool { beside: 900, ..Pool::default() };
+        let mut pool = Pool { beside: 90_000, ..Pool::default() };
+        assert!(!pool.outgrows(BUDGET - 200_000, BUDGET), "it leaves enough");
+        let mut pool = Pool { beside: 90_000, ..Pool::default() };
         assert!(pool.outgrows(BUDGET, BUDGET));
         assert!(!pool.outgrows(BUDGET, BUDGET), "what is planned anew holds no less");
     }

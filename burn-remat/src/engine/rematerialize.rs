@@ -109,7 +109,7 @@ impl<B: RematBackend> Engine<B> {
             self.release(output);
         }
         let views = is_view(&op);
-        let ran = self.run(op, seed, kind);
+        let ran = self.run(op, seed, kind, None);
         let cost_ns = match ran {
             Ok(cost_ns) => cost_ns,
             Err(failure) => {

@@ -1,0 +1,95 @@
+//! What operations take on a device that runs them later.
+//!
+//! There the time of a call is that of enqueueing. So while a step is traced every operation runs in a profiling window of
+//! Burn's, which the device stamps. Windows are read when the step has ended: nothing waits for the device in between. The
+//! least time seen stands for all operations of a kind with the same shapes, so that a first run, which compiles its kernels or tries
+//! several of them (autotune), is not planned on. Until a time is known, that of the call stands in.
+
+use std::hash::{Hash, Hasher};
+
+use burn_backend::{ProfileDuration, ProfileOptions, ProfileToken};
+use burn_ir::OperationIr;
+use burn_std::reader::try_read_sync;
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::Engine;
+use super::operation::operation_kind;
+use crate::backend::RematBackend;
+use crate::planning::{Position, Trace};
+
+/// Times of operations by kind and shapes.
+#[derive(Default)]
+pub(super) struct Clock {
+    least_ns: FxHashMap<u64, u64>,
+    /// Windows of the step under way, and the place of the operation in its trace, where it has one.
+    windows: Vec<(u64, Option<Position>, ProfileDuration)>,
+    /// The device has no clock, or has failed to tell the time.
+    off: bool,
+}
+
+/// An operation that is being timed.
+pub(super) struct Timed {
+    /// Kind and shapes.
+    kind: u64,
+    /// The window, while the step is traced.
+    token: Option<ProfileToken>,
+}
+
+impl Clock {
+    /// Reads the windows of the step that has ended, and corrects its trace.
+    pub fn read(&mut self, trace: Option<&mut Trace>) {
+        let mut places = Vec::with_capacity(self.windows.len());
+        for (kind, position, window) in self.windows.drain(..) {
+            let Some(Some(ticks)) = try_read_sync(window.into_future()) else { continue };
+            let ns = (ticks.duration().as_nanos() as u64).max(1);
+            let least = self.least_ns.entry(kind).or_insert(ns);
+            *least = ns.min(*least);
+            places.extend(position.map(|position| (kind, position)));
+        }
+        let Some(trace) = trace else { return };
+        for (kind, position) in places {
+            if let Some(op) = trace.ops.get_mut(position as usize) {
+                op.cost_ns = self.least_ns[&kind];
+            }
+        }
+    }
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// Begins to time an operation, where the device has a clock.
+    pub(super) fn begin_timing(&mut self, op: &OperationIr) -> Option<Timed> {
+        if !B::HAS_CLOCK || self.device_clock.off || self.executor.is_dry() {
+            return None;
+        }
+        let mut hasher = FxHasher::default();
+        operation_kind(op).hash(&mut hasher);
+        for tensor in op.inputs().chain(op.outputs()) {
+            (&tensor.shape, tensor.dtype).hash(&mut hasher);
+        }
+        let mut token = None;
+        if self.tracer.is_some() {
+            token = B::profile_start(&self.device).ok().flatten();
+            self.device_clock.off = token.is_none();
+        }
+        Some(Timed { kind: hasher.finish(), token })
+    }
+
+    /// Ends it. The window of an operation that has failed is abandoned. Gives the time that is known of such operations.
+    pub(super) fn end_timing(
+        &mut self,
+        timed: Option<Timed>,
+        has_run: bool,
+        position: Option<Position>,
+    ) -> Option<u64> {
+        let Timed { kind, token } = timed?;
+        match token {
+            Some(token) if !has_run => B::profile_abandon(&self.device, token),
+            Some(token) => match B::profile_end(&self.device, token, ProfileOptions::default()) {
+                Ok(window) => self.device_clock.windows.push((kind, position, window)),
+                Err(_) => self.device_clock.off = true,
+            },
+            None => {}
+        }
+        self.device_clock.least_ns.get(&kind).copied()
+    }
+}
