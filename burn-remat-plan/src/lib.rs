@@ -13,6 +13,7 @@
 
 pub mod chain;
 pub mod check;
+mod choice;
 pub mod error;
 pub mod format;
 pub mod frontier;

@@ -4,6 +4,7 @@
 //! it is computed again (or before the end, where it is no result). Planners that decide on computations alone share
 //! this file; it guarantees that nothing stays resident longer than it is of use.
 
+use crate::choice::Choice;
 use crate::graph::{Graph, OpId};
 use crate::plan::{Plan, Step};
 
@@ -24,25 +25,33 @@ use crate::plan::{Plan, Step};
 /// # Ok::<(), burn_remat_plan::GraphError>(())
 /// ```
 pub fn plan_of(graph: &Graph, order: &[OpId]) -> Plan {
+    evict_early(graph, order.iter().map(|&op| Choice::default_of(op)))
+}
+
+/// As [`plan_of`], where every op runs in the implementation chosen for it.
+pub(crate) fn plan_of_choices(graph: &Graph, choices: &[Choice]) -> Plan {
+    evict_early(graph, choices.iter().copied())
+}
+
+fn evict_early(graph: &Graph, computations: impl DoubleEndedIterator<Item = Choice> + ExactSizeIterator) -> Plan {
     // Backwards: `live[v]` tells whether v is still to be used before it is computed again.
     let mut live = vec![false; graph.values().len()];
     for &value in graph.results() {
         live[value] = true;
     }
-    let mut steps = Vec::with_capacity(order.len() * 2);
-    for &id in order.iter().rev() {
-        let op = &graph.ops()[id];
-        for &value in op.outputs.iter().rev() {
+    let mut steps = Vec::with_capacity(computations.len() * 2);
+    for choice in computations.rev() {
+        for &value in graph.ops()[choice.op].outputs.iter().rev() {
             if !std::mem::replace(&mut live[value], false) {
                 steps.push(Step::Evict(value));
             }
         }
-        for &value in op.inputs.iter().rev() {
+        for &value in choice.inputs(graph).iter().rev() {
             if !std::mem::replace(&mut live[value], true) {
                 steps.push(Step::Evict(value));
             }
         }
-        steps.push(Step::Compute(id));
+        steps.push(choice.step());
     }
     steps.extend(graph.inputs().filter(|&value| !live[value]).map(Step::Evict));
     steps.reverse();
@@ -52,4 +61,9 @@ pub fn plan_of(graph: &Graph, order: &[OpId]) -> Plan {
 /// The order of computations of `plan`; its choice of alternatives is lost.
 pub fn order_of(plan: &Plan) -> Vec<OpId> {
     plan.steps.iter().filter_map(|step| step.op()).collect()
+}
+
+/// The computations of `plan` with their implementations.
+pub(crate) fn choices_of(plan: &Plan) -> Vec<Choice> {
+    plan.steps.iter().filter_map(|&step| Choice::of_step(step)).collect()
 }

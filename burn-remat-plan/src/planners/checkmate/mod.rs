@@ -43,6 +43,7 @@ use crate::frontier::{computations, retention_of};
 use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::sequence::order_of;
+use crate::views::without_alternatives;
 
 const NAME: &str = "checkmate";
 
@@ -116,7 +117,9 @@ impl Solve<'_> {
     /// Offers the frontier-advancing plan that retains between the stages what another planner's plan does.
     fn offer_image(&mut self, planner: &dyn Planner, time_limit: Duration) {
         let request = Request { time_limit, progress: None, ..self.request.clone() };
-        if let Ok(Outcome { plan: Some(plan), .. }) = planner.solve(self.graph, &request) {
+        // The model knows the default implementations alone.
+        let graph = without_alternatives(self.graph);
+        if let Ok(Outcome { plan: Some(plan), .. }) = planner.solve(&graph, &request) {
             self.incumbent.offer(&computations(self.graph, &retention_of(self.graph, &order_of(&plan))));
             log::debug!("{NAME}: with the plan of {} {:?}", planner.name(), self.incumbent.cost());
         }

@@ -23,7 +23,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::heuristic::Start;
-use super::stages::{Candidate, Choice, Stages, implementation, useful_implementations};
+use super::stages::{Candidate, Stages};
+use crate::choice::{Choice, implementation, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::planner::Request;
 

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::stages::{Candidate, Choice, Stages, implementation, sequence, useful_implementations};
+use super::stages::{Candidate, Stages, sequence};
+use crate::choice::{Choice, implementation, useful_implementations};
 use crate::graph::{Graph, ValueId};
 use crate::planner::{Planner, Request};
 use crate::planners::FengHuang;

@@ -44,13 +44,15 @@ use std::time::{Duration, Instant};
 
 use self::heuristic::Start;
 use self::model::{Model, estimated_entries};
-use self::stages::{Candidate, Stages, implementation, implementations, plan_of};
+use self::stages::{Candidate, Stages};
 use super::checkmate::solver::{Deadline, End, solve_integer};
 use super::checkmate::{LARGEST_MODEL, failed};
 use super::limited::{Latest, within_limit};
+use crate::choice::{implementation, implementations, least_makespan};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+use crate::sequence::plan_of_choices;
 
 /// Up to so many entries, those of about 55 ops, the program over all ops is solved alone: HiGHS proves 20,000 in seconds
 /// and 60,000 hardly ever in half a minute.
@@ -147,12 +149,6 @@ fn largest_need(graph: &Graph) -> (u64, Option<OpId>) {
     ops.fold((start, None), |most, next| if next.0 > most.0 { next } else { most })
 }
 
-/// Every op once, in its cheapest implementation.
-fn least_cost(graph: &Graph) -> f64 {
-    let cheapest = |op| (0..implementations(op)).map(|k| implementation(op, k).1).fold(f64::INFINITY, f64::min);
-    graph.ops().iter().map(cheapest).sum()
-}
-
 /// One solve and what it has found.
 struct Run<'a> {
     graph: &'a Graph,
@@ -170,7 +166,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(graph: &'a Graph, request: &'a Request, latest: &'a Latest, deadline: Deadline, start: Start) -> Self {
         let (need, blocking_op) = largest_need(graph);
-        let (stages, bound) = (Stages::new(graph), least_cost(graph));
+        let (stages, bound) = (Stages::new(graph), least_makespan(graph));
         Self { graph, request, deadline, latest, stages, need, blocking_op, start, bound }
     }
 
@@ -240,7 +236,7 @@ impl<'a> Run<'a> {
     /// The best plan, or none yet.
     fn outcome(&self, status: Status, reason: StopReason) -> Outcome {
         let Some(best) = &self.start.best else { return Outcome::without_plan(Monet::NAME, Some(self.bound)) };
-        let plan = plan_of(self.graph, &best.choices);
+        let plan = plan_of_choices(self.graph, &best.choices);
         let mut outcome = Outcome::of_plan(Monet::NAME, self.graph, plan, status, reason);
         outcome.lower_bound = Some(self.bound.min(outcome.makespan));
         outcome

@@ -28,7 +28,8 @@
 //! Where the paper bounds the local tensors of a recomputation from above (appendix B), Y is exact: a value that no
 //! later op of the stage asks for is gone.
 
-use super::stages::{Choice, Stages, implementation, implementations, useful_implementations};
+use super::stages::Stages;
+use crate::choice::{Choice, implementation, implementations, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::planners::checkmate::program::{ONE, Program, Term, ZERO, power_of_two_above};
 

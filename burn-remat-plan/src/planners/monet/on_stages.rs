@@ -18,14 +18,15 @@ use std::time::{Duration, Instant};
 
 use super::heuristic::{self, improve};
 use super::model::estimated_entries;
-use super::stages::{Candidate, Choice, Stages, plan_of};
+use super::stages::{Candidate, Stages};
 use super::{Deadline, Monet, Run, descent};
+use crate::choice::Choice;
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::planner::{Request, StopReason};
 use crate::planners::limited::Latest;
-use crate::sequence::order_of;
+use crate::sequence::{order_of, plan_of_choices};
 use crate::views::stages_of::StageView;
 
 /// Most entries of a coarse graph's program.
@@ -75,7 +76,7 @@ fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopR
     descent::offer(graph, &stages, request, limit_at(request.time_limit / 4), &mut start);
     if let Some(best) = &start.best {
         // The solver may not look at its clock in time.
-        add(run, view, &plan_of(graph, &best.choices));
+        add(run, view, &plan_of_choices(graph, &best.choices));
     }
     let latest = Latest::default();
     let coarse = Run::new(graph, request, &latest, Deadline::until(end), start);
@@ -92,7 +93,7 @@ fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopR
 /// Offers the plan of a view's graph as a schedule of the graph itself.
 fn add(run: &mut Run<'_>, view: &StageView, plan: &Plan) {
     let ops = order_of(&view.plan(run.graph, plan));
-    let choices = ops.into_iter().map(|op| Choice { op, implementation: 0 }).collect();
+    let choices = ops.into_iter().map(Choice::default_of).collect();
     let found = improve(run.graph, &Candidate::new(run.graph, choices), run.request.budget);
     log::debug!("{}: {} by {} stage ops", Monet::NAME, found.timeline.makespan, view.graph().ops().len());
     if run.start.offer(found, run.request.budget) {

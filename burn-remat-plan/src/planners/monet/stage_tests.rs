@@ -64,7 +64,7 @@ fn a_schedule_of_the_stages_is_a_valid_plan_that_costs_and_holds_no_more() {
                     let modes = (0..coarse.values().len()).map(|_| mode(&mut rng)).collect();
                     let ways = coarse.ops().iter().map(|op| rng.random_range(0..implementations(op))).collect();
                     let found = State { modes, ways }.candidate(coarse, &stages);
-                    let plan = plan_of(coarse, &found.choices);
+                    let plan = plan_of_choices(coarse, &found.choices);
                     check(coarse, &plan, found.timeline.peak_bytes).unwrap();
                     let fine = view.plan(&graph, &plan);
                     let checked = check(&graph, &fine, found.timeline.peak_bytes)
@@ -99,7 +99,7 @@ fn plans_by_stages_fit_the_budget_on_random_graphs() {
         let peak = StoreAll::peak(&graph);
         for budget in [peak * 6 / 10, peak * 8 / 10, peak * 9 / 10] {
             if let Some(found) = by_stages(&graph, &request(budget, 0.2)) {
-                let checked = check(&graph, &plan_of(&graph, &found.choices), budget);
+                let checked = check(&graph, &plan_of_choices(&graph, &found.choices), budget);
                 checked.unwrap_or_else(|wrong| panic!("case {case}: {wrong}"));
                 tight += 1;
             }
@@ -195,7 +195,7 @@ fn a_stage_with_a_dropout_is_computed_again_but_for_its_mask() {
         .map(|id| graph.ops()[id].name.as_str())
         .collect();
     assert_eq!(repeated, BTreeSet::from(["drop", "up"]), "the end of a block is never needed again");
-    check(&graph, &plan_of(&graph, &found.choices), budget).unwrap();
+    check(&graph, &plan_of_choices(&graph, &found.choices), budget).unwrap();
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn skips_across_several_stages_are_no_obstacle() {
     let request = request(StoreAll::peak(&graph) / 100 * 60, 4.0);
     let chain = ChainDp.solve(&graph, &request).unwrap().makespan;
     let found = by_stages(&graph, &request).unwrap();
-    check(&graph, &plan_of(&graph, &found.choices), request.budget).unwrap();
+    check(&graph, &plan_of_choices(&graph, &found.choices), request.budget).unwrap();
     // A chain has the skips pinned or carried through every stage: 24% against 8%.
     assert!(found.timeline.makespan - base < 0.5 * (chain - base));
 }

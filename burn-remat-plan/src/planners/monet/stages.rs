@@ -1,4 +1,4 @@
-//! The class of schedules: which ops each stage may compute, and plans from choices of ops and implementations.
+//! The class of schedules: which ops each stage may compute.
 //!
 //! | paper | here |
 //! | --- | --- |
@@ -8,44 +8,10 @@
 
 use std::ops::Range;
 
-use crate::graph::{Graph, Op, OpId, Phase, ValueId};
-use crate::plan::{Plan, Step};
+use crate::choice::Choice;
+use crate::graph::{Graph, Op, OpId, Phase};
+use crate::sequence::plan_of_choices;
 use crate::simulate::{Timeline, simulate};
-
-/// An op and the way to run it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Choice {
-    pub op: OpId,
-    /// 0 is the op itself, k + 1 its alternative k.
-    pub implementation: usize,
-}
-
-/// How many implementations `op` has.
-pub(super) fn implementations(op: &Op) -> usize {
-    1 + op.alternatives.len()
-}
-
-/// Inputs, cost and scratch of an implementation.
-pub(super) fn implementation(op: &Op, index: usize) -> (&[ValueId], f64, u64) {
-    match index.checked_sub(1).and_then(|k| op.alternatives.get(k)) {
-        Some(other) => (&other.inputs, other.cost, other.scratch_bytes),
-        None => (&op.inputs, op.cost, op.scratch_bytes),
-    }
-}
-
-/// Implementations worth a thought: of those as good in all respects, the first.
-pub(super) fn useful_implementations(op: &Op) -> Vec<usize> {
-    let beats = |a: usize, b: usize| {
-        let ((inputs, cost, scratch), (others, other_cost, other_scratch)) =
-            (implementation(op, a), implementation(op, b));
-        let no_worse = cost <= other_cost
-            && scratch <= other_scratch
-            && inputs.iter().all(|value| others.binary_search(value).is_ok());
-        no_worse && (a < b || cost < other_cost || scratch < other_scratch || inputs.len() < others.len())
-    };
-    let all = 0..implementations(op);
-    all.clone().filter(|&b| !all.clone().any(|a| a != b && beats(a, b))).collect()
-}
 
 /// The stages of a graph.
 #[derive(Clone, Copy, Debug)]
@@ -96,32 +62,6 @@ impl Stages {
     }
 }
 
-/// The plan that runs `choices` and evicts every value as soon as it is useless.
-pub(super) fn plan_of(graph: &Graph, choices: &[Choice]) -> Plan {
-    let mut needed: Vec<bool> = (0..graph.values().len()).map(|value| graph.is_result(value)).collect();
-    let mut steps = Vec::with_capacity(choices.len() * 2);
-    for choice in choices.iter().rev() {
-        let op = &graph.ops()[choice.op];
-        for &value in op.outputs.iter().rev() {
-            if !std::mem::replace(&mut needed[value], false) {
-                steps.push(Step::Evict(value));
-            }
-        }
-        for &value in implementation(op, choice.implementation).0.iter().rev() {
-            if !std::mem::replace(&mut needed[value], true) {
-                steps.push(Step::Evict(value));
-            }
-        }
-        steps.push(match choice.implementation {
-            0 => Step::Compute(choice.op),
-            k => Step::ComputeAlternative(choice.op, k - 1),
-        });
-    }
-    steps.extend(graph.inputs().filter(|&value| !needed[value]).map(Step::Evict));
-    steps.reverse();
-    Plan { steps }
-}
-
 /// The ops of all stages in order, where the values in `keep` stay and all else is computed again when asked for.
 pub(super) fn sequence(graph: &Graph, stages: &Stages, keep: &[bool]) -> Vec<OpId> {
     let mut order = Vec::new();
@@ -158,7 +98,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     pub fn new(graph: &Graph, choices: Vec<Choice>) -> Self {
-        let timeline = simulate(graph, &plan_of(graph, &choices));
+        let timeline = simulate(graph, &plan_of_choices(graph, &choices));
         Self { choices, timeline }
     }
 }
