@@ -8,7 +8,7 @@
 //! writes nothing else, or that feeds an update, writes a token of zero bytes.
 
 use super::Pass;
-use super::net::{Backward, Layer, Net, Node};
+use super::net::{Backward, BackwardVariant, Layer, Net, Node};
 use crate::error::GraphError;
 use crate::graph::{Alternative, Graph, GraphBuilder, Op, Phase, ValueId};
 
@@ -108,18 +108,22 @@ impl<'a> Lowering<'a> {
 
     fn backward_op(&mut self, node: Node, gradient: Option<ValueId>) {
         let layer = &self.net.layers[node];
-        let mut inputs: Vec<ValueId> = gradient.into_iter().collect();
         // The loss that ends the network starts from the constant 1; where a sum ends it, there is nothing to read.
         let (reads_inputs, reads_output) = match layer.backward {
             Backward::Op { reads_inputs, reads_output } => (reads_inputs, reads_output),
             Backward::Shared => (false, true),
         };
-        if reads_inputs {
-            inputs.extend(layer.inputs.iter().map(|&input| self.outputs[input]));
-        }
-        if reads_output {
-            inputs.push(self.outputs[node]);
-        }
+        let outputs = &self.outputs;
+        let reads = |reads_inputs: bool, reads_output: bool| -> Vec<ValueId> {
+            let inputs = layer.inputs.iter().filter(|_| reads_inputs).map(|&input| outputs[input]);
+            gradient.into_iter().chain(inputs).chain(reads_output.then(|| outputs[node])).collect()
+        };
+        let inputs = reads(reads_inputs, reads_output);
+        let variants: Vec<(&BackwardVariant, Vec<ValueId>)> = layer
+            .backward_variants
+            .iter()
+            .map(|variant| (variant, reads(variant.reads_inputs, variant.reads_output)))
+            .collect();
         let mut distinct = layer.inputs.clone();
         distinct.sort_unstable();
         distinct.dedup();
@@ -141,12 +145,12 @@ impl<'a> Lowering<'a> {
         let saved = if reads_network_input { layer.input_gradient_cost } else { 0.0 };
         let mut op = Op::new(format!("{}.grad", layer.name), layer.backward_cost - saved, inputs, outputs);
         op.scratch_bytes = layer.scratch_bytes;
-        if layer.output_instead {
+        for (variant, inputs) in variants {
             op.alternatives.push(Alternative {
-                name: format!("{}.by_output", op.name),
-                cost: op.cost,
-                inputs: gradient.into_iter().chain([self.outputs[node]]).collect(),
-                scratch_bytes: op.scratch_bytes,
+                name: format!("{}.{}", op.name, variant.name),
+                cost: op.cost * variant.cost_factor,
+                inputs,
+                scratch_bytes: variant.scratch_bytes,
             });
         }
         self.push(op, layer, Phase::Backward);

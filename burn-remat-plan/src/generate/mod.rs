@@ -21,6 +21,7 @@
 //! # Ok::<(), burn_remat_plan::generate::GenerateError>(())
 //! ```
 
+pub mod alternatives;
 mod chains;
 mod families;
 pub mod lower;
@@ -49,6 +50,15 @@ pub enum Pass {
     TrainingWithUpdate,
 }
 
+/// In how many ways the ops of a graph may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Implementations {
+    /// As the network has it: one, except that a ReLU of VGG may read its output in place of its input.
+    Published,
+    /// More, after MONeT's: see [`alternatives`].
+    Several,
+}
+
 /// What [`by_name`] is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -60,12 +70,14 @@ pub struct Options {
     pub depth: usize,
     /// Seed of the random family; the others ignore it.
     pub seed: u64,
+    /// In how many ways ops may run.
+    pub implementations: Implementations,
 }
 
 impl Default for Options {
-    /// One image, forward and backward, depth 8, seed 0.
+    /// One image, forward and backward, depth 8, seed 0, ops as published.
     fn default() -> Self {
-        Self { batch: 1, pass: Pass::Training, depth: 8, seed: 0 }
+        Self { batch: 1, pass: Pass::Training, depth: 8, seed: 0, implementations: Implementations::Published }
     }
 }
 
@@ -133,7 +145,7 @@ pub fn by_name(name: &str, options: &Options) -> Result<Graph, GenerateError> {
     check_range("batch", options.batch, MOST_BATCH)?;
     check_range("depth", options.depth as u64, deepest)?;
     let (batch, depth) = (options.batch, options.depth);
-    let net = match name {
+    let mut net = match name {
         "linear" => linear(batch, depth),
         "residual" => residual(batch, depth),
         "unet" => unet(batch, depth),
@@ -148,6 +160,9 @@ pub fn by_name(name: &str, options: &Options) -> Result<Graph, GenerateError> {
         "densenet161" => densenet161(batch),
         _ => return Err(GenerateError::UnknownName { name: name.to_owned() }),
     };
+    if options.implementations == Implementations::Several {
+        alternatives::add(&mut net);
+    }
     Ok(lower::lower(&net, options.pass)?)
 }
 
@@ -164,7 +179,7 @@ mod tests {
     fn every_name_gives_a_graph_for_every_pass() {
         for (name, _) in NAMES {
             for pass in [Pass::Forward, Pass::Training, Pass::TrainingWithUpdate] {
-                let options = Options { batch: 2, pass, depth: 4, seed: 1 };
+                let options = Options { batch: 2, pass, depth: 4, seed: 1, ..Options::default() };
                 let graph = by_name(name, &options).unwrap_or_else(|error| panic!("{name} {pass:?}: {error}"));
                 let backward = graph.ops().iter().filter(|op| op.phase == Some(Phase::Backward)).count();
                 assert_eq!(backward > 0, pass != Pass::Forward, "{name} {pass:?}");

@@ -48,6 +48,34 @@ pub struct Variant {
     pub scratch_bytes: u64,
 }
 
+/// Another way to run the backward op of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BackwardVariant {
+    /// Name, to be put behind that of the op.
+    pub name: &'static str,
+    /// Cost in parts of the op's own.
+    pub cost_factor: f64,
+    /// It reads the layer's inputs.
+    pub reads_inputs: bool,
+    /// It reads the layer's output.
+    pub reads_output: bool,
+    /// Bytes held only while it runs.
+    pub scratch_bytes: u64,
+}
+
+/// What a layer does, as far as other implementations depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A convolution over all channels.
+    Convolution(Window),
+    /// Batch normalization.
+    BatchNorm,
+    /// ReLU as an op of its own.
+    Relu,
+    /// Anything else.
+    Other,
+}
+
 /// One layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
@@ -75,8 +103,10 @@ pub struct Layer {
     pub recomputable: bool,
     /// Other implementations of the forward op.
     pub variants: Vec<Variant>,
-    /// Whether the backward op has an alternative that reads the layer's output in place of its inputs.
-    pub output_instead: bool,
+    /// Other implementations of the backward op.
+    pub backward_variants: Vec<BackwardVariant>,
+    /// What it does.
+    pub kind: Kind,
 }
 
 /// Whether a layer applies a ReLU to its output within the same op.
@@ -161,7 +191,8 @@ impl Net {
             backward,
             recomputable: true,
             variants: Vec::new(),
-            output_instead: false,
+            backward_variants: Vec::new(),
+            kind: Kind::Other,
         });
         self.shapes.push(shape);
         self.layers.len() - 1
@@ -212,7 +243,9 @@ impl Net {
         let shape = strided(Shape { channels, ..from }, window.stride);
         let weights = window.size * window.size * from.channels * channels;
         let macs = (window.size * window.size * from.channels) as f64 * shape.elements() as f64;
-        self.weighted(name, x, shape, macs, weights + bias, activation)
+        let node = self.weighted(name, x, shape, macs, weights + bias, activation);
+        self.layers[node].kind = Kind::Convolution(window);
+        node
     }
 
     /// A convolution of each channel by itself, without bias.
@@ -245,6 +278,7 @@ impl Net {
         let node = self.push(name, &[x], shape, 4.0 * shape.elements() as f64, reads_inputs());
         self.layers[node].backward_cost *= 2.0;
         self.layers[node].parameters = 2 * shape.channels;
+        self.layers[node].kind = Kind::BatchNorm;
         node
     }
 
@@ -252,7 +286,9 @@ impl Net {
     pub fn relu(&mut self, name: &str, x: Node) -> Node {
         let shape = self.shape(x);
         let backward = Backward::Op { reads_inputs: false, reads_output: true };
-        self.push(name, &[x], shape, shape.elements() as f64, backward)
+        let node = self.push(name, &[x], shape, shape.elements() as f64, backward);
+        self.layers[node].kind = Kind::Relu;
+        node
     }
 
     /// ReLU as an op of its own whose backward op reads the input, as in the graphs published with MONeT; that it reads
@@ -260,7 +296,13 @@ impl Net {
     pub fn relu_of_input(&mut self, name: &str, x: Node) -> Node {
         let shape = self.shape(x);
         let node = self.push(name, &[x], shape, shape.elements() as f64, reads_inputs());
-        self.layers[node].output_instead = true;
+        self.layers[node].backward_variants.push(BackwardVariant {
+            name: "by_output",
+            cost_factor: 1.0,
+            reads_inputs: false,
+            reads_output: true,
+            scratch_bytes: 0,
+        });
         node
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use burn_remat_plan::generate::{NAMES, Options, Pass, by_name};
+use burn_remat_plan::generate::{Implementations, NAMES, Options, Pass, by_name};
 use clap::ValueEnum;
 
 use crate::exit::{Exit, print, write};
@@ -25,6 +25,9 @@ pub struct Args {
     /// Seed of the random family
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Give convolutions, batch normalizations and ReLUs other implementations to choose from
+    #[arg(long)]
+    alternatives: bool,
     /// File to write; default: standard output
     #[arg(long, value_name = "GRAPH")]
     out: Option<PathBuf>,
@@ -49,7 +52,8 @@ pub fn run(args: &Args) -> Result<(), Exit> {
         PassName::Training => Pass::Training,
         PassName::TrainingWithUpdate => Pass::TrainingWithUpdate,
     };
-    let options = Options { batch: args.batch, pass, depth: args.depth, seed: args.seed };
+    let implementations = if args.alternatives { Implementations::Several } else { Implementations::Published };
+    let options = Options { batch: args.batch, pass, depth: args.depth, seed: args.seed, implementations };
     let graph = by_name(&args.name, &options).map_err(|error| Exit::usage(error.to_string()))?;
     match &args.out {
         Some(path) => write(path, &graph.to_json()),
