@@ -3,24 +3,26 @@
 //! `cargo run --release -p burn-remat-plan --example search_tables -- known FOLDER [SECONDS]`: graphs with known results;
 //! `.. -- generated [SECONDS] [NETWORK]`: six networks at six
 //! budgets, beside the cheapest plan of all other planners that take no solver; `.. -- large [SECONDS]`: thousands of ops;
-//! `.. -- ablation FOLDER [MOVES]`: what each part contributes, at equal numbers of moves.
+//! `.. -- ablation FOLDER [MOVES]`: what each part contributes, at equal numbers of moves; `.. --features highs .. -- joint
+//! [SECONDS] [NETWORK]`: graphs whose ops have alternatives, without these, and with them by `monet` and by `auto`.
 
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use burn_remat_plan::generate::{Options, by_name};
+use burn_remat_plan::generate::{Implementations, Options, by_name};
 use burn_remat_plan::planners::search::{Part, Search};
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::sequence::plan_of;
-use burn_remat_plan::{Graph, Outcome, Request, minimum, simulate, solve};
+use burn_remat_plan::views::without_alternatives;
+use burn_remat_plan::{Graph, Outcome, Planner, Request, minimum, simulate, solve};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-fn run(search: Search, graph: &Graph, budget: u64, seconds: f64) -> Result<Outcome> {
+fn run(search: &dyn Planner, graph: &Graph, budget: u64, seconds: f64) -> Result<Outcome> {
     let mut request = Request::new(budget);
     request.time_limit = Duration::from_secs_f64(seconds);
-    Ok(solve(&search, graph, &request)?.outcome)
+    Ok(solve(search, graph, &request)?.outcome)
 }
 
 fn gap(outcome: &Outcome) -> f64 {
@@ -51,7 +53,7 @@ fn known(folder: &str, seconds: f64) -> Result<()> {
     for name in KNOWN {
         let (graph, cases) = cases(folder, name)?;
         for (budget, gurobi, known) in cases {
-            let outcome = run(Search::default(), &graph, budget, seconds)?;
+            let outcome = run(&Search::default(), &graph, budget, seconds)?;
             let (makespan, bound) = (outcome.makespan, outcome.lower_bound.unwrap_or(0.0));
             println!(
                 "| {name} | {budget} | {gurobi} | {known} | {makespan} | {:+} | {bound:.0} | {:.2}% |",
@@ -92,7 +94,7 @@ fn generated(seconds: f64, only: Option<&str>) -> Result<()> {
         let least = minimum(&graph);
         for step in 0..6 {
             let budget = if step == 5 { peak } else { least.achieved + (peak - least.achieved) / 5 * step };
-            let outcome = run(Search::default(), &graph, budget, seconds)?;
+            let outcome = run(&Search::default(), &graph, budget, seconds)?;
             let part = 100.0 * budget as f64 / peak as f64;
             let overhead = |cost: f64| 100.0 * (cost / makespan - 1.0);
             let other = best_of_others(&graph, budget, seconds)
@@ -115,7 +117,7 @@ fn large(seconds: f64) -> Result<()> {
         let minimum_took = start.elapsed();
         let budget = least.achieved + (peak - least.achieved) / 3;
         let start = Instant::now();
-        let outcome = run(Search::default(), &graph, budget, seconds)?;
+        let outcome = run(&Search::default(), &graph, budget, seconds)?;
         println!(
             "| {} | {minimum_took:.1?} | {:.1} | {:.2}% | {:.2}% | {:.1?} |",
             graph.ops().len(),
@@ -131,11 +133,11 @@ fn large(seconds: f64) -> Result<()> {
 fn ablation(folder: &str, moves: u64) -> Result<()> {
     let search = Search::default().with_iterations(moves);
     let variants = [
-        ("all parts", search),
-        ("without hints", search.without(Part::Hints)),
-        ("without swaps", search.without(Part::Swaps)),
-        ("without shifts", search.without(Part::Shifts)),
-        ("without merges", search.without(Part::Merges)),
+        ("all parts", search.clone()),
+        ("without hints", search.clone().without(Part::Hints)),
+        ("without swaps", search.clone().without(Part::Swaps)),
+        ("without shifts", search.clone().without(Part::Shifts)),
+        ("without merges", search.clone().without(Part::Merges)),
         ("without the ladder of temperatures", search.without(Part::Ladder)),
     ];
     println!("| variant | {} |", KNOWN.join(" | "));
@@ -146,7 +148,7 @@ fn ablation(folder: &str, moves: u64) -> Result<()> {
             let (graph, cases) = cases(folder, name)?;
             let mut excess = 0.0;
             for &(budget, _, known) in &cases {
-                excess += run(search, &graph, budget, 600.0)?.makespan / known - 1.0;
+                excess += run(&search, &graph, budget, 600.0)?.makespan / known - 1.0;
             }
             print!(" {:+.3}% |", 100.0 * excess / cases.len() as f64);
         }
@@ -155,13 +157,51 @@ fn ablation(folder: &str, moves: u64) -> Result<()> {
     Ok(())
 }
 
+fn joint(seconds: f64, only: Option<&str>) -> Result<()> {
+    println!(
+        "| graph | ops | with a choice | budget, % of store-all | without alternatives | monet | auto | gap to bound |"
+    );
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    let named = |name: &str| planner(name).ok_or("no such planner");
+    for name in ["mobilenet", "resnet50", "densenet161"] {
+        if only.is_some_and(|only| only != name) {
+            continue;
+        }
+        let implementations = Implementations::Several;
+        let graph = by_name(name, &Options { batch: 32, implementations, ..Options::default() })?;
+        let plain = without_alternatives(&graph);
+        let (peak, makespan) = store_all(&plain);
+        let choices = graph.ops().iter().filter(|op| !op.alternatives.is_empty()).count();
+        for percent in [100, 80, 60, 50, 40] {
+            let budget = peak / 100 * percent;
+            let overhead = |planner: &str, graph: &Graph| -> Result<String> {
+                let Ok(outcome) = run(&*named(planner)?, graph, budget, seconds) else { return Ok("none".to_owned()) };
+                Ok(format!("{:.2}%", 100.0 * (outcome.makespan / makespan - 1.0)))
+            };
+            let (before, monet) = (overhead("auto", &plain)?, overhead("monet", &graph)?);
+            let (found, gap) = match run(&*named("auto")?, &graph, budget, seconds) {
+                Ok(outcome) => {
+                    (format!("{:.2}%", 100.0 * (outcome.makespan / makespan - 1.0)), format!("{:.2}%", gap(&outcome)))
+                }
+                Err(_) => ("none".to_owned(), "-".to_owned()),
+            };
+            println!(
+                "| {name} | {} | {choices} | {percent} | {before} | {monet} | {found} | {gap} |",
+                graph.ops().len()
+            );
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, default: f64| arguments.get(at).map_or(Ok(default), |text| text.parse::<f64>());
-    let usage = "usage: search_tables known|generated|large|ablation [FOLDER] [SECONDS or MOVES]";
+    let usage = "usage: search_tables known|generated|large|ablation|joint [FOLDER] [SECONDS or MOVES]";
     match arguments.first().map(String::as_str) {
         Some("known") => known(arguments.get(1).ok_or(usage)?, number(2, 10.0)?),
         Some("generated") => generated(number(1, 10.0)?, arguments.get(2).map(String::as_str)),
+        Some("joint") => joint(number(1, 10.0)?, arguments.get(2).map(String::as_str)),
         Some("large") => large(number(1, 10.0)?),
         Some("ablation") => ablation(arguments.get(1).ok_or(usage)?, number(2, 300_000.0)? as u64),
         _ => Err(usage.into()),

@@ -1,12 +1,14 @@
 //! The smallest feasible budget, with its certificate.
 //!
-//! *Lower half.* While op k runs for the first time, its inputs, outputs and scratch are resident, and so is every
+//! *Lower half.* While op k runs for the first time, its inputs, outputs and scratch are resident (those of its lightest
+//! implementation at least), and so is every
 //! value that a later first computation (or the end) uses and that cannot be computed again: an input of the graph or
 //! an output of an op that may run only once. The largest such sum over all k bounds every schedule; the op and those
 //! values are the certificate. At the start all inputs are resident, which bounds too.
 //!
 //! *Upper half.* A plan that was found: a constructive pass (see `planners::search`) at the lower half, and where that
-//! fails the smallest budget at which a pass succeeds, by bisection down from the store-all peak.
+//! fails the smallest budget at which a pass succeeds, by bisection down from the store-all peak. Where ops have
+//! alternatives, once in default implementations and once in those of the least working set.
 //!
 //! On small graphs the exact search then bisects what is left between the halves.
 //!
@@ -16,12 +18,14 @@
 //!
 //! Complexity: O(n + uses) for the lower half; at most 25 passes for the upper one.
 
+use crate::choice::{has_alternatives, implementation, implementations};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::Plan;
 use crate::planners::search::construct::{Policy, construct};
 use crate::planners::search::exact::{Exact, exact};
-use crate::sequence::plan_of;
+use crate::sequence::{order_of, plan_of, plan_of_choices};
 use crate::simulate::simulate;
+use crate::views::plain::Plain;
 
 /// The smallest feasible budget of a graph: see the [module](self).
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +69,13 @@ impl Minimum {
 pub fn minimum(graph: &Graph) -> Minimum {
     let (lower_bound, blocking_op) = lower_half(graph);
     let (mut plan, mut achieved) = upper_half(graph, lower_bound);
+    if has_alternatives(graph) && lower_bound < achieved {
+        let lightest = Plain::lightest(graph);
+        let (other, peak) = upper_half(&lightest.graph, lower_bound);
+        if peak < achieved {
+            (plan, achieved) = (plan_of_choices(graph, &lightest.choices(&order_of(&other))), peak);
+        }
+    }
     let lower_bound = exhaust(graph, lower_bound, &mut plan, &mut achieved);
     Minimum { lower_bound, achieved, plan, blocking_op, together: together(graph, blocking_op) }
 }
@@ -81,15 +92,10 @@ fn is_root(graph: &Graph, value: ValueId) -> bool {
     graph.producer(value).is_none_or(|op| !graph.ops()[op].recomputable)
 }
 
-/// An op that has alternatives may do with other inputs and scratch: only what every choice needs is certain.
+/// What an op reads whatever implementation is chosen.
 fn certain_inputs(graph: &Graph, op: OpId) -> Vec<ValueId> {
     let op = &graph.ops()[op];
     op.inputs.iter().copied().filter(|v| op.alternatives.iter().all(|a| a.inputs.binary_search(v).is_ok())).collect()
-}
-
-fn certain_scratch(graph: &Graph, op: OpId) -> u64 {
-    let op = &graph.ops()[op];
-    op.alternatives.iter().map(|a| a.scratch_bytes).fold(op.scratch_bytes, u64::min)
 }
 
 /// The last *certain* use: with alternatives a use may be avoided.
@@ -117,11 +123,26 @@ fn together(graph: &Graph, op: OpId) -> Vec<ValueId> {
             produced && is_root(graph, v) && last[v].is_some_and(|last| last > op)
         })
         .collect();
-    values.extend(certain_inputs(graph, op));
+    values.extend(lightest_inputs(graph, op, &last).0);
     values.extend_from_slice(&graph.ops()[op].outputs);
     values.sort_unstable();
     values.dedup();
     values
+}
+
+/// The implementation of `op` that needs least beside the roots used later: what it reads of other values, and the bytes
+/// of these with its scratch.
+fn lightest_inputs(graph: &Graph, op: OpId, last: &[Option<OpId>]) -> (Vec<ValueId>, u64) {
+    let is_held = |v: ValueId| is_root(graph, v) && last[v].is_some_and(|last| last > op);
+    let weigh = |k: usize| {
+        let (inputs, _, scratch) = implementation(&graph.ops()[op], k);
+        let others: Vec<ValueId> = inputs.iter().copied().filter(|&v| !is_held(v)).collect();
+        let bytes = graph.bytes_of(&others) + scratch;
+        (others, bytes)
+    };
+    (1..implementations(&graph.ops()[op]))
+        .map(weigh)
+        .fold(weigh(0), |least, way| if way.1 < least.1 { way } else { least })
 }
 
 pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
@@ -153,14 +174,7 @@ pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
         // Roots whose last use is this very op stop counting here and come back among its inputs.
         held -= leaving[id];
         let op = &graph.ops()[id];
-        let inputs = certain_inputs(graph, id)
-            .into_iter()
-            .filter(|&v| !(is_root(graph, v) && last[v].is_some_and(|last| last > id)));
-        needs.push(
-            held + inputs.map(|v| graph.bytes(v)).sum::<u64>()
-                + graph.bytes_of(&op.outputs)
-                + certain_scratch(graph, id),
-        );
+        needs.push(held + lightest_inputs(graph, id, &last).1 + graph.bytes_of(&op.outputs));
         if !op.recomputable {
             for &value in &op.outputs {
                 if let Some(at) = last[value].filter(|&at| at > id) {
@@ -175,14 +189,11 @@ pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
 
 /// Bisects with the exact search, as far as it goes: it closes the question on small graphs.
 fn exhaust(graph: &Graph, mut low: u64, plan: &mut Plan, high: &mut u64) -> u64 {
-    if graph.ops().iter().any(|op| !op.alternatives.is_empty()) {
-        return low;
-    }
     let mut probe = low;
     while low < *high {
         match exact(graph, probe, 5_000, None) {
             Exact::Optimal(order) => {
-                *plan = plan_of(graph, &order);
+                *plan = plan_of_choices(graph, &order);
                 *high = simulate(graph, plan).peak_bytes;
             }
             Exact::Infeasible => low = probe + 1,

@@ -1,59 +1,15 @@
 //! `search`, `minimum` and `lower_bound` against brute force and on generated graphs.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+mod brute_force;
+
 use std::time::{Duration, Instant};
 
+use brute_force::cheapest;
 use burn_remat_plan::generate::{Knobs, Options, by_name, random_graph};
 use burn_remat_plan::lower_bound::{Effort, lower_bound};
 use burn_remat_plan::planners::Search;
 use burn_remat_plan::sequence::plan_of;
 use burn_remat_plan::{Graph, PlanError, Request, Status, check, minimum, simulate, solve};
-
-/// The least makespan of all schedules within `budget`: Dijkstra over (first computations done, resident set), with
-/// single evictions and computations as moves. Costs must be whole numbers.
-fn cheapest(graph: &Graph, budget: u64) -> Option<u64> {
-    let ops = graph.ops();
-    let mask = |values: &[usize]| values.iter().fold(0u64, |mask, &v| mask | 1 << v);
-    let held = |set: u64| {
-        graph.constant_bytes()
-            + (0..graph.values().len()).filter(|&v| set >> v & 1 == 1).map(|v| graph.bytes(v)).sum::<u64>()
-    };
-    let start = (0usize, mask(&graph.inputs().collect::<Vec<_>>()));
-    if held(start.1) > budget {
-        return None;
-    }
-    let results = mask(graph.results());
-    let mut best = HashMap::from([(start, 0u64)]);
-    let mut heap = BinaryHeap::from([Reverse((0u64, start))]);
-    while let Some(Reverse((cost, (done, set)))) = heap.pop() {
-        if best[&(done, set)] < cost {
-            continue;
-        }
-        if done == ops.len() && results & !set == 0 {
-            return Some(cost);
-        }
-        let mut reach = |cost: u64, state: (usize, u64)| {
-            if best.get(&state).is_none_or(|&known| cost < known) {
-                best.insert(state, cost);
-                heap.push(Reverse((cost, state)));
-            }
-        };
-        for v in 0..graph.values().len() {
-            if set >> v & 1 == 1 {
-                reach(cost, (done, set & !(1 << v)));
-            }
-        }
-        for (id, op) in ops.iter().enumerate().take(done + 1) {
-            let after = set | mask(&op.outputs);
-            let may = (id == done || op.recomputable) && mask(&op.inputs) & !set == 0;
-            if may && held(after) + op.scratch_bytes <= budget {
-                reach(cost + op.cost as u64, (done + usize::from(id == done), after));
-            }
-        }
-    }
-    None
-}
 
 fn request(budget: u64, milliseconds: u64) -> Request {
     Request { time_limit: Duration::from_millis(milliseconds), threads: 2, ..Request::new(budget) }

@@ -22,7 +22,10 @@
 //! bound tries single moments, the most crowded and those whose op itself leaves least room, then 2, 3, 5, .. spread
 //! over the crowded part, until time is up.
 //!
-//! An op with alternatives counts with its least cost, and with the inputs and scratch that all its forms share.
+//! *Alternatives.* An op with several implementations has a fact `again` for each, and for its first computation one
+//! fact `chosen` for each, of which one holds; it costs what that implementation costs above the cheapest. Rules 1 and 3
+//! then count the scratch and ask for the inputs of what is chosen. First computations before the first moment count
+//! with their least cost.
 //!
 //! Complexity: rows, columns and non-zeros are about moments x (ops + uses); one iteration is linear in them.
 
@@ -81,6 +84,10 @@ pub(crate) struct Hint {
     pub moment: OpId,
     /// To which part (0 to 1) each value is kept.
     pub kept: Vec<f64>,
+    /// The implementation of each op for its first computation, from the moment on.
+    pub first: Vec<usize>,
+    /// The implementation of each op where it is computed again behind the moment.
+    pub again: Vec<usize>,
     pub bound: f64,
 }
 
@@ -123,7 +130,13 @@ fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints
         let (gain, solution) =
             Solver::new(&relaxation.program).solve(effort.iterations, deadline, effort.enough - base);
         if let [moment] = moments[..] {
-            hints.push(Hint { moment, kept: relaxation.kept(&solution), bound: base + gain });
+            hints.push(Hint {
+                moment,
+                kept: relaxation.kept(&solution),
+                first: relaxation.first(&solution),
+                again: relaxation.again(&solution),
+                bound: base + gain,
+            });
         }
         let mut bound = base + gain;
         if whole && bound.is_finite() {

@@ -1,17 +1,14 @@
 //! Builds the linear program of [`lower_bound`](super::lower_bound()).
 
 use super::pdhg::{Program, Row};
+use crate::choice::{Choice, implementation, least_cost, least_makespan, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
 /// The least cost of running every op once.
 pub(super) fn first_computations(graph: &Graph) -> f64 {
-    graph.ops().iter().map(least_cost).sum()
-}
-
-fn least_cost(op: &crate::graph::Op) -> f64 {
-    op.alternatives.iter().map(|a| a.cost).fold(op.cost, f64::min)
+    least_makespan(graph)
 }
 
 fn least_scratch(op: &crate::graph::Op) -> u64 {
@@ -42,17 +39,28 @@ const NONE: u32 = u32::MAX;
 pub(super) struct Relaxation {
     pub program: Program,
     keep: Vec<Vec<u32>>,
+    ways: Vec<Choice>,
+    first_way: Vec<usize>,
+    chosen: Vec<u32>,
+    again: Vec<Vec<u32>>,
 }
 
 struct Builder<'g> {
     graph: &'g Graph,
+    /// Per op what it reads in all its implementations.
     inputs: Vec<Vec<ValueId>>,
+    /// The implementations worth a thought, op by op.
+    ways: Vec<Choice>,
+    /// Per op its first way, and the number of all at the end.
+    first_way: Vec<usize>,
     program: Program,
     moments: Vec<OpId>,
     /// Per moment and value: the variable `keep`, `FIXED` where it is certain, `NONE` where the value cannot matter.
     keep: Vec<Vec<u32>>,
-    /// Per interval behind a moment and op: the variable `again`.
+    /// Per interval behind a moment and way: the variable `again`.
     again: Vec<Vec<u32>>,
+    /// Per way: the variable `chosen`, `NONE` where there is no choice or the first computation comes before all moments.
+    chosen: Vec<u32>,
 }
 
 const FIXED: u32 = u32::MAX - 1;
@@ -67,13 +75,22 @@ impl Relaxation {
                 op.inputs.iter().filter(shared).copied().collect()
             })
             .collect();
+        let (mut ways, mut first_way) = (Vec::new(), vec![0]);
+        for (op, node) in graph.ops().iter().enumerate() {
+            ways.extend(useful_implementations(node).into_iter().map(|implementation| Choice { op, implementation }));
+            first_way.push(ways.len());
+        }
+        let chosen = vec![NONE; ways.len()];
         let mut builder = Builder {
             graph,
             inputs,
+            ways,
+            first_way,
             program: Program::default(),
             moments: moments.to_vec(),
             keep: Vec::new(),
             again: Vec::new(),
+            chosen,
         };
         for at in 0..moments.len() {
             builder.columns(at, budget);
@@ -82,7 +99,8 @@ impl Relaxation {
             builder.memory(at, budget);
             builder.interval(at);
         }
-        Self { program: builder.program, keep: builder.keep }
+        let Builder { program, keep, ways, first_way, chosen, again, .. } = builder;
+        Self { program, keep, ways, first_way, chosen, again }
     }
 
     /// To which part each value is kept at the first moment of a solution.
@@ -95,12 +113,32 @@ impl Relaxation {
         self.keep[0].iter().map(part).collect()
     }
 
+    /// Per op the implementation that a solution chooses most for its first computation.
+    pub fn first(&self, solution: &[f64]) -> Vec<usize> {
+        self.most(&self.chosen, solution)
+    }
+
+    /// Per op the implementation in which a solution computes it most again behind the first moment.
+    pub fn again(&self, solution: &[f64]) -> Vec<usize> {
+        self.most(&self.again[0], solution)
+    }
+
+    fn most(&self, columns: &[u32], solution: &[f64]) -> Vec<usize> {
+        let part = |way: usize| if columns[way] == NONE { -1.0 } else { solution[columns[way] as usize] };
+        let ops = self.first_way.windows(2);
+        ops.map(|ends| {
+            let most = (ends[0]..ends[1]).reduce(|best, way| if part(way) > part(best) { way } else { best });
+            most.map_or(0, |way| self.ways[way].implementation)
+        })
+        .collect()
+    }
+
     pub fn entries(&self) -> usize {
         self.program.entries()
     }
 }
 
-impl Builder<'_> {
+impl<'g> Builder<'g> {
     fn produced_before(&self, value: ValueId, moment: OpId) -> bool {
         self.graph.producer(value).is_none_or(|op| op < moment)
     }
@@ -121,14 +159,16 @@ impl Builder<'_> {
                 direct[value] = true;
             }
         }
-        let mut again = vec![NONE; ops.len()];
+        for way in &self.ways[self.first_way[moment]..] {
+            way.inputs(self.graph).iter().for_each(|&value| useful[value] = true);
+        }
+        let mut again = vec![NONE; self.ways.len()];
         for id in (0..moment).rev() {
             if ops[id].recomputable && ops[id].outputs.iter().any(|&v| useful[v]) {
-                for &value in &self.inputs[id] {
-                    useful[value] = true;
+                for way in self.ways_of(id) {
+                    self.ways[way].inputs(self.graph).iter().for_each(|&value| useful[value] = true);
+                    again[way] = self.program.column(self.ways[way].cost(self.graph));
                 }
-                // The alternatives may need other inputs, which then count as free.
-                again[id] = self.program.column(least_cost(&ops[id]));
             }
         }
         let mut keep = vec![NONE; useful.len()];
@@ -162,8 +202,25 @@ impl Builder<'_> {
     }
 
     fn memory(&mut self, at: usize, budget: u64) {
-        let mut held = self.bytes_of_op(self.moments[at]);
+        let moment = self.moments[at];
+        let mut held = self.bytes_of_op(moment);
         let mut row = Row::default();
+        for (way, column) in self.choice_of_first(moment) {
+            let (inputs, _, scratch) = self.implementation(way);
+            row.push(column, -((scratch - least_scratch(&self.graph.ops()[moment])) as f64));
+            // What it reads is there.
+            for &value in inputs {
+                let keep = self.keep[at][value];
+                if keep != FIXED {
+                    let mut needs = Row::default();
+                    if keep != NONE {
+                        needs.push(keep, 1.0);
+                    }
+                    needs.push(column, -1.0);
+                    self.program.row(needs, 0.0);
+                }
+            }
+        }
         for (value, &keep) in self.keep[at].iter().enumerate() {
             match keep {
                 NONE => {}
@@ -172,6 +229,38 @@ impl Builder<'_> {
             }
         }
         self.program.row(row, held - budget as f64);
+    }
+
+    fn ways_of(&self, op: OpId) -> std::ops::Range<usize> {
+        self.first_way[op]..self.first_way[op + 1]
+    }
+
+    fn implementation(&self, way: usize) -> (&'g [ValueId], f64, u64) {
+        let Choice { op, implementation: k } = self.ways[way];
+        implementation(&self.graph.ops()[op], k)
+    }
+
+    /// Where `op` has several ways: a variable for each, of which one is chosen for the first computation, at what it
+    /// costs above the cheapest.
+    fn choice_of_first(&mut self, op: OpId) -> Vec<(usize, u32)> {
+        let ways = self.ways_of(op);
+        if ways.len() == 1 {
+            return Vec::new();
+        }
+        let least = least_cost(&self.graph.ops()[op]);
+        let chosen: Vec<(usize, u32)> = ways
+            .map(|way| {
+                let cost = self.implementation(way).1 - least;
+                (way, self.program.column(cost))
+            })
+            .collect();
+        let mut one = Row::default();
+        for &(way, column) in &chosen {
+            one.push(column, 1.0);
+            self.chosen[way] = column;
+        }
+        self.program.row(one, 1.0);
+        chosen
     }
 
     /// Adds: kept at the moment, or computed again in the interval behind it, is at least `user` (a variable) plus
@@ -185,10 +274,9 @@ impl Builder<'_> {
         if keep != NONE {
             row.push(keep, 1.0);
         }
-        if let Some(op) = self.graph.producer(value)
-            && self.again[at][op] != NONE
-        {
-            row.push(self.again[at][op], 1.0);
+        if let Some(op) = self.graph.producer(value) {
+            let again = self.ways_of(op).map(|way| self.again[at][way]).filter(|&again| again != NONE);
+            again.for_each(|again| row.push(again, 1.0));
         }
         if let Some(user) = user {
             row.push(user, -1.0);
@@ -208,10 +296,19 @@ impl Builder<'_> {
         for value in direct {
             self.available(at, value, None, 1.0);
         }
-        for id in 0..self.again[at].len() {
-            let again = self.again[at][id];
+        for op in self.moments[at] + 1..end {
+            for (way, column) in self.choice_of_first(op) {
+                for &value in self.implementation(way).0 {
+                    if self.inputs[op].binary_search(&value).is_err() {
+                        self.available(at, value, Some(column), 0.0);
+                    }
+                }
+            }
+        }
+        for way in 0..self.ways.len() {
+            let again = self.again[at][way];
             if again != NONE {
-                for value in self.inputs[id].clone() {
+                for &value in self.implementation(way).0 {
                     self.available(at, value, Some(again), 0.0);
                 }
             }

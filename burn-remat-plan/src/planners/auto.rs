@@ -2,12 +2,14 @@
 //!
 //! Method:
 //!
-//! 1. Where the store-all plan fits, it is the answer: nothing is cheaper (unless an op has alternatives).
+//! 1. Where the store-all plan fits, it is the answer: nothing is cheaper (unless an op has a cheaper alternative).
 //! 2. The quick methods run first, so that there is a plan after milliseconds: `online`, the greedy segment heuristics
 //!    (on a path `chen-greedy`, else `ap-greedy` and `linear-greedy`).
 //! 3. `chain-dp` runs in a part of the time where the graph can be seen as a chain of stages; `checkmate` where the
 //!    build has it and the graph is small; `monet` where ops have alternatives.
-//! 4. `search` gets all the time that is left, unless a plan meets a proven bound before.
+//! 4. `search` gets all the time that is left, unless a plan meets a proven bound before. Where ops have alternatives it
+//!    chooses among them too, and starts from the best plan so far: so the answer is no dearer than what the same planners
+//!    find for the graph without its alternatives.
 //! 5. Every plan passes through the [checker](mod@crate::check); the cheapest wins, then the one with the lowest peak,
 //!    then the one found first.
 //!
@@ -25,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::chain::{Chain, ChainOutcome};
+use crate::choice::{has_alternatives, least_makespan};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
@@ -77,6 +80,7 @@ pub struct Auto {
     explain: Option<Explain>,
     /// The graph of the last request and the plans found for it.
     memory: Option<Arc<Mutex<Memory>>>,
+    iterations: Option<u64>,
 }
 
 #[derive(Default)]
@@ -92,6 +96,14 @@ impl Auto {
     /// An `auto` that takes the plans that it found earlier for the same graph into account.
     pub fn remembering() -> Self {
         Self { memory: Some(Arc::default()), ..Self::default() }
+    }
+
+    /// Limits `search` to so many moves per thread: then the same request gives the same plan wherever no planner meets
+    /// its time limit.
+    #[must_use]
+    pub fn with_iterations(mut self, moves: u64) -> Self {
+        self.iterations = Some(moves);
+        self
     }
 
     /// Has `explain` called with each choice. The same is logged.
@@ -130,6 +142,7 @@ impl Auto {
 struct Contest<'a> {
     graph: &'a Graph,
     request: &'a Request,
+    iterations: Option<u64>,
     start: Instant,
     tried: Vec<Tried>,
     found: Vec<Outcome>,
@@ -157,12 +170,28 @@ impl Contest<'_> {
 
     /// Runs the planner called `name` for at most `limit`, unless the best plan cannot be beaten.
     fn run(&mut self, name: &'static str, limit: Duration) {
-        let Some(planner) = planner(name).filter(|_| !self.is_settled()) else { return };
+        if let Some(planner) = planner(name) {
+            self.run_planner(&*planner, limit);
+        }
+    }
+
+    /// Runs `search`; where it chooses implementations, from the best plan so far.
+    fn run_search(&mut self, limit: Duration) {
+        let best = self.best().filter(|_| has_alternatives(self.graph)).and_then(|best| best.plan.clone());
+        let search = Search::default().from_plans(best.into_iter().collect());
+        let search = self.iterations.iter().fold(search, |search, &moves| search.with_iterations(moves));
+        self.run_planner(&search, limit);
+    }
+
+    fn run_planner(&mut self, planner: &dyn Planner, limit: Duration) {
+        if self.is_settled() {
+            return;
+        }
         let request = Request { time_limit: limit, ..self.request.clone() };
-        let result = match solve(&*planner, self.graph, &request) {
+        let result = match solve(planner, self.graph, &request) {
             Ok(solved) if solved.checked.is_some() => {
                 let makespan = solved.outcome.makespan;
-                if name == Search::NAME {
+                if planner.name() == Search::NAME {
                     self.bound = self.bound.max(solved.outcome.lower_bound.unwrap_or(0.0));
                 }
                 self.found.push(solved.outcome);
@@ -196,12 +225,6 @@ impl Contest<'_> {
     }
 }
 
-/// The sum of the cheapest costs: no schedule computes an op less than once.
-fn cheapest(graph: &Graph) -> f64 {
-    let least = |op: &crate::graph::Op| op.alternatives.iter().map(|other| other.cost).fold(op.cost, f64::min);
-    graph.ops().iter().map(least).sum()
-}
-
 impl Contest<'_> {
     fn run_all(&mut self) {
         let whole = self.request.time_limit;
@@ -217,10 +240,10 @@ impl Contest<'_> {
         if ops <= SMALL {
             self.run("checkmate", whole / 5);
         }
-        if self.graph.ops().iter().any(|op| !op.alternatives.is_empty()) {
+        if has_alternatives(self.graph) {
             self.run("monet", whole / 5);
         }
-        self.run(Search::NAME, self.left().max(whole / 10));
+        self.run_search(self.left().max(whole / 10));
     }
 
     fn outcome(&mut self) -> Result<Outcome, PlanError> {
@@ -254,11 +277,12 @@ impl Planner for Auto {
         let mut contest = Contest {
             graph,
             request,
+            iterations: self.iterations,
             start: Instant::now(),
             tried: Vec::new(),
             found,
             minimum: None,
-            bound: cheapest(graph),
+            bound: least_makespan(graph),
         };
         contest.run_all();
         let outcome = contest.outcome()?;

@@ -12,9 +12,19 @@
 //! - *swap*: keep one, evict another, now and then two of either;
 //! - *shift*: a repeat moves to another position between its ingredients and its first use.
 //!
+//! Where ops have several [ways](super::problem) to run, three moves in ten concern these:
+//! - *switch*: a computation, first or later, goes another way of its op. Inputs that only the new way reads are kept
+//!   longer or computed again, as those of a repeat are; repeats that only the old way used go. Alone, twice at once, or
+//!   with a value evicted or kept, to make use of the memory or to pay for it.
+//!
+//! A repeat that is inserted goes the way that looks cheapest there, or any; an *evict* may, in place of a repeat, switch
+//! the next use of the value to a way that does without it.
+//!
 //! A move is applied to the [`State`] and taken back when it is refused.
 
+use super::problem::WayId;
 use super::state::{END, Instance, START, State};
+use crate::choice::Choice;
 use crate::graph::{OpId, ValueId};
 
 /// A small deterministic source of random numbers (splitmix64).
@@ -48,6 +58,8 @@ impl Random {
     }
 }
 
+/// Share of the moves that change the way of a computation, where there is a choice.
+const SWITCHES: f64 = 0.3;
 /// Most computations that one move may insert.
 const LONGEST_CHAIN: usize = 80;
 
@@ -89,7 +101,9 @@ pub(crate) struct Walk<'p, 'g> {
     pub pressure: Pressure,
     /// Values that are worth evicting.
     evictable: Vec<ValueId>,
-    pub best: Option<(f64, Vec<OpId>)>,
+    /// Ops with several ways.
+    choosers: Vec<OpId>,
+    pub best: Option<(f64, Vec<Choice>)>,
     /// Parts left out, for ablations.
     pub without: Without,
     /// What the order may cost, were it within the budget, for the move under way to be accepted.
@@ -104,7 +118,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             .filter(|&v| {
                 problem.bytes(v) > 0
                     && graph.producer(v).is_some_and(|op| graph.ops()[op].recomputable)
-                    && (!graph.consumers(v).is_empty() || graph.is_result(v))
+                    && (!problem.readers(v).is_empty() || graph.is_result(v))
             })
             .collect();
         let costs: f64 = graph.ops().iter().map(|op| op.cost).sum();
@@ -115,6 +129,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             random: Random::new(seed),
             pressure: Pressure { weight, within: 0, tried: 0 },
             evictable,
+            choosers: problem.choosers(),
             best: None,
             without: Without::default(),
             most_cost: 0.0,
@@ -124,13 +139,13 @@ impl<'p, 'g> Walk<'p, 'g> {
     }
 
     pub fn is_stuck(&self) -> bool {
-        self.evictable.is_empty()
+        self.evictable.is_empty() && self.choosers.is_empty()
     }
 
     fn note_best(&mut self) {
         let cost = self.state.cost;
         if self.state.over() == 0 && self.best.as_ref().is_none_or(|(best, _)| cost < best - best.abs() * 1e-12) {
-            self.best = Some((cost, self.state.ops()));
+            self.best = Some((cost, self.state.choices()));
         }
     }
 
@@ -160,7 +175,9 @@ impl<'p, 'g> Walk<'p, 'g> {
             kind = self.random.below(50);
         }
         let repeats = !self.state.repeats().is_empty();
-        let done = if !repeats {
+        let done = if !self.choosers.is_empty() && self.random.chance(SWITCHES) {
+            self.rechoose()
+        } else if !repeats {
             self.evict()
         } else if over > 0 {
             match kind {
@@ -192,12 +209,20 @@ impl<'p, 'g> Walk<'p, 'g> {
 
     /// Evicts a random idle value. `false`: nothing to evict was found, or the chain to recompute got too long.
     fn evict(&mut self) -> bool {
+        if self.evictable.is_empty() {
+            return false;
+        }
         let position = self.crowded_position();
         for _ in 0..24 {
             let value = self.evictable[self.random.below(self.evictable.len())];
             let Some(target) = self.state.span(value, position).and_then(|span| span.next) else { continue };
             if target == position {
                 continue;
+            }
+            if let Some(way) = self.way_without(value, target)
+                && self.random.chance(0.5)
+            {
+                return self.switch_to(target, way);
             }
             let op = self.state.problem.graph.producer(value).expect("evictable values have a producer");
             let mut inserted = Vec::new();
@@ -227,35 +252,70 @@ impl<'p, 'g> Walk<'p, 'g> {
         if self.state.over() > 0 { self.state.first_over(anywhere).unwrap_or(anywhere) } else { anywhere }
     }
 
+    /// A random way of the op of `target` that does not read `value`.
+    fn way_without(&mut self, value: ValueId, target: Instance) -> Option<WayId> {
+        if self.choosers.is_empty() || target == END {
+            return None;
+        }
+        let problem = self.state.problem;
+        let ways = problem.ways_of(self.state.op(target)).filter(|&way| !problem.way(way).reads(value));
+        let ways: Vec<WayId> = ways.collect();
+        (!ways.is_empty()).then(|| ways[self.random.below(ways.len())])
+    }
+
+    /// The way for a new instance of `op` before `target`: mostly the cheapest, counting what its missing inputs cost by
+    /// themselves and what its scratch is over the budget.
+    fn choose_way(&mut self, op: OpId, target: Instance) -> WayId {
+        let problem = self.state.problem;
+        let ways = problem.ways_of(op);
+        if ways.len() == 1 {
+            return ways.start;
+        }
+        if self.random.chance(0.25) {
+            return ways.start + self.random.below(ways.len());
+        }
+        let room = self.state.room(op, target);
+        let price = |way: WayId| {
+            let way = problem.way(way);
+            let missing = way.inputs.iter().filter(|&&value| {
+                problem.bytes(value) > 0 && self.state.span(value, target).is_some_and(|span| span.last.is_none())
+            });
+            let costs =
+                missing.filter_map(|&value| problem.graph.producer(value)).map(|op| problem.graph.ops()[op].cost);
+            way.cost + costs.sum::<f64>() + self.pressure.weight * (way.scratch - room).max(0) as f64
+        };
+        let prices: Vec<(f64, WayId)> = ways.clone().map(|way| (price(way), way)).collect();
+        prices.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(ways.start, |(_, way)| way)
+    }
+
     /// Inserts `op` before `target`, and what it needs.
     fn provide(&mut self, op: OpId, target: Instance, inserted: &mut Vec<(OpId, Instance)>) -> bool {
-        let problem = self.state.problem;
-        let hopeless =
-            self.state.cost + problem.graph.ops()[op].cost > self.most_cost && !self.repeats_behind(op, target);
+        let way = self.choose_way(op, target);
+        let node = self.state.problem.way(way);
+        let hopeless = self.state.cost + node.cost > self.most_cost && !self.repeats_behind(op, target);
         if inserted.len() >= LONGEST_CHAIN
             || hopeless && inserted.iter().all(|&(op, _)| !self.repeats_behind(op, target))
+            || !node.inputs.iter().all(|&value| self.obtain(value, target, inserted))
         {
             return false;
         }
-        for &value in &problem.graph.ops()[op].inputs {
-            let Some(span) = self.state.span(value, target) else { return false };
-            if span.last.is_some() || problem.bytes(value) == 0 {
-                continue;
-            }
-            let Some(producer) = problem.graph.producer(value) else { continue };
-            if !problem.graph.ops()[producer].recomputable {
-                continue;
-            }
-            let fits = self.state.most_between(span.before, target) + problem.bytes(value) <= problem.budget;
-            if self.random.chance(if fits { 0.9 } else { 0.15 }) {
-                continue;
-            }
-            if !self.provide(producer, target, inserted) {
-                return false;
-            }
-        }
-        inserted.push((op, self.state.insert(op, target)));
+        inserted.push((op, self.state.insert(way, target)));
         true
+    }
+
+    /// Makes sure that `value` can be read just before `target`: it is there, will be kept, or is computed again.
+    fn obtain(&mut self, value: ValueId, target: Instance, inserted: &mut Vec<(OpId, Instance)>) -> bool {
+        let problem = self.state.problem;
+        let Some(span) = self.state.span(value, target) else { return false };
+        if span.last.is_some() || problem.bytes(value) == 0 {
+            return true;
+        }
+        let Some(producer) = problem.graph.producer(value) else { return true };
+        if !problem.graph.ops()[producer].recomputable {
+            return true;
+        }
+        let fits = self.state.most_between(span.before, target) + problem.bytes(value) <= problem.budget;
+        self.random.chance(if fits { 0.9 } else { 0.15 }) || self.provide(producer, target, inserted)
     }
 
     /// Whether `op` runs again behind `target`: a repeat that a new one might replace.
@@ -296,23 +356,81 @@ impl<'p, 'g> Walk<'p, 'g> {
 
     /// Removes a repeat and every repeat that only it used.
     fn discard(&mut self, instance: Instance) {
-        let graph = self.state.problem.graph;
         let mut stack = vec![instance];
         while let Some(instance) = stack.pop() {
-            let (op, label) = (self.state.op(instance), self.state.label(instance));
-            let mut feeders: Vec<Instance> = Vec::new();
-            for &value in &graph.ops()[op].inputs {
-                let Some(producer) = graph.producer(value) else { continue };
-                let feeder = self.state.instances(producer).iter().rev().find(|&&i| self.state.label(i) < label);
-                feeders.extend(feeder);
-            }
+            let feeders: Vec<Instance> =
+                self.state.way(instance).inputs.iter().filter_map(|&value| self.feeder(value, instance)).collect();
             self.state.remove(instance);
-            for feeder in feeders {
-                if !self.state.is_first(feeder) && !self.state.is_used(feeder) && !stack.contains(&feeder) {
-                    stack.push(feeder);
-                }
+            self.stack_useless(&feeders, &mut stack);
+        }
+    }
+
+    /// The instance that computes `value` for one that reads it.
+    fn feeder(&self, value: ValueId, reader: Instance) -> Option<Instance> {
+        let producer = self.state.problem.graph.producer(value)?;
+        let label = self.state.label(reader);
+        self.state.instances(producer).iter().rev().find(|&&i| self.state.label(i) < label).copied()
+    }
+
+    fn stack_useless(&self, feeders: &[Instance], stack: &mut Vec<Instance>) {
+        for &feeder in feeders {
+            if !self.state.is_first(feeder) && !self.state.is_used(feeder) && !stack.contains(&feeder) {
+                stack.push(feeder);
             }
         }
+    }
+
+    /// Moves that change the way of a computation.
+    fn rechoose(&mut self) -> bool {
+        match self.random.below(10) {
+            0..6 => self.switch(),
+            6 => self.switch() && self.switch(),
+            7 | 8 => self.switch() && self.evict(),
+            _ => self.keep() && self.switch(),
+        }
+    }
+
+    /// Has a random computation, while over the budget often one that is over it, go another way.
+    fn switch(&mut self) -> bool {
+        let crowded = (self.state.over() > 0 && self.random.chance(0.5)).then(|| self.crowded_position());
+        let choosers = &self.choosers;
+        let crowded = crowded.filter(|&instance| choosers.binary_search(&self.state.op(instance)).is_ok());
+        let instance = crowded.unwrap_or_else(|| {
+            let instances = self.state.instances(choosers[self.random.below(choosers.len())]);
+            instances[self.random.below(instances.len())]
+        });
+        let (ways, now) = (self.state.problem.ways_of(self.state.op(instance)), self.state.way_id(instance));
+        let other = ways.start + self.random.below(ways.len() - 1);
+        self.switch_to(instance, if other < now { other } else { other + 1 })
+    }
+
+    /// Has `instance` go another way, with what that takes and what it makes useless.
+    fn switch_to(&mut self, instance: Instance, way: WayId) -> bool {
+        let (old, new) = (self.state.way(instance), self.state.problem.way(way));
+        let mut inserted = Vec::new();
+        let mut gained = new.inputs.iter().filter(|&&value| !old.reads(value));
+        if !gained.all(|&value| self.obtain(value, instance, &mut inserted)) {
+            return false;
+        }
+        let lost = old.inputs.iter().filter(|&&value| !new.reads(value));
+        let feeders: Vec<Instance> = lost.filter_map(|&value| self.feeder(value, instance)).collect();
+        self.state.switch(instance, way);
+        let mut useless = Vec::new();
+        self.stack_useless(&feeders, &mut useless);
+        for feeder in useless {
+            // One may have gone with another that it served.
+            if self.is_there(feeder) {
+                self.discard(feeder);
+            }
+        }
+        for (op, instance) in inserted {
+            self.merge_next(op, instance);
+        }
+        true
+    }
+
+    fn is_there(&self, instance: Instance) -> bool {
+        self.state.numbered(instance as usize - 2).is_some()
     }
 
     fn shift(&mut self) -> bool {
@@ -322,11 +440,11 @@ impl<'p, 'g> Walk<'p, 'g> {
         }
         let instance = repeats[self.random.below(repeats.len())];
         let graph = self.state.problem.graph;
-        let op = self.state.op(instance);
+        let (op, way) = (self.state.op(instance), self.state.way_id(instance));
         let label = |i: Instance| self.state.label(i);
         // It may go behind what it reads and its last repeat, and before its first use.
         let mut low = START;
-        for &value in &graph.ops()[op].inputs {
+        for &value in &self.state.way(instance).inputs {
             let Some(span) = self.state.span(value, instance) else { return false };
             low = if label(span.start) > label(low) { span.start } else { low };
         }
@@ -347,49 +465,63 @@ impl<'p, 'g> Walk<'p, 'g> {
             let at = self.state.label(target);
             if target != instance && at > low && at <= high && target != self.state.near(instance, 1) {
                 self.state.remove(instance);
-                self.state.insert(op, target);
+                self.state.insert(way, target);
                 return true;
             }
         }
         false
     }
 
-    /// Removes repeats, dearest first, where that takes the order no further over the budget, until `is_late`.
+    /// Removes repeats, dearest first, and then goes cheaper ways, where that takes the order no further over the budget,
+    /// until `is_late`.
     pub fn polish(&mut self, is_late: impl Fn() -> bool) {
-        let ops = self.state.problem.graph.ops();
-        let mut repeats: Vec<(OpId, Instance)> =
-            self.state.repeats().iter().map(|&instance| (self.state.op(instance), instance)).collect();
-        repeats.sort_by(|a, b| ops[b.0].cost.total_cmp(&ops[a.0].cost).then(a.cmp(b)));
-        for (op, instance) in repeats {
+        let described = |&instance: &Instance| (self.state.way(instance).cost, self.state.op(instance), instance);
+        let mut repeats: Vec<(f64, OpId, Instance)> = self.state.repeats().iter().map(described).collect();
+        repeats.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        for (_, op, instance) in repeats {
             // It may have gone with one that it served.
-            if !self.state.instances(op).contains(&instance) {
-                continue;
-            }
             if is_late() {
                 break;
             }
-            let (cost, over) = (self.state.cost, self.state.over());
-            self.discard(instance);
-            if self.state.over() <= over {
-                self.state.commit();
-            } else {
-                self.state.undo();
-                self.state.cost = cost;
+            if self.state.instances(op).contains(&instance) {
+                self.try_out(|walk| walk.discard(instance));
+            }
+        }
+        for op in self.choosers.clone() {
+            for instance in self.state.instances(op).to_vec() {
+                for way in self.state.problem.ways_of(op) {
+                    if !is_late() && self.state.problem.way(way).cost < self.state.way(instance).cost {
+                        self.try_out(|walk| walk.state.switch(instance, way));
+                    }
+                }
             }
         }
         self.note_best();
+    }
+
+    /// Makes a change that costs nothing and takes it back where it takes the order further over the budget.
+    fn try_out(&mut self, change: impl FnOnce(&mut Self)) {
+        let (cost, over) = (self.state.cost, self.state.over());
+        change(self);
+        if self.state.over() <= over {
+            self.state.commit();
+        } else {
+            self.state.undo();
+            self.state.cost = cost;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Graph, GraphBuilder, Op};
-    use crate::planners::search::state::Problem;
-    use crate::sequence::plan_of;
+    use crate::check::check;
+    use crate::graph::{Alternative, Graph, GraphBuilder, Op};
+    use crate::planners::search::problem::Problem;
+    use crate::sequence::plan_of_choices;
     use crate::simulate::simulate;
 
-    fn random_graph(random: &mut Random) -> Graph {
+    fn random_graph(random: &mut Random, most_alternatives: usize) -> Graph {
         let mut builder = GraphBuilder::new("random");
         let mut values = vec![builder.value(random.below(9) as u64, "input")];
         for _ in 0..4 + random.below(20) {
@@ -402,6 +534,14 @@ mod tests {
             let mut op = Op::new("", random.below(10) as f64, inputs, outputs.clone());
             op.scratch_bytes = random.below(5) as u64;
             op.recomputable = random.below(8) > 0;
+            for _ in 0..random.below(most_alternatives + 1) {
+                op.alternatives.push(Alternative {
+                    name: String::new(),
+                    cost: random.below(10) as f64,
+                    inputs: (0..random.below(4)).map(|_| values[random.below(values.len())]).collect(),
+                    scratch_bytes: random.below(9) as u64,
+                });
+            }
             builder.op(op);
             values.extend(outputs);
         }
@@ -410,13 +550,14 @@ mod tests {
         builder.build().unwrap()
     }
 
-    #[test]
-    fn the_memory_profile_equals_one_computed_from_scratch() {
+    /// Walks over graphs and compares with a fresh state and the simulation; returns how many switched computations it saw.
+    fn compare_with_fresh_states(most_alternatives: usize) -> usize {
         let mut random = Random::new(1);
+        let mut switched = 0;
         for seed in 0..60 {
-            let graph = random_graph(&mut random);
-            let order: Vec<OpId> = (0..graph.ops().len()).collect();
-            let peak = simulate(&graph, &plan_of(&graph, &order)).peak_bytes;
+            let graph = random_graph(&mut random, most_alternatives);
+            let order: Vec<Choice> = (0..graph.ops().len()).map(Choice::default_of).collect();
+            let peak = simulate(&graph, &plan_of_choices(&graph, &order)).peak_bytes;
             let problem = Problem::new(&graph, peak * 3 / 4);
             let mut walk = Walk::new(State::new(&problem, &order), seed);
             if walk.is_stuck() {
@@ -424,15 +565,28 @@ mod tests {
             }
             for _ in 0..200 {
                 walk.run(1, 3.0);
-                let fresh = State::new(&problem, &walk.state.ops());
+                let choices = walk.state.choices();
+                let fresh = State::new(&problem, &choices);
                 assert_eq!(fresh.memory(), walk.state.memory());
                 assert_eq!(fresh.over(), walk.state.over());
                 assert!((fresh.cost - walk.state.cost).abs() < 1e-9);
-                let simulated = simulate(&graph, &plan_of(&graph, &walk.state.ops()));
                 let highest = *fresh.memory().iter().max().unwrap() as u64;
                 let start = graph.inputs().map(|v| graph.bytes(v)).sum();
-                assert_eq!(simulated.peak_bytes, highest.max(start));
+                let checked = check(&graph, &plan_of_choices(&graph, &choices), peak * 100).unwrap();
+                assert_eq!(checked.peak_bytes(), highest.max(start));
+                switched += choices.iter().filter(|choice| choice.implementation > 0).count();
             }
         }
+        switched
+    }
+
+    #[test]
+    fn the_memory_profile_equals_one_computed_from_scratch() {
+        assert_eq!(compare_with_fresh_states(0), 0);
+    }
+
+    #[test]
+    fn the_memory_profile_is_right_where_computations_switch_implementations() {
+        assert!(compare_with_fresh_states(2) > 10_000);
     }
 }

@@ -290,6 +290,16 @@ impl Blocks {
         }
     }
 
+    /// Adds to the memory while `instance` runs.
+    pub fn add_at(&mut self, instance: Instance, bytes: i64) {
+        if bytes != 0 {
+            let (rank, index) = self.place(instance);
+            let body = self.blocks[rank].body as usize;
+            self.bodies[body].memory[index] += bytes;
+            self.recount(rank);
+        }
+    }
+
     fn add_to_block(&mut self, rank: usize, bytes: i64) {
         let budget = self.budget;
         let block = &mut self.blocks[rank];

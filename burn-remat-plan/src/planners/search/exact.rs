@@ -5,6 +5,9 @@
 //! (an inclusion-minimal set), since a value that stays can still be evicted later. Values that no first computation
 //! ahead can profit from leave at once.
 //!
+//! Where ops have alternatives, each implementation worth a thought is a step of its own. The distance of a first
+//! computation is what it costs above the op's cheapest implementation.
+//!
 //! Complexity: exponential in the values alive together; the caller caps the states. Values are bits of a word, so a
 //! graph may have 64.
 
@@ -12,13 +15,14 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
 
-use crate::graph::{Graph, OpId};
+use crate::choice::{Choice, implementation, least_cost, useful_implementations};
+use crate::graph::Graph;
 
 /// What came out.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Exact {
-    /// The cheapest compute order.
-    Optimal(Vec<OpId>),
+    /// The cheapest computations.
+    Optimal(Vec<Choice>),
     /// There is no schedule within the budget.
     Infeasible,
     /// Too many states or values, or too little time.
@@ -44,14 +48,26 @@ impl Ord for Cost {
 
 struct Node {
     parent: u32,
-    op: OpId,
+    choice: Choice,
     done: usize,
     resident: u64,
 }
 
+/// An implementation of an op.
+struct Way {
+    choice: Choice,
+    inputs: u64,
+    /// Cost of the first computation, above that of the cheapest.
+    first: f64,
+    /// Cost of any other.
+    again: f64,
+    scratch: u64,
+}
+
 struct Masks {
     bytes: Vec<u64>,
-    inputs: Vec<u64>,
+    /// Op by op.
+    ways: Vec<Way>,
     outputs: Vec<u64>,
     /// Per number of first computations done: values that may still be of use.
     useful: Vec<u64>,
@@ -63,7 +79,15 @@ impl Masks {
     fn new(graph: &Graph) -> Self {
         let mask = |values: &[usize]| values.iter().fold(0u64, |mask, &v| mask | 1 << v);
         let ops = graph.ops();
-        let inputs: Vec<u64> = ops.iter().map(|op| mask(&op.inputs)).collect();
+        let way = |op: usize, k: usize| {
+            let (inputs, again, scratch) = implementation(&ops[op], k);
+            let first = again - least_cost(&ops[op]);
+            Way { choice: Choice { op, implementation: k }, inputs: mask(inputs), first, again, scratch }
+        };
+        let of_op = |op: usize| useful_implementations(&ops[op]).into_iter().map(move |k| way(op, k));
+        let ways: Vec<Way> = (0..ops.len()).flat_map(of_op).collect();
+        let mut inputs = vec![0; ops.len()];
+        ways.iter().for_each(|way| inputs[way.choice.op] |= way.inputs);
         let outputs: Vec<u64> = ops.iter().map(|op| mask(&op.outputs)).collect();
         let mut useful = vec![0; ops.len() + 1];
         let mut direct = mask(graph.results());
@@ -81,7 +105,7 @@ impl Masks {
         }
         Self {
             bytes: graph.values().iter().map(|v| v.bytes).collect(),
-            inputs,
+            ways,
             outputs,
             useful,
             results: mask(graph.results()),
@@ -133,7 +157,8 @@ pub(crate) fn exact(graph: &Graph, budget: u64, states: usize, deadline: Option<
     if masks.weigh(start) > budget {
         return Exact::Infeasible;
     }
-    let mut nodes = vec![Node { parent: u32::MAX, op: 0, done: 0, resident: start & masks.useful[0] }];
+    let mut nodes =
+        vec![Node { parent: u32::MAX, choice: Choice::default_of(0), done: 0, resident: start & masks.useful[0] }];
     let mut settled: HashMap<(usize, u64), Cost> = HashMap::new();
     settled.insert((0, nodes[0].resident), Cost(0.0));
     let mut heap = BinaryHeap::from([(Reverse(Cost(0.0)), 0usize, Reverse(0u32))]);
@@ -149,26 +174,27 @@ pub(crate) fn exact(graph: &Graph, budget: u64, states: usize, deadline: Option<
         if nodes.len() > states || deadline.is_some_and(|deadline| Instant::now() > deadline) {
             return Exact::GaveUp;
         }
-        for (id, op) in ops.iter().enumerate().take(done + 1) {
+        for way in masks.ways.iter().take_while(|way| way.choice.op <= done) {
+            let id = way.choice.op;
             let first = id == done;
-            let (inputs, outputs) = (masks.inputs[id], masks.outputs[id]);
+            let outputs = masks.outputs[id];
             let next = if first { done + 1 } else { done };
-            if inputs & !resident != 0 || !first && (!op.recomputable || outputs & masks.useful[done] & !resident == 0)
-            {
+            let missing = way.inputs & !resident != 0;
+            if missing || !first && (!ops[id].recomputable || outputs & masks.useful[done] & !resident == 0) {
                 continue;
             }
-            let need = masks.weigh(resident | outputs) + op.scratch_bytes;
+            let need = masks.weigh(resident | outputs) + way.scratch;
             found.clear();
-            masks.minimal_sets(resident & !inputs & !outputs, need.saturating_sub(budget), &mut |set| {
+            masks.minimal_sets(resident & !way.inputs & !outputs, need.saturating_sub(budget), &mut |set| {
                 found.push((resident & !set | outputs) & masks.useful[next]);
             });
-            let reached = Cost(if first { cost.0 } else { cost.0 + op.cost });
+            let reached = Cost(cost.0 + if first { way.first } else { way.again });
             for &resident in &found {
                 if settled.get(&(next, resident)).is_some_and(|&known| known <= reached) {
                     continue;
                 }
                 settled.insert((next, resident), reached);
-                nodes.push(Node { parent: at, op: id, done: next, resident });
+                nodes.push(Node { parent: at, choice: way.choice, done: next, resident });
                 heap.push((Reverse(reached), next, Reverse(nodes.len() as u32 - 1)));
             }
         }
@@ -176,10 +202,10 @@ pub(crate) fn exact(graph: &Graph, budget: u64, states: usize, deadline: Option<
     Exact::Infeasible
 }
 
-fn path(nodes: &[Node], mut at: u32) -> Vec<OpId> {
+fn path(nodes: &[Node], mut at: u32) -> Vec<Choice> {
     let mut order = Vec::new();
     while nodes[at as usize].parent != u32::MAX {
-        order.push(nodes[at as usize].op);
+        order.push(nodes[at as usize].choice);
         at = nodes[at as usize].parent;
     }
     order.reverse();

@@ -1,28 +1,31 @@
-//! Search over general schedules: any value may be evicted and computed again, anywhere and any number of times; only
-//! first computations keep the program's order.
+//! Search over general schedules: any value may be evicted and computed again, anywhere and any number of times, and every
+//! computation, first or later, may be by any implementation of its op; only first computations keep the program's order.
 //!
-//! 1. *Trivial cases.* Where the store-all schedule fits, it is the answer; a budget below the certified half of
-//!    [`minimum`](mod@crate::minimum) has none.
+//! 1. *Trivial cases.* Where the store-all schedule in the cheapest implementations fits, it is the answer; a budget below
+//!    the certified half of [`minimum`](mod@crate::minimum) has none.
 //! 2. *Small graphs* are solved exactly (`exact.rs`): Dijkstra over resident sets, to 60,000 states and 64 values.
 //! 3. *Starts.* Constructive passes (`construct.rs`) run the program once and evict by cost, size and next use: they
 //!    and the quick planners `online` and (to 2,000 ops) `ap-greedy`, `linear-greedy` and `chain-dp` give a plan that
-//!    fits, so that the answer is never worse than what they reach in a tenth of the time. The relaxation behind [`lower_bound`](mod@crate::lower_bound), for the single most telling
-//!    moment, says which values to keep there: following it (`seeds.rs`) gives an order that is nearly optimal and may
-//!    be a little over the budget.
+//!    fits, so that the answer is never worse than what they reach in a tenth of the time. The relaxation behind
+//!    [`lower_bound`](mod@crate::lower_bound), for the single most telling moment, says which values to keep there, and
+//!    which implementations to choose from there on: following it (`seeds.rs`) gives an order that is nearly optimal and
+//!    may be a little over the budget. Where ops have alternatives, the whole search first plans the graph without them
+//!    (`joint.rs`), and that plan takes the place of the constructive passes.
 //! 4. *Walks* (`anneal.rs`) from both, on every thread, at several temperatures that trade places (parallel tempering,
 //!    `rounds.rs`). A move changes a handful of computations; memory and cost follow in time little more than
-//!    proportional to the change (`state.rs`, `blocks.rs`). How much a move may lose is drawn before it is made, so
+//!    proportional to the change (`state.rs`, `blocks.rs`). Where there is a choice, three moves in ten change the
+//!    implementation of a computation (`problem.rs` has the *ways* in which an op may run). How much a move may lose is drawn before it is made, so
 //!    that one which is sure to lose more ends before it costs much: that halves the time of a move.
 //! 5. *Bound.* The last thread first spends up to 15% of the time on the joint relaxation of several moments. The search
 //!    ends when a plan meets the bound.
 //!
-//! Only orders of computations are searched: evictions follow from them (see [`sequence`](mod@crate::sequence)), so
-//! nothing is ever resident longer than of use.
+//! Only orders of computations, each with its implementation, are searched: evictions follow from them (see
+//! [`sequence`](mod@crate::sequence)), so nothing is ever resident longer than of use.
 //!
 //! Invariants: a plan is returned only if it fits; if the constructive pass or `minimum` finds one, there is one. With
 //! [`Search::with_iterations`] the plan depends on graph, budget, seed and threads alone as long as the time limit is
-//! not met; with a time limit alone it depends on the machine too. Ops run in their default implementation:
-//! alternatives are not considered, and where there are any no optimality is claimed.
+//! not met; with a time limit alone it depends on the machine too. So limited, it is never dearer than the plan for the
+//! graph without its alternatives.
 //!
 //! Complexity: anytime. Memory O(threads x (ops + uses)) and that of the relaxation (some 60 bytes per entry).
 //!
@@ -34,6 +37,8 @@ pub(crate) mod anneal;
 mod blocks;
 pub(crate) mod construct;
 pub(crate) mod exact;
+mod joint;
+mod problem;
 mod rounds;
 mod seeds;
 pub(crate) mod state;
@@ -43,30 +48,35 @@ use std::time::{Duration, Instant};
 
 use super::chain_search;
 use crate::chain::{Chain, ChainOutcome};
+use crate::choice::{Choice, has_alternatives};
 use crate::error::PlanError;
-use crate::graph::{Graph, OpId};
-use crate::lower_bound::{Effort, hints, joint_bound, lower_bound};
+use crate::graph::Graph;
+use crate::lower_bound::{Effort, hints, joint_bound};
 use crate::minimum::{lower_half, minimum};
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
-use crate::sequence::plan_of;
+use crate::sequence::{choices_of, plan_of_choices};
 use crate::simulate::simulate;
 use anneal::Without;
 use exact::{Exact, exact};
+use problem::Problem;
 use rounds::Clock;
-use state::Problem;
 
 /// The anytime planner over general schedules: see the [module](self).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Search {
+    starts: Vec<Plan>,
     iterations: Option<u64>,
     without: Without,
     without_hints: bool,
+    without_exact: bool,
 }
 
 /// A part of the search that can be left out, to see what it contributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
+    /// The exact solution of small graphs.
+    Exact,
     /// The start from the solution of the relaxation.
     Hints,
     /// Moves that keep one value and evict another at once.
@@ -95,6 +105,7 @@ impl Search {
     #[must_use]
     pub fn without(mut self, part: Part) -> Self {
         match part {
+            Part::Exact => self.without_exact = true,
             Part::Hints => self.without_hints = true,
             Part::Swaps => self.without.swap = true,
             Part::Shifts => self.without.shift = true,
@@ -104,8 +115,28 @@ impl Search {
         self
     }
 
-    fn anneal(self, graph: &Graph, request: &Request, start: Instant) -> Result<Outcome, PlanError> {
+    /// Has the walks start from these plans too, as far as they fit: the answer is no dearer than any of them.
+    #[must_use]
+    pub fn from_plans(mut self, plans: Vec<Plan>) -> Self {
+        self.starts = plans;
+        self
+    }
+
+    fn anneal(&self, graph: &Graph, request: &Request, start: Instant) -> Result<Outcome, PlanError> {
         let limit = request.time_limit.min(Duration::from_secs(86_400 * 365));
+        let is_joint = has_alternatives(graph);
+        let fitting = self.starts.iter().filter(|plan| simulate(graph, plan).peak_bytes <= request.budget);
+        let mut feasible: Vec<Vec<Choice>> = fitting.map(choices_of).collect();
+        feasible.extend(if is_joint {
+            joint::start(self, graph, &Request { time_limit: limit.mul_f64(joint::PLAIN_SHARE), ..request.clone() })
+        } else {
+            seeds::feasible(graph, request, start + limit.mul_f64(0.1)).map(seeds::by_default)
+        });
+        let cost = |order: &Vec<Choice>| order.iter().map(|choice| choice.cost(graph)).sum::<f64>();
+        feasible.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+        // What choosing comes on top of has had its time.
+        let start = if is_joint { Instant::now() } else { start };
+        let limit = if is_joint { limit.mul_f64(1.0 - joint::PLAIN_SHARE) } else { limit };
         let problem = Problem::new(graph, request.budget);
         let mut clock = Clock { start, limit, moves: self.iterations, gap: request.gap, bound: AtomicU64::new(0) };
         // The bound may work on the clock alone, or with a limit on moves on iterations alone.
@@ -113,13 +144,12 @@ impl Search {
             None => Effort { time_limit: clock.left().min(limit.mul_f64(share)), ..Effort::time(limit) },
             Some(_) => Effort { iterations: 1000, ..Effort::time(clock.left()) },
         };
-        let feasible = seeds::feasible(graph, request, start + limit.mul_f64(0.1));
         let (bound, hints) = hints(graph, request.budget, effort(0.1));
-        let mut starts: Vec<Vec<OpId>> =
-            hints.iter().take(usize::from(!self.without_hints)).map(|hint| seeds::follow(graph, hint)).collect();
-        starts.extend(feasible.clone());
+        let hints = hints.iter().take(usize::from(!self.without_hints));
+        let mut starts: Vec<Vec<Choice>> = hints.map(|hint| seeds::follow(graph, hint)).collect();
+        starts.extend_from_slice(&feasible);
         if starts.is_empty() {
-            starts.push((0..graph.ops().len()).collect());
+            starts.push((0..graph.ops().len()).map(Choice::default_of).collect());
         }
         let joint = effort(0.15);
         *clock.bound.get_mut() = bound.to_bits();
@@ -133,13 +163,15 @@ impl Search {
         };
         let walks = (request.seed, threads, self.without);
         let found = rounds::walk(&problem, &clock, &starts, walks, aside, report);
-        match found.map(|(_, order)| order).or(feasible) {
-            Some(order) => Ok(self.outcome(graph, plan_of(graph, &order), request, &clock)),
+        // Not every start has a walk of its own.
+        let least = feasible.into_iter().next().map(|order| (cost(&order), order));
+        match found.into_iter().chain(least).min_by(|a, b| a.0.total_cmp(&b.0)) {
+            Some((_, order)) => Ok(self.outcome(graph, plan_of_choices(graph, &order), request, &clock)),
             None => Err(infeasible(graph, request.budget)),
         }
     }
 
-    fn outcome(self, graph: &Graph, plan: Plan, request: &Request, clock: &Clock) -> Outcome {
+    fn outcome(&self, graph: &Graph, plan: Plan, request: &Request, clock: &Clock) -> Outcome {
         let mut outcome = Outcome::of_plan(Self::NAME, graph, plan, Status::Feasible, StopReason::TimeLimit);
         if clock.is_proven(outcome.makespan) {
             outcome.status = Status::Optimal;
@@ -163,26 +195,21 @@ impl Planner for Search {
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
         let start = Instant::now();
-        let default_only = graph.ops().iter().all(|op| op.alternatives.is_empty());
-        let proven = |order: &[OpId]| {
-            let plan = plan_of(graph, order);
+        let proven = |order: &[Choice]| {
+            let plan = plan_of_choices(graph, order);
             let mut outcome = Outcome::of_plan(Self::NAME, graph, plan, Status::Optimal, StopReason::Proved);
             outcome.lower_bound = Some(outcome.makespan);
-            if !default_only {
-                // Another implementation might be cheaper: this planner never looks.
-                (outcome.status, outcome.stop_reason) = (Status::Feasible, StopReason::Heuristic);
-                outcome.lower_bound = Some(lower_bound(graph, u64::MAX, Effort::time(Duration::ZERO)));
-            }
             outcome
         };
-        let store_all: Vec<OpId> = (0..graph.ops().len()).collect();
-        if simulate(graph, &plan_of(graph, &store_all)).peak_bytes <= request.budget {
-            return Ok(proven(&store_all));
+        let cheapest = seeds::cheapest(graph);
+        if simulate(graph, &plan_of_choices(graph, &cheapest)).peak_bytes <= request.budget {
+            return Ok(proven(&cheapest));
         }
         if request.budget < lower_half(graph).0 {
             return Err(infeasible(graph, request.budget));
         }
-        match exact(graph, request.budget, STATES, start.checked_add(request.time_limit)) {
+        let states = if self.without_exact { 0 } else { STATES };
+        match exact(graph, request.budget, states, start.checked_add(request.time_limit)) {
             Exact::Optimal(order) => Ok(proven(&order)),
             Exact::Infeasible => Err(infeasible(graph, request.budget)),
             Exact::GaveUp => self.anneal(graph, request, start),

@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::anneal::{Random, Walk, Without};
-use super::state::{Problem, State};
-use crate::graph::OpId;
+use super::problem::Problem;
+use super::state::State;
+use crate::choice::Choice;
 
 /// The parts of the whole at which rounds end.
 const ROUNDS: [f64; 4] = [0.4, 0.7, 0.93, 1.0];
@@ -77,7 +78,7 @@ impl Clock {
 }
 
 /// A cost and the order that has it.
-pub(super) type Found = (f64, Vec<OpId>);
+pub(super) type Found = (f64, Vec<Choice>);
 
 fn better<'a>(found: impl Iterator<Item = &'a Found>) -> Option<&'a Found> {
     found.min_by(|a, b| a.0.total_cmp(&b.0))
@@ -95,7 +96,7 @@ struct Ladder<'p, 'g> {
 }
 
 impl<'p, 'g> Ladder<'p, 'g> {
-    fn new(problem: &'p Problem<'g>, starts: &[Vec<OpId>], seed: u64, without: Without) -> Self {
+    fn new(problem: &'p Problem<'g>, starts: &[Vec<Choice>], seed: u64, without: Without) -> Self {
         let ops = problem.graph.ops();
         let count = if without.ladder { 1 } else { rungs(ops.len()) };
         let mut random = Random::new(seed);
@@ -183,7 +184,7 @@ impl<'p, 'g> Ladder<'p, 'g> {
 pub(super) fn walk(
     problem: &Problem<'_>,
     clock: &Clock,
-    starts: &[Vec<OpId>],
+    starts: &[Vec<Choice>],
     (seed, threads, without): (u64, usize, Without),
     aside: impl Fn() + Sync,
     report: impl Fn(f64),

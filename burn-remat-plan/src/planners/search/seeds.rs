@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::construct::{Policy, construct};
+use crate::choice::{Choice, implementation, implementations};
 use crate::graph::{Graph, OpId};
 use crate::lower_bound::Hint;
 use crate::minimum::minimum;
@@ -11,17 +12,38 @@ use crate::registry::planner;
 use crate::sequence::{order_of, plan_of};
 use crate::simulate::simulate;
 
+/// The ops of an order in their default implementations.
+pub(super) fn by_default(order: Vec<OpId>) -> Vec<Choice> {
+    order.into_iter().map(Choice::default_of).collect()
+}
+
+/// Every op once, in its cheapest implementation, of equals the one with least scratch: no schedule costs less.
+pub(super) fn cheapest(graph: &Graph) -> Vec<Choice> {
+    let choose = |op: OpId| {
+        let node = &graph.ops()[op];
+        let order = |&a: &usize, &b: &usize| {
+            let ((_, cost, scratch), (_, other, more)) = (implementation(node, a), implementation(node, b));
+            cost.total_cmp(&other).then(scratch.cmp(&more))
+        };
+        Choice { op, implementation: (0..implementations(node)).min_by(order).unwrap_or(0) }
+    };
+    (0..graph.ops().len()).map(choose).collect()
+}
+
 /// An order that keeps at the moment of `hint` what it says, and recomputes the rest when it is needed.
-pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<OpId> {
+pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<Choice> {
     let ops = graph.ops();
-    let mut order: Vec<OpId> = (0..=hint.moment).collect();
+    let mut order = cheapest(graph);
+    order.truncate(hint.moment);
+    order.push(Choice { op: hint.moment, implementation: hint.first[hint.moment] });
     let root = |v: usize| graph.producer(v).is_none_or(|op| !ops[op].recomputable);
     let mut resident: Vec<bool> = (0..graph.values().len()).map(|v| hint.kept[v] >= 0.5 || root(v)).collect();
-    for &value in ops[hint.moment].outputs.iter().chain(&ops[hint.moment].inputs) {
+    for &value in ops[hint.moment].outputs.iter().chain(order[hint.moment].inputs(graph)) {
         resident[value] = true;
     }
     for id in hint.moment + 1..=ops.len() {
-        let targets = ops.get(id).map_or(graph.results(), |op| &op.inputs);
+        let first = (id < ops.len()).then(|| Choice { op: id, implementation: hint.first[id] });
+        let targets = first.map_or(graph.results(), |first| first.inputs(graph));
         let mut missing: Vec<usize> = targets.iter().copied().filter(|&v| !resident[v]).collect();
         let mut work = Vec::new();
         while let Some(value) = missing.pop() {
@@ -29,15 +51,16 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<OpId> {
                 continue;
             }
             if let Some(op) = graph.producer(value) {
-                work.push(op);
-                missing.extend(ops[op].inputs.iter().copied().filter(|&v| !resident[v]));
+                let again = Choice { op, implementation: hint.again[op] };
+                work.push(again);
+                missing.extend(again.inputs(graph).iter().copied().filter(|&v| !resident[v]));
             }
         }
-        work.sort_unstable();
+        work.sort_unstable_by_key(|again| again.op);
         work.dedup();
         order.extend(work);
-        if id < ops.len() {
-            order.push(id);
+        if let Some(first) = first {
+            order.push(first);
             for &value in &ops[id].outputs {
                 resident[value] = true;
             }
@@ -53,7 +76,7 @@ const MOST_QUICK_OPS: usize = 2000;
 /// Up to so many ops `chain-dp` is quick too.
 const MOST_CHAIN_OPS: usize = 300;
 
-/// An order that fits in the budget: the cheapest of several constructive passes and of the quick planners' plans;
+/// An order that fits in the budget, with every op in its default implementation: the cheapest of several constructive passes and of the quick planners' plans;
 /// failing those, the plan of [`minimum`]. After `deadline` no further attempt is made.
 pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
     let budget = request.budget;
@@ -76,7 +99,7 @@ pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> O
         let Some(planner) = planner(name).filter(|_| !many && !left().is_zero()) else { continue };
         let request = Request { time_limit: left(), progress: None, ..request.clone() };
         let order = planner.solve(graph, &request).ok().and_then(|outcome| outcome.plan).map(|plan| order_of(&plan));
-        // Without its alternatives a plan may need more.
+        // These plans are not checked.
         let fits = |order: &Vec<OpId>| simulate(graph, &plan_of(graph, order)).peak_bytes <= budget;
         order.filter(fits).map(&mut offer);
     }

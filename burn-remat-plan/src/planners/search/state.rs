@@ -1,10 +1,11 @@
 //! A compute order with its memory profile, changed one computation at a time.
 //!
-//! The order holds *instances* of ops. A value lives from an instance of its producer to its last use before the next
+//! The order holds *instances* of ops, each in one of the op's [ways](super::problem). A value lives from an instance of its producer to its last use before the next
 //! one, so inserting or removing an instance changes memory on a few ranges only: the gap that closes or opens for
 //! each output, and the gap to the previous use for each input. Each range is found from the handful of instances of
 //! the value's users, and [`State::over`], the sum over all positions of the bytes above the budget, is kept up to
-//! date on the way.
+//! date on the way. An instance that goes another way changes its own scratch, and the same ranges for the inputs that
+//! only one of the two ways reads.
 //!
 //! The order itself, with the memory at every position, is kept in [`Blocks`].
 //!
@@ -15,51 +16,19 @@
 
 use super::blocks::Blocks;
 pub(crate) use super::blocks::{END, Instance, START};
-use crate::graph::{Graph, OpId, ValueId};
-
-/// The graph in the units of the search.
-pub(crate) struct Problem<'g> {
-    pub graph: &'g Graph,
-    pub budget: i64,
-    bytes: Vec<i64>,
-    scratch: Vec<i64>,
-    constant: i64,
-    outputs: Vec<i64>,
-}
-
-impl<'g> Problem<'g> {
-    /// Sizes are counted in bytes, or where the sum over all values passes 64 TiB in larger units (sizes rounded up,
-    /// budget down), so that sums over positions fit.
-    pub fn new(graph: &'g Graph, budget: u64) -> Self {
-        let total = graph.values().iter().map(|v| v.bytes).sum::<u64>()
-            + graph.constant_bytes()
-            + graph.ops().iter().map(|op| op.scratch_bytes).max().unwrap_or(0);
-        let shift = (64 - total.leading_zeros()).saturating_sub(46);
-        let unit = 1u64 << shift;
-        let up = |bytes: u64| bytes.div_ceil(unit) as i64;
-        let bytes: Vec<i64> = graph.values().iter().map(|v| up(v.bytes)).collect();
-        Self {
-            graph,
-            budget: (budget >> shift).min(1 << 48) as i64,
-            scratch: graph.ops().iter().map(|op| up(op.scratch_bytes)).collect(),
-            constant: up(graph.constant_bytes()),
-            outputs: graph.ops().iter().map(|op| op.outputs.iter().map(|&v| bytes[v]).sum()).collect(),
-            bytes,
-        }
-    }
-
-    pub fn bytes(&self, value: ValueId) -> i64 {
-        self.bytes[value]
-    }
-}
+use super::problem::{Problem, Way, WayId};
+use crate::choice::Choice;
+use crate::graph::{OpId, ValueId};
 
 const NO_OP: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Inserted(Instance),
-    /// The op, and the instance that followed.
-    Removed(OpId, Instance),
+    /// The way, and the instance that followed.
+    Removed(WayId, Instance),
+    /// The way that it went before.
+    Switched(Instance, WayId),
 }
 
 /// The uses of one instance of a value, seen from an instance.
@@ -80,6 +49,7 @@ pub(crate) struct State<'p, 'g> {
     pub problem: &'p Problem<'g>,
     blocks: Blocks,
     op_of: Vec<u32>,
+    way_of: Vec<u32>,
     vacant: Vec<Instance>,
     instances: Vec<Vec<Instance>>,
     /// Instances that are not the first of their op.
@@ -91,11 +61,12 @@ pub(crate) struct State<'p, 'g> {
 
 impl<'p, 'g> State<'p, 'g> {
     /// The state of an executable order.
-    pub fn new(problem: &'p Problem<'g>, ops: &[OpId]) -> Self {
+    pub fn new(problem: &'p Problem<'g>, order: &[Choice]) -> Self {
         let mut state = Self {
             problem,
             blocks: Blocks::new(problem.budget),
             op_of: Vec::new(),
+            way_of: Vec::new(),
             vacant: Vec::new(),
             instances: vec![Vec::new(); problem.graph.ops().len()],
             repeats: Vec::new(),
@@ -103,61 +74,41 @@ impl<'p, 'g> State<'p, 'g> {
             cost: 0.0,
             log: Vec::new(),
         };
-        state.load(ops);
+        state.load(order);
         state
     }
 
     /// Replaces the whole order: O(order + uses).
-    pub fn load(&mut self, ops: &[OpId]) {
-        let graph = self.problem.graph;
-        let count = ops.len() + 2;
-        self.op_of = [NO_OP; 2].into_iter().chain(ops.iter().map(|&op| op as u32)).collect();
+    pub fn load(&mut self, order: &[Choice]) {
+        let problem = self.problem;
+        let ways: Vec<WayId> = order.iter().map(|&choice| problem.way_of(choice)).collect();
+        let count = order.len() + 2;
+        self.op_of = [NO_OP; 2].into_iter().chain(order.iter().map(|choice| choice.op as u32)).collect();
+        self.way_of = [NO_OP; 2].into_iter().chain(ways.iter().map(|&way| way as u32)).collect();
         self.vacant.clear();
         self.repeats.clear();
         self.repeat_place = vec![u32::MAX; count];
         self.log.clear();
         self.instances.iter_mut().for_each(Vec::clear);
         self.cost = 0.0;
-        for (at, &op) in ops.iter().enumerate() {
+        for (at, (choice, &way)) in order.iter().zip(&ways).enumerate() {
             let instance = at as u32 + 2;
-            if !self.instances[op].is_empty() {
+            if !self.instances[choice.op].is_empty() {
                 self.repeat_place[instance as usize] = self.repeats.len() as u32;
                 self.repeats.push(instance);
             }
-            self.instances[op].push(instance);
-            self.cost += graph.ops()[op].cost;
+            self.instances[choice.op].push(instance);
+            self.cost += problem.way(way).cost;
         }
-        // Backwards: which values are used before they are computed again.
-        let mut memory = vec![0; ops.len()];
-        let mut live = vec![false; graph.values().len()];
-        let mut held = self.problem.constant;
-        for &value in graph.results() {
-            live[value] = true;
-            held += self.problem.bytes[value];
-        }
-        for (at, &op) in ops.iter().enumerate().rev() {
-            let node = &graph.ops()[op];
-            for &value in &node.outputs {
-                if std::mem::replace(&mut live[value], false) {
-                    held -= self.problem.bytes[value];
-                }
-            }
-            for &value in &node.inputs {
-                if !std::mem::replace(&mut live[value], true) {
-                    held += self.problem.bytes[value];
-                }
-            }
-            memory[at] = held + self.problem.outputs[op] + self.problem.scratch[op];
-        }
-        self.blocks.load(&memory);
+        self.blocks.load(&profile_of(problem, &ways));
     }
 
     pub fn repeats(&self) -> &[Instance] {
         &self.repeats
     }
 
-    pub fn ops(&self) -> Vec<OpId> {
-        self.blocks.order().into_iter().map(|instance| self.op(instance)).collect()
+    pub fn choices(&self) -> Vec<Choice> {
+        self.blocks.order().into_iter().map(|instance| self.way(instance).choice).collect()
     }
 
     /// Memory at every position.
@@ -193,6 +144,14 @@ impl<'p, 'g> State<'p, 'g> {
 
     pub fn op(&self, instance: Instance) -> OpId {
         self.op_of[instance as usize] as usize
+    }
+
+    pub fn way_id(&self, instance: Instance) -> WayId {
+        self.way_of[instance as usize] as WayId
+    }
+
+    pub fn way(&self, instance: Instance) -> &'p Way {
+        self.problem.way(self.way_id(instance))
     }
 
     pub fn instances(&self, op: OpId) -> &[Instance] {
@@ -240,10 +199,10 @@ impl<'p, 'g> State<'p, 'g> {
         }
         let from = self.label(start);
         let (mut before, mut next, mut last) = ((from, start), (u64::MAX, END), (0, START));
-        for &user in graph.consumers(value) {
-            for &instance in &self.instances[user] {
+        for reader in self.problem.readers(value) {
+            for &instance in &self.instances[reader.op as usize] {
                 let label = self.label(instance);
-                if label <= from || label >= end {
+                if label <= from || label >= end || !reader.always && !self.way(instance).reads(value) {
                     continue;
                 }
                 if label < here {
@@ -271,46 +230,53 @@ impl<'p, 'g> State<'p, 'g> {
     fn between(&self, target: Instance) -> i64 {
         if target == END {
             let results = self.problem.graph.results();
-            return self.problem.constant + results.iter().map(|&v| self.problem.bytes[v]).sum::<i64>();
+            return self.problem.constant + results.iter().map(|&v| self.problem.bytes(v)).sum::<i64>();
         }
-        let op = self.op(target);
-        self.blocks.memory(target) - self.problem.scratch[op] - self.problem.outputs[op]
+        self.blocks.memory(target) - self.way(target).scratch - self.problem.output_bytes(self.op(target))
     }
 
-    /// Inserts an instance of `op` before `target`. Every input must have been computed before, and `op` itself.
-    pub fn insert(&mut self, op: OpId, target: Instance) -> Instance {
-        let instance = self.insert_silently(op, target);
+    /// What would be left of the budget with `op` just before `target`, its scratch aside; negative where nothing is.
+    pub fn room(&self, op: OpId, target: Instance) -> i64 {
+        self.problem.budget - self.between(target) - self.problem.output_bytes(op)
+    }
+
+    /// Inserts an instance before `target`. Every input must have been computed before, and the op itself.
+    pub fn insert(&mut self, way: WayId, target: Instance) -> Instance {
+        let instance = self.insert_silently(way, target);
         self.log.push(Change::Inserted(instance));
         instance
     }
 
-    fn insert_silently(&mut self, op: OpId, target: Instance) -> Instance {
-        let graph = self.problem.graph;
-        let node = &graph.ops()[op];
+    fn insert_silently(&mut self, way: WayId, target: Instance) -> Instance {
+        let problem = self.problem;
+        let node = problem.way(way);
+        let op = node.choice.op;
         let mut through = self.between(target);
-        for &value in &node.outputs {
-            let bytes = self.problem.bytes[value];
+        for &value in &problem.graph.ops()[op].outputs {
+            let bytes = problem.bytes(value);
             if let Some(span) = self.span(value, target).filter(|span| span.last.is_some()) {
                 self.blocks.add(span.before, target, -bytes);
                 through -= bytes;
             }
         }
         for &value in &node.inputs {
-            let bytes = self.problem.bytes[value];
+            let bytes = problem.bytes(value);
             if let Some(span) = self.span(value, target).filter(|span| span.last.is_none()) {
                 self.blocks.add(span.before, target, bytes);
                 through += bytes;
             }
         }
-        let memory = through + self.problem.outputs[op] + self.problem.scratch[op];
+        let memory = through + problem.output_bytes(op) + node.scratch;
         self.cost += node.cost;
         let instance = self.vacant.pop().unwrap_or_else(|| {
             self.op_of.push(0);
+            self.way_of.push(0);
             self.blocks.grow();
             self.repeat_place.push(u32::MAX);
             self.op_of.len() as u32 - 1
         });
         self.op_of[instance as usize] = op as u32;
+        self.way_of[instance as usize] = way as u32;
         self.blocks.put(instance, target, memory);
         let label = self.label(instance);
         let place = self.instances[op].iter().position(|&i| self.label(i) > label);
@@ -323,24 +289,24 @@ impl<'p, 'g> State<'p, 'g> {
 
     /// Removes an instance that is not the first of its op; its users read the one before.
     pub fn remove(&mut self, instance: Instance) {
-        let change = Change::Removed(self.op(instance), self.blocks.after(instance));
+        let change = Change::Removed(self.way_id(instance), self.blocks.after(instance));
         self.remove_silently(instance);
         self.log.push(change);
     }
 
     fn remove_silently(&mut self, instance: Instance) {
-        let graph = self.problem.graph;
-        let op = self.op(instance);
-        let node = &graph.ops()[op];
-        for &value in &node.outputs {
+        let problem = self.problem;
+        let node = self.way(instance);
+        let op = node.choice.op;
+        for &value in &problem.graph.ops()[op].outputs {
             let used = self.span_behind(value, instance).is_some_and(|span| span.last.is_some());
             if used && let Some(earlier) = self.span(value, instance) {
-                self.blocks.add(earlier.before, instance, self.problem.bytes[value]);
+                self.blocks.add(earlier.before, instance, problem.bytes(value));
             }
         }
         for &value in &node.inputs {
             if let Some(span) = self.span(value, instance).filter(|span| span.last == Some(instance)) {
-                self.blocks.add(span.before, instance, -self.problem.bytes[value]);
+                self.blocks.add(span.before, instance, -problem.bytes(value));
             }
         }
         self.cost -= node.cost;
@@ -353,6 +319,32 @@ impl<'p, 'g> State<'p, 'g> {
             self.repeat_place[moved as usize] = place as u32;
         }
         self.vacant.push(instance);
+    }
+
+    /// Has an instance run in another way of its op. Every input of that must have been computed before.
+    pub fn switch(&mut self, instance: Instance, way: WayId) {
+        self.log.push(Change::Switched(instance, self.way_id(instance)));
+        self.switch_silently(instance, way);
+    }
+
+    fn switch_silently(&mut self, instance: Instance, way: WayId) {
+        let problem = self.problem;
+        let (old, new) = (self.way(instance), problem.way(way));
+        // An input is held while the instance runs too.
+        let behind = self.blocks.after(instance);
+        for &value in old.inputs.iter().filter(|&&value| !new.reads(value)) {
+            if let Some(span) = self.span(value, instance).filter(|span| span.last == Some(instance)) {
+                self.blocks.add(span.before, behind, -problem.bytes(value));
+            }
+        }
+        for &value in new.inputs.iter().filter(|&&value| !old.reads(value)) {
+            if let Some(span) = self.span(value, instance).filter(|span| span.last.is_none()) {
+                self.blocks.add(span.before, behind, problem.bytes(value));
+            }
+        }
+        self.blocks.add_at(instance, new.scratch - old.scratch);
+        self.cost += new.cost - old.cost;
+        self.way_of[instance as usize] = way as u32;
     }
 
     /// Whether `instance` is a first one.
@@ -382,11 +374,40 @@ impl<'p, 'g> State<'p, 'g> {
         while let Some(change) = self.log.pop() {
             match change {
                 Change::Inserted(instance) => self.remove_silently(instance),
-                Change::Removed(op, target) => {
+                Change::Removed(way, target) => {
                     // `vacant` is a stack and changes are undone in reverse, so the same number comes back.
-                    self.insert_silently(op, target);
+                    self.insert_silently(way, target);
                 }
+                Change::Switched(instance, way) => self.switch_silently(instance, way),
             }
         }
     }
+}
+
+/// The memory while each of `ways` runs, when every value is evicted as soon as it is useless.
+fn profile_of(problem: &Problem<'_>, ways: &[WayId]) -> Vec<i64> {
+    let graph = problem.graph;
+    // Backwards: which values are used before they are computed again.
+    let mut memory = vec![0; ways.len()];
+    let mut live = vec![false; graph.values().len()];
+    let mut held = problem.constant;
+    for &value in graph.results() {
+        live[value] = true;
+        held += problem.bytes(value);
+    }
+    for (at, &way) in ways.iter().enumerate().rev() {
+        let way = problem.way(way);
+        for &value in &graph.ops()[way.choice.op].outputs {
+            if std::mem::replace(&mut live[value], false) {
+                held -= problem.bytes(value);
+            }
+        }
+        for &value in &way.inputs {
+            if !std::mem::replace(&mut live[value], true) {
+                held += problem.bytes(value);
+            }
+        }
+        memory[at] = held + problem.output_bytes(way.choice.op) + way.scratch;
+    }
+    memory
 }

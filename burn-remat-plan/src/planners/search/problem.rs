@@ -1,0 +1,133 @@
+//! The graph in the units of the search, with the ways in which each op may run.
+//!
+//! A *way* is an op in one of its implementations, of those that no other makes superfluous. Ways are numbered op by op,
+//! so an op with a single implementation is one way, and a graph without alternatives has as many ways as ops.
+
+use std::ops::Range;
+
+use crate::choice::{Choice, beats, implementation, implementations, useful_implementations};
+use crate::graph::{Graph, OpId, ValueId};
+
+/// Number of a way.
+pub(crate) type WayId = usize;
+
+/// An op in one of its implementations.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub choice: Choice,
+    pub cost: f64,
+    /// Ascending.
+    pub inputs: Vec<ValueId>,
+    pub scratch: i64,
+}
+
+impl Way {
+    pub fn reads(&self, value: ValueId) -> bool {
+        self.inputs.binary_search(&value).is_ok()
+    }
+}
+
+/// An op that reads a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader {
+    pub op: u32,
+    /// Whether it does so in each of its ways.
+    pub always: bool,
+}
+
+/// The graph in the units of the search.
+pub(crate) struct Problem<'g> {
+    pub graph: &'g Graph,
+    pub budget: i64,
+    pub constant: i64,
+    bytes: Vec<i64>,
+    outputs: Vec<i64>,
+    ways: Vec<Way>,
+    /// Per op its first way, and the number of all ways at the end.
+    first_way: Vec<WayId>,
+    readers: Vec<Vec<Reader>>,
+}
+
+impl<'g> Problem<'g> {
+    /// Sizes are counted in bytes, or where the sum over all values passes 64 TiB in larger units (sizes rounded up,
+    /// budget down), so that sums over positions fit.
+    pub fn new(graph: &'g Graph, budget: u64) -> Self {
+        let scratch = |k: Choice| implementation(&graph.ops()[k.op], k.implementation).2;
+        let all = (0..graph.ops().len()).flat_map(|op| {
+            (0..implementations(&graph.ops()[op])).map(move |implementation| Choice { op, implementation })
+        });
+        let total = graph.values().iter().map(|v| v.bytes).sum::<u64>()
+            + graph.constant_bytes()
+            + all.map(scratch).max().unwrap_or(0);
+        let shift = (64 - total.leading_zeros()).saturating_sub(46);
+        let unit = 1u64 << shift;
+        let up = |bytes: u64| bytes.div_ceil(unit) as i64;
+        let bytes: Vec<i64> = graph.values().iter().map(|v| up(v.bytes)).collect();
+        let mut ways: Vec<Way> = Vec::with_capacity(graph.ops().len());
+        let mut first_way = Vec::with_capacity(graph.ops().len() + 1);
+        let mut readers = vec![Vec::new(); bytes.len()];
+        for (op, node) in graph.ops().iter().enumerate() {
+            let first = ways.len();
+            first_way.push(first);
+            ways.extend(useful_implementations(node).into_iter().map(|k| {
+                let (inputs, cost, scratch) = implementation(node, k);
+                Way { choice: Choice { op, implementation: k }, cost, inputs: inputs.to_vec(), scratch: up(scratch) }
+            }));
+            let of_op = &ways[first..];
+            let mut read: Vec<ValueId> = of_op.iter().flat_map(|way| &way.inputs).copied().collect();
+            read.sort_unstable();
+            read.dedup();
+            for value in read {
+                readers[value].push(Reader { op: op as u32, always: of_op.iter().all(|way| way.reads(value)) });
+            }
+        }
+        first_way.push(ways.len());
+        Self {
+            graph,
+            budget: (budget >> shift).min(1 << 48) as i64,
+            constant: up(graph.constant_bytes()),
+            outputs: graph.ops().iter().map(|op| op.outputs.iter().map(|&v| bytes[v]).sum()).collect(),
+            bytes,
+            ways,
+            first_way,
+            readers,
+        }
+    }
+
+    pub fn bytes(&self, value: ValueId) -> i64 {
+        self.bytes[value]
+    }
+
+    /// Bytes of all outputs of `op`.
+    pub fn output_bytes(&self, op: OpId) -> i64 {
+        self.outputs[op]
+    }
+
+    pub fn way(&self, way: WayId) -> &Way {
+        &self.ways[way]
+    }
+
+    /// The ways of `op`; at least one.
+    pub fn ways_of(&self, op: OpId) -> Range<WayId> {
+        self.first_way[op]..self.first_way[op + 1]
+    }
+
+    /// The way of a choice, or one that needs no more than the choice where that is superfluous.
+    pub fn way_of(&self, choice: Choice) -> WayId {
+        let ways = self.ways_of(choice.op);
+        let is = |&way: &WayId| self.ways[way].choice == choice;
+        let node = &self.graph.ops()[choice.op];
+        let better = |&way: &WayId| beats(node, self.ways[way].choice.implementation, choice.implementation);
+        ways.clone().find(is).or_else(|| ways.clone().find(better)).unwrap_or(ways.start)
+    }
+
+    /// The ops that read `value` in some way, ascending.
+    pub fn readers(&self, value: ValueId) -> &[Reader] {
+        &self.readers[value]
+    }
+
+    /// Ops with more ways than one, ascending.
+    pub fn choosers(&self) -> Vec<OpId> {
+        (0..self.graph.ops().len()).filter(|&op| self.ways_of(op).len() > 1).collect()
+    }
+}
