@@ -4,7 +4,8 @@
 //! `.. -- generated [SECONDS] [NETWORK]`: six networks at six
 //! budgets, beside the cheapest plan of all other planners that take no solver; `.. -- large [SECONDS]`: thousands of ops;
 //! `.. -- ablation FOLDER [MOVES]`: what each part contributes, at equal numbers of moves; `.. --features highs .. -- joint
-//! [SECONDS] [NETWORK]`: graphs whose ops have alternatives, without these, and with them by `monet` and by `auto`.
+//! [SECONDS] [NETWORK]`: graphs whose ops have alternatives, without these, with cheaper ones put in afterwards, and with
+//! them by `monet` and by `auto`.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +16,7 @@ use burn_remat_plan::planners::search::{Part, Search};
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::sequence::plan_of;
 use burn_remat_plan::views::without_alternatives;
-use burn_remat_plan::{Graph, Outcome, Planner, Request, minimum, simulate, solve};
+use burn_remat_plan::{Graph, Outcome, Plan, Planner, Request, Step, minimum, simulate, solve};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -157,12 +158,29 @@ fn ablation(folder: &str, moves: u64) -> Result<()> {
     Ok(())
 }
 
+/// Puts the cheapest implementation that reads no more and leaves the plan within the budget into each step.
+fn cheaper_afterwards(graph: &Graph, plan: &Plan, budget: u64) -> f64 {
+    let mut plan = plan.clone();
+    for at in 0..plan.steps.len() {
+        let Step::Compute(id) = plan.steps[at] else { continue };
+        let op = &graph.ops()[id];
+        let reads_no_more = |k: usize| op.alternatives[k].inputs.iter().all(|value| op.inputs.contains(value));
+        let mut others: Vec<usize> = (0..op.alternatives.len()).filter(|&k| reads_no_more(k)).collect();
+        others.sort_by(|&a, &b| op.alternatives[a].cost.total_cmp(&op.alternatives[b].cost));
+        for k in others.into_iter().filter(|&k| op.alternatives[k].cost < op.cost) {
+            plan.steps[at] = Step::ComputeAlternative(id, k);
+            if simulate(graph, &plan).peak_bytes <= budget {
+                break;
+            }
+            plan.steps[at] = Step::Compute(id);
+        }
+    }
+    simulate(graph, &plan).makespan
+}
+
 fn joint(seconds: f64, only: Option<&str>) -> Result<()> {
-    println!(
-        "| graph | ops | with a choice | budget, % of store-all | without alternatives | monet | auto | gap to bound |"
-    );
-    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
-    let named = |name: &str| planner(name).ok_or("no such planner");
+    println!("| graph (ops, of these with a choice) | budget | without | afterwards | monet | auto | gap to bound |");
+    println!("| --- | ---: | ---: | ---: | ---: | ---: | ---: |");
     for name in ["mobilenet", "resnet50", "densenet161"] {
         if only.is_some_and(|only| only != name) {
             continue;
@@ -170,24 +188,23 @@ fn joint(seconds: f64, only: Option<&str>) -> Result<()> {
         let implementations = Implementations::Several;
         let graph = by_name(name, &Options { batch: 32, implementations, ..Options::default() })?;
         let plain = without_alternatives(&graph);
-        let (peak, makespan) = store_all(&plain);
-        let choices = graph.ops().iter().filter(|op| !op.alternatives.is_empty()).count();
+        let (peak, store_all) = store_all(&plain);
+        let overhead = |makespan: f64| format!("{:.2}%", 100.0 * (makespan / store_all - 1.0));
+        let (ops, choices) = (graph.ops().len(), graph.ops().iter().filter(|op| !op.alternatives.is_empty()).count());
         for percent in [100, 80, 60, 50, 40] {
             let budget = peak / 100 * percent;
-            let overhead = |planner: &str, graph: &Graph| -> Result<String> {
-                let Ok(outcome) = run(&*named(planner)?, graph, budget, seconds) else { return Ok("none".to_owned()) };
-                Ok(format!("{:.2}%", 100.0 * (outcome.makespan / makespan - 1.0)))
-            };
-            let (before, monet) = (overhead("auto", &plain)?, overhead("monet", &graph)?);
-            let (found, gap) = match run(&*named("auto")?, &graph, budget, seconds) {
-                Ok(outcome) => {
-                    (format!("{:.2}%", 100.0 * (outcome.makespan / makespan - 1.0)), format!("{:.2}%", gap(&outcome)))
-                }
-                Err(_) => ("none".to_owned(), "-".to_owned()),
-            };
+            let solved = |name: &str, graph: &Graph| run(&*planner(name)?, graph, budget, seconds).ok();
+            let none = || "-".to_owned();
+            let before = solved("auto", &plain);
+            let (monet, found) = (solved("monet", &graph), solved("auto", &graph));
+            let afterwards = before.as_ref().and_then(|before| before.plan.as_ref());
             println!(
-                "| {name} | {} | {choices} | {percent} | {before} | {monet} | {found} | {gap} |",
-                graph.ops().len()
+                "| {name} ({ops}, {choices}) | {percent}% | {} | {} | {} | {} | {} |",
+                before.as_ref().map_or_else(none, |before| overhead(before.makespan)),
+                afterwards.map_or_else(none, |plan| overhead(cheaper_afterwards(&graph, plan, budget))),
+                monet.map_or_else(none, |monet| overhead(monet.makespan)),
+                found.as_ref().map_or_else(none, |found| overhead(found.makespan)),
+                found.as_ref().map_or_else(none, |found| format!("{:.2}%", gap(found))),
             );
         }
     }

@@ -76,7 +76,7 @@ const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: planners::Search::NAME,
-        purpose: "any graph, any time limit: annealing over schedules that recompute anything anywhere",
+        purpose: "any graph, any time limit: annealing over schedules that recompute anything anywhere, by any implementation",
         source: "this project",
         make: || Box::new(planners::Search::default()),
     },

@@ -6,7 +6,7 @@
 //! 2. The quick methods run first, so that there is a plan after milliseconds: `online`, the greedy segment heuristics
 //!    (on a path `chen-greedy`, else `ap-greedy` and `linear-greedy`).
 //! 3. `chain-dp` runs in a part of the time where the graph can be seen as a chain of stages; `checkmate` where the
-//!    build has it and the graph is small; `monet` where ops have alternatives.
+//!    build has it and the graph is small; `monet` where the build has it and ops have alternatives.
 //! 4. `search` gets all the time that is left, unless a plan meets a proven bound before. Where ops have alternatives it
 //!    chooses among them too, and starts from the best plan so far: so the answer is no dearer than what the same planners
 //!    find for the graph without its alternatives.

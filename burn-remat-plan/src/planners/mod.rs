@@ -69,6 +69,7 @@
 //! | appendix B, bound on local tensors | replaced by exact residency: head of `monet::model` |
 //! | C.3, (15), (16), in-place operators | alternatives of the op before: head of `monet` |
 //! | C.4, products | `monet::model`: `residency`, `larger` |
+//! | choice of implementations with general schedules, at any size | [`search`]: `problem` has the ways, `anneal` the moves |
 //! | operators, for graphs of many ops | stages of the model: [`crate::views::stages_of`], `monet::on_stages` |
 
 pub mod articulation;
