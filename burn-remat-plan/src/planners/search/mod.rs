@@ -132,12 +132,16 @@ impl Search {
         } else {
             seeds::feasible(graph, request, start + limit.mul_f64(0.1)).map(seeds::by_default)
         });
-        let cost = |order: &Vec<Choice>| order.iter().map(|choice| choice.cost(graph)).sum::<f64>();
-        feasible.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
         // What choosing comes on top of has had its time.
         let start = if is_joint { Instant::now() } else { start };
         let limit = if is_joint { limit.mul_f64(1.0 - joint::PLAIN_SHARE) } else { limit };
         let problem = Problem::new(graph, request.budget);
+        if is_joint {
+            let late = start + limit.mul_f64(0.1);
+            feasible.iter_mut().for_each(|order| *order = joint::cheaper(&problem, order, late));
+        }
+        let cost = |order: &Vec<Choice>| order.iter().map(|choice| choice.cost(graph)).sum::<f64>();
+        feasible.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
         let mut clock = Clock { start, limit, moves: self.iterations, gap: request.gap, bound: AtomicU64::new(0) };
         // The bound may work on the clock alone, or with a limit on moves on iterations alone.
         let effort = |share: f64| match self.iterations {
