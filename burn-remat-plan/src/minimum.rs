@@ -1,9 +1,8 @@
 //! The smallest feasible budget, with its certificate.
 //!
 //! *Lower half.* While op k runs for the first time, its inputs, outputs and scratch are resident (those of its lightest
-//! implementation at least), and so is every
-//! value that a later first computation (or the end) uses and that cannot be computed again: an input of the graph or
-//! an output of an op that may run only once. The largest such sum over all k bounds every schedule; the op and those
+//! implementation at least), and so is every value that a later first computation (or the end) uses in any case and that
+//! cannot be computed again: an input of the graph or an output of an op that may run only once. The largest such sum over all k bounds every schedule; the op and those
 //! values are the certificate. At the start all inputs are resident, which bounds too.
 //!
 //! *Upper half.* A plan that was found: a constructive pass (see `planners::search`) at the lower half, and where that

@@ -19,6 +19,9 @@
 //! 5. *Bound.* The last thread first spends up to 15% of the time on the joint relaxation of several moments. The search
 //!    ends when a plan meets the bound.
 //!
+//! A plan computes every op. So one that only an alternative reads (to pack a value, say) runs once even where nothing
+//! chooses that alternative; its outputs then go at once.
+//!
 //! Only orders of computations, each with its implementation, are searched: evictions follow from them (see
 //! [`sequence`](mod@crate::sequence)), so nothing is ever resident longer than of use.
 //!
