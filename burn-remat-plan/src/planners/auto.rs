@@ -8,8 +8,8 @@
 //! 3. `chain-dp` runs in a part of the time where the graph can be seen as a chain of stages; `checkmate` where the
 //!    build has it and the graph is small; `monet` where the build has it and ops have alternatives.
 //! 4. `search` gets all the time that is left, unless a plan meets a proven bound before. Where ops have alternatives it
-//!    chooses among them too, and starts from the best plan so far: so the answer is no dearer than what the same planners
-//!    find for the graph without its alternatives.
+//!    chooses among them too, and starts from the best plan so far and from its own without them: so the answer is no
+//!    dearer than that for the graph without its alternatives, where the clock cuts neither short.
 //! 5. Every plan passes through the [checker](mod@crate::check); the cheapest wins, then the one with the lowest peak,
 //!    then the one found first.
 //!
