@@ -11,8 +11,9 @@
 //! - *Many tiny operations* (a recurrent network) are more than a planner can weigh. Beyond [`MOST_OPS`] ops neighbours
 //!   merge whatever passes between them, as long as what they touch is a small part of the store-all peak.
 //! - *Updates*: from the first parameter update to the end of the step (or to the next forward pass) all is one op that
-//!   cannot run again and needs everything that is alive then. So whatever the program holds on to is resident when
-//!   history is cut.
+//!   cannot run again and needs everything alive that rests on what it replaces: that is resident when history is cut, and
+//!   stays for as long as the program holds it. An update in the middle of a step (the first of two optimizers) leaves the
+//!   rest as it was.
 //! - A storage that cannot be computed again (a batch, a dropout mask) and that the program holds beyond its last use
 //!   gets an op without cost where the program lets go of it. So does one on which a storage rests that the program
 //!   holds although nothing reads it any more: the engine gives nothing up for good that the program could still ask for.
@@ -58,8 +59,10 @@ pub(crate) struct Lowered {
     pub places: Vec<Place>,
     /// The value of each storage that has one.
     pub values: Vec<Option<ValueId>>,
-    /// Storages kept without being values, until the next update.
+    /// Storages kept without being values, until the update that cuts them.
     pub small: Vec<bool>,
+    /// First operation of the update that cuts each storage: see [`Large::until`].
+    pub until: Vec<usize>,
     /// First operation of each update phase.
     pub updates: Vec<Position>,
     /// Bytes held after each operation beside the values.
@@ -161,13 +164,34 @@ fn update_phases(trace: &Trace) -> Vec<Range<usize>> {
     phases
 }
 
+/// Storages that an update phase takes out of a plan's reach: those that it reads, those that rest on what it replaces, and
+/// those that the program lets go of meanwhile.
+fn cut_by(trace: &Trace, phase: &Range<usize>) -> Vec<bool> {
+    let mut read = vec![false; trace.storages.len()];
+    trace.ops[phase.clone()].iter().flat_map(|op| &op.reads).for_each(|&place| read[place as usize] = true);
+    let dies = |storage: &TracedStorage| storage.died.is_some_and(|died| phase.contains(&(died as usize)));
+    let replaced = |(storage, read): (&TracedStorage, &bool)| {
+        let is_root = storage.made_by.is_none_or(|made| !trace.ops[made as usize].recordable);
+        *read && is_root && dies(storage)
+    };
+    let mut rests: Vec<bool> = trace.storages.iter().zip(&read).map(replaced).collect();
+    for (at, op) in trace.ops[..phase.start].iter().enumerate().filter(|(_, op)| op.recordable) {
+        if op.reads.iter().any(|&place| rests[place as usize]) {
+            let made =
+                op.writes.iter().filter(|&&place| trace.storages[place as usize].made_by == Some(at as Position));
+            made.for_each(|&place| rests[place as usize] = true);
+        }
+    }
+    (0..rests.len()).map(|place| rests[place] || read[place] || dies(&trace.storages[place])).collect()
+}
+
 /// Which storages a plan decides on.
 struct Large {
     /// Candidates that are large enough.
     is: Vec<bool>,
     /// Candidates that are not.
     small: Vec<bool>,
-    /// First operation of the update phase that ends what each storage may be needed for.
+    /// First operation of the update phase that ends what each storage may be computed again for, or be given up.
     until: Vec<usize>,
 }
 
@@ -175,27 +199,41 @@ impl Large {
     fn of(trace: &Trace, store_all: &[u64], updates: &[Range<usize>]) -> Self {
         let count = trace.storages.len();
         let end = trace.ops.len();
-        let until_of = |appeared: usize| {
-            updates.iter().find(|phase| phase.end > appeared).map_or((end, end), |phase| (phase.start, phase.end))
+        let cuts: Vec<Vec<bool>> = updates.iter().map(|phase| cut_by(trace, phase)).collect();
+        // The last update ends all: nothing comes after it.
+        let until_of = |place: usize, appeared: usize| {
+            let last = updates.len().saturating_sub(1);
+            let cutting = (0..updates.len()).find(|&at| {
+                let comes = if at == last { updates[at].end > appeared } else { updates[at].start > appeared };
+                comes && (at == last || cuts[at][place])
+            });
+            cutting.map_or(end, |at| updates[at].start)
         };
-        let mut read = vec![false; count];
-        trace.ops.iter().flat_map(|op| &op.reads).for_each(|&place| read[place as usize] = true);
+        let mut last_read = vec![None; count];
+        for (at, op) in trace.ops.iter().enumerate() {
+            op.reads.iter().for_each(|&place| last_read[place as usize] = Some(at));
+        }
         let mut until = vec![end; count];
+        let mut small = vec![false; count];
         let mut candidates = Vec::new();
         for (at, storage) in trace.storages.iter().enumerate() {
-            let (start, _) = until_of(storage.appeared as usize);
+            let start = until_of(at, storage.appeared as usize);
             until[at] = start;
             let before_update = (storage.appeared as usize) < start;
             // What was there before and stays, or only goes, is a constant.
             let leaves = storage.died.is_some_and(|died| (died as usize) < start);
-            let passes = storage.made_by.is_some() || (leaves && read[at]);
-            if before_update && passes {
-                candidates.push(at);
+            let passes = storage.made_by.is_some() || (leaves && last_read[at].is_some());
+            let updating = updates.iter().find(|phase| phase.contains(&(storage.appeared as usize)));
+            match updating {
+                // What an optimizer makes in the middle of a step stays for those who read it later.
+                Some(phase) => small[at] = before_update && last_read[at].is_some_and(|last| last >= phase.end),
+                None if before_update && passes => candidates.push(at),
+                None => {}
             }
         }
         candidates.sort_by_key(|&at| (trace.storages[at].bytes, at));
         let mut left = store_all.iter().max().copied().unwrap_or(0) / SMALL_SHARE;
-        let mut large = Self { is: vec![false; count], small: vec![false; count], until };
+        let mut large = Self { is: vec![false; count], small, until };
         for at in candidates {
             match left.checked_sub(trace.storages[at].bytes) {
                 Some(rest) => {
@@ -386,7 +424,7 @@ fn build(
     builder.constant_bytes(constant);
 
     let turn = turning_point(trace, &store_all);
-    let uses = Uses { trace, large, values: &values, units: &units, unit_of: &unit_of, last_use: &last_use };
+    let uses = Uses { trace, updates, large, values: &values, units: &units, unit_of: &unit_of, last_use: &last_use };
     let touches = uses.touches();
     let costs: Vec<u64> = units.iter().map(|unit| replay_cost(trace, large, &values, unit)).collect();
     let planned: u64 = costs.iter().sum();
@@ -407,6 +445,22 @@ fn build(
             let value = builder.value(trace.storages[place as usize].bytes, format!("{made_by}.{place} again"));
             second.insert(place, (*before, value));
             places.push(place);
+        }
+    }
+    // What an update in the middle of the step cuts and the program still holds after it cannot be computed again from
+    // then on: the update makes it anew.
+    let mut survivors: Vec<Vec<ValueId>> = vec![Vec::new(); units.len()];
+    for (index, unit) in units.iter().enumerate() {
+        let Some(phase) = updates.iter().find(|phase| phase.start == unit.range.start) else { continue };
+        for (place, storage) in trace.storages.iter().enumerate() {
+            let cut = large.until[place] == phase.start && (storage.appeared as usize) < phase.start;
+            let survives = storage.died.is_none_or(|died| died as usize >= phase.end) && phase.end < trace.ops.len();
+            if cut && survives && values[place].is_some() && !second.contains_key(&(place as Place)) {
+                let value = builder.value(storage.bytes, format!("cut.{place}"));
+                second.insert(place as Place, (index + 1, value));
+                places.push(place as Place);
+                survivors[index].push(value);
+            }
         }
     }
     let read_at = |index: usize, place: Place| match second.get(&place) {
@@ -439,16 +493,20 @@ fn build(
         }
         let phase = updates.iter().find(|phase| phase.start == unit.range.start);
         let mut op = if let Some(phase) = phase {
-            let alive = |place: usize| {
-                let storage = &trace.storages[place];
+            let alive = |place: &usize| {
+                let storage = &trace.storages[*place];
                 (storage.appeared as usize) < phase.start
                     && storage.died.is_none_or(|died| died as usize >= phase.start)
             };
-            let inputs: Vec<ValueId> =
-                places.iter().filter(|&&place| alive(place as usize)).filter_map(|&p| values[p as usize]).collect();
-            let held: u64 = inputs.iter().map(|&value| trace.storages[places[value] as usize].bytes).sum();
+            let alive = (0..values.len()).filter(alive).filter(|&place| values[place].is_some());
+            let (cut, left): (Vec<usize>, Vec<usize>) = alive.partition(|&place| large.until[place] <= phase.start);
+            let inputs: Vec<ValueId> = cut.iter().filter_map(|&place| read_at(index, place as Place)).collect();
+            let outputs = std::mem::take(&mut survivors[index]);
+            let bytes_of = |value: &ValueId| trace.storages[places[*value] as usize].bytes;
+            let beside: u64 = left.iter().map(|&place| trace.storages[place].bytes).sum();
+            let held = beside + inputs.iter().chain(&outputs).map(bytes_of).sum::<u64>();
             let most = phase.clone().map(|at| store_all[at] + trace.ops[at].scratch).max().unwrap_or(0);
-            let mut op = Op::new("update", std::mem::take(&mut rest) as f64, inputs, Vec::new());
+            let mut op = Op::new("update", std::mem::take(&mut rest) as f64, inputs, outputs);
             op.scratch_bytes = most.saturating_sub(held + constant);
             op.recomputable = false;
             op.phase = Some(Phase::Update);
@@ -470,7 +528,8 @@ fn build(
         builder.op(op);
         ranges.push(to_range(&unit.range));
         if !touches[index].is_empty() {
-            builder.op(hold(touches[index].iter().copied().collect()));
+            let held = touches[index].iter().filter_map(|&value| read_at(index, places[value]));
+            builder.op(hold(held.collect()));
             true_costs.push(0.0);
             let end = unit.range.end as Position;
             ranges.push(end..end);
@@ -499,6 +558,7 @@ fn build(
         places,
         values,
         small: large.small.clone(),
+        until: large.until.clone(),
         updates: updates.iter().map(|phase| phase.start as Position).collect(),
         base: base.after,
         store_all,
@@ -633,6 +693,7 @@ fn scratch(trace: &Trace, large: &Large, values: &[Option<ValueId>], unit: &Unit
 /// Which units read what, and where it was made.
 struct Uses<'a> {
     trace: &'a Trace,
+    updates: &'a [Range<usize>],
     large: &'a Large,
     values: &'a [Option<ValueId>],
     units: &'a [Unit],
@@ -648,16 +709,22 @@ impl Uses<'_> {
         storage.made_by.is_none_or(|made| !self.units[self.unit_of[made as usize]].recordable)
     }
 
+    fn in_update(&self, position: usize) -> bool {
+        self.updates.iter().any(|phase| phase.contains(&position))
+    }
+
     /// Values that cannot be computed again and that the program holds beyond the last unit that reads them, and values
     /// that the host reads, by the unit after which it does so.
     fn touches(&self) -> Vec<BTreeSet<ValueId>> {
-        let &Self { trace, large, values, units, unit_of, last_use } = self;
+        let &Self { trace, large, values, units, unit_of, last_use, .. } = self;
         let mut touches = vec![BTreeSet::new(); units.len()];
         for (place, storage) in trace.storages.iter().enumerate() {
             let (Some(value), Some(died)) = (values[place], storage.died) else { continue };
             let unit = unit_of[died as usize];
             let outlasts = last_use[place].is_none_or(|last| last < unit);
-            if self.is_root(storage) && (died as usize) < large.until[place] && outlasts {
+            // What an update has cut is a root from then on.
+            let is_root = self.is_root(storage) || (died as usize) >= large.until[place];
+            if is_root && outlasts && !self.in_update(died as usize) {
                 touches[unit].insert(value);
             }
         }
@@ -685,6 +752,7 @@ impl Uses<'_> {
         for (at, op) in trace.ops.iter().enumerate().filter(|(_, op)| op.recordable) {
             op.reads.iter().for_each(|&place| readers[place as usize].push(at));
         }
+        let until = |place: usize| large.until[place];
         let ends = |place: usize| trace.storages[place].died.map(|died| (died as usize, unit_of[died as usize]));
         let mut held = BTreeSet::new();
         let mut seen = vec![usize::MAX; trace.storages.len()];
@@ -701,7 +769,9 @@ impl Uses<'_> {
                         }
                         match ends(made as usize) {
                             Some((_, unit)) if unit <= gone => stack.push(made as usize),
-                            Some((died, unit)) if died < large.until[root] && values[made as usize].is_some() => {
+                            Some((died, unit))
+                                if died < until(made as usize).min(until(root)) && values[made as usize].is_some() =>
+                            {
                                 match last_use[made as usize] {
                                     Some(last) if last > gone => held.extend((last < unit).then_some((unit, made))),
                                     _ => drop(held.insert((unit, root as Place))),

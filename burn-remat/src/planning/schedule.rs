@@ -20,7 +20,7 @@ pub(crate) enum Action {
     Evict(Place),
     /// Lets a storage go by itself: the next operations are the last that need it.
     Loosen(Place),
-    /// Lets all go: parameters are about to be updated.
+    /// Lets all go: parameters are about to be updated, or the step ends.
     ReleaseAll,
     /// So many bytes are held now.
     Check(u64),
@@ -88,7 +88,7 @@ impl Schedule {
                 schedule.foreseen = exact;
             }
             None => {
-                // What it really holds cannot be told (two optimizers in one step): no budget is promised for it.
+                // What it really holds cannot be told: no budget is promised for it.
                 log::debug!("the operations of a plan do not hold what its ops do");
                 schedule.peak = schedule.peak.max(schedule.lowered.peak());
             }
@@ -163,18 +163,22 @@ impl Schedule {
                     let range = self.lowered.ranges[op].clone();
                     let (start, end) = (range.start as usize, range.end as usize);
                     // What is there by then stays, whether the plan has a use for it or not.
-                    let is_end = self.lowered.updates.is_empty() && next == graph.ops().len();
-                    let lets_go = is_end || graph.ops()[op].phase == Some(Phase::Update);
+                    let lets_go = next == graph.ops().len();
+                    let updates = graph.ops()[op].phase == Some(Phase::Update);
                     let mut before = std::mem::take(&mut pending);
                     if self.lowered.again[op] {
                         before.extend(recompute());
                     } else if lets_go {
                         before.push(Action::ReleaseAll);
+                    } else if updates {
+                        let cut = |place: &usize| self.holds[*place] && self.lowered.until[*place] == start;
+                        let cut = (0..self.holds.len()).filter(cut);
+                        before.extend(cut.map(|place| Action::Loosen(place as Place)));
                     }
                     // An op without operations comes right after the one before it.
                     let list = if start < end { &mut self.before[start] } else { &mut self.after[end.max(1) - 1] };
                     list.extend(before);
-                    if !lets_go && !self.lowered.again[op] && start < end {
+                    if !lets_go && !updates && !self.lowered.again[op] && start < end {
                         // At its last reader, which may take it over: those before it may look at it through other views.
                         for &value in evicted.iter().filter(|value| !outputs.contains(value)) {
                             let reads = |at: &usize| self.trace.ops[*at].reads.contains(&place(value));
@@ -184,7 +188,10 @@ impl Schedule {
                     }
                     if !lets_go {
                         let after = &mut self.after[end.max(1) - 1];
-                        after.extend(evicted.iter().map(|&value| Action::Evict(place(value))));
+                        // What an update cuts goes when the program lets go of it.
+                        let stays = |value: &&ValueId| updates && self.lowered.until[place(**value) as usize] <= start;
+                        let gone = evicted.iter().filter(|value| !stays(value));
+                        after.extend(gone.map(|&value| Action::Evict(place(value))));
                         // What the program drops between two steps may still be there behind the last operation.
                         if end < count {
                             after.push(Action::Check(self.lowered.base[end.max(1) - 1] + held));
