@@ -10,6 +10,7 @@ use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use burn_remat::{RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::under_test;
+use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::training::{Job, ModelKind, Run};
 
 /// Steps until a plan is in force: the first, three that are traced, one in which the planner starts, one more.
@@ -81,6 +82,28 @@ fn planned_steps_hold_what_the_plan_says() {
     follows(ModelKind::Unet, 4, &[75, 60]);
     follows(ModelKind::Transformer, 4, &[60]);
     follows(ModelKind::Cnn, 8, &[70]);
+    steps_with_two_optimizers_follow_their_plan();
+}
+
+/// A critic's updates in the middle of the step, the generator's at its end.
+fn steps_with_two_optimizers_follow_their_plan() {
+    let wgan = Workload::by_name("wgan").unwrap();
+    let peak_and_plan = |config: RematConfig| {
+        let device = under_test().remat(config).unwrap();
+        wgan.train(&device, 16, WARMUP + 5, |step| match step + 1 {
+            WARMUP => wait(&device),
+            step if step == WARMUP + 1 => device.remat_reset_report().unwrap(),
+            _ => {}
+        })
+        .unwrap();
+        device.remat_report().unwrap()
+    };
+    let stored = peak_and_plan(RematConfig::default().without_planning()).peak_bytes;
+    let budget = stored * 45 / 100;
+    let report = peak_and_plan(config(budget));
+    let plan = report.plan.as_ref().unwrap();
+    assert!(plan.steps_followed >= 3 && plan.steps_left == 0, "{report}");
+    assert!(report.peak_bytes <= budget, "{report}");
 }
 
 #[test]
