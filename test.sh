@@ -47,6 +47,11 @@ if [ "${#missing[@]}" -gt 0 ]; then
     fi
 fi
 
+if [ "$part" = short ] && [ "$device" = flex ]; then
+    echo "--short is for another device than the CPU, as in: bash test.sh --device wgpu --short" >&2
+    exit 2
+fi
+
 # The whole workspace takes part in the choice of features, so that nothing is built twice for different parts.
 what=(--workspace --features burn-remat-plan/highs)
 if [ "$device" != flex ]; then

@@ -99,7 +99,7 @@ fn certain_inputs(graph: &Graph, op: OpId) -> Vec<ValueId> {
 
 /// The last *certain* use: with alternatives a use may be avoided.
 fn last_certain_uses(graph: &Graph) -> Vec<Option<OpId>> {
-    if graph.ops().iter().all(|op| op.alternatives.is_empty()) {
+    if !has_alternatives(graph) {
         return last_uses(graph);
     }
     let mut last = vec![None; graph.values().len()];

@@ -178,20 +178,21 @@ pub fn largest_batch<R>(
         let needs = needs_of(&step(1)?)?;
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
-    let (mut predicted_overhead, mut predicted_peak_bytes) = (0.0, step(batch)?.peak());
     let mut config = config;
-    if let Some((schedule, origin)) = found {
-        (predicted_overhead, predicted_peak_bytes) = (schedule.overhead(), schedule.peak);
-        // The other kinds of step, the first among them, need plans too.
-        let traces = rehearse(device, &config, Rehearsal::Dry(Some(guide)), |device| drop(train(device, batch)))?;
-        for trace in traces {
-            if trace.signature() == schedule.signature() {
-                config.planning.ready.push((schedule.clone(), origin.clone()));
-            } else {
-                config.planning.ready.extend(best(&fit(trace)?, &config, budget, PLAN_TIME));
-            }
+    let Some((schedule, origin)) = found else {
+        let predicted_peak_bytes = step(batch)?.peak();
+        return Ok(LargestBatch { batch, store_all_batch, predicted_overhead: 0.0, predicted_peak_bytes, config });
+    };
+    // The other kinds of step, the first among them, need plans too.
+    let traces = rehearse(device, &config, Rehearsal::Dry(Some(guide)), |device| drop(train(device, batch)))?;
+    for trace in traces {
+        if trace.signature() == schedule.signature() {
+            config.planning.ready.push((schedule.clone(), origin.clone()));
+        } else {
+            config.planning.ready.extend(best(&fit(trace)?, &config, budget, PLAN_TIME));
         }
     }
+    let (predicted_overhead, predicted_peak_bytes) = (schedule.overhead(), schedule.peak);
     Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config })
 }
 

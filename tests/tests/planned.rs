@@ -24,17 +24,20 @@ fn wait(device: &Device) {
     assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap(), "the planner does not end");
 }
 
+/// Called after each step: waits for the plan, and has the report begin with it.
+fn after_step(device: &Device, step: usize) {
+    match step + 1 {
+        WARMUP => wait(device),
+        // The plan is taken up when the next step begins, and the peak counts from then on.
+        step if step == WARMUP + 1 => device.remat_reset_report().unwrap(),
+        _ => {}
+    }
+}
+
 /// Runs `job` and reports on the steps after the plan is in force.
 fn run(job: &Job, config: RematConfig) -> (Run, RematReport) {
     let device = under_test().remat(config).unwrap();
-    let run = job
-        .run(&device, |step, _| match step + 1 {
-            WARMUP => wait(&device),
-            // The plan is taken up when the next step begins, and the peak counts from then on.
-            step if step == WARMUP + 1 => device.remat_reset_report().unwrap(),
-            _ => {}
-        })
-        .unwrap();
+    let run = job.run(&device, |step, _| after_step(&device, step)).unwrap();
     (run, device.remat_report().unwrap())
 }
 
@@ -90,12 +93,7 @@ fn steps_with_two_optimizers_follow_their_plan() {
     let wgan = Workload::by_name("wgan").unwrap();
     let peak_and_plan = |config: RematConfig| {
         let device = under_test().remat(config).unwrap();
-        wgan.train(&device, 16, WARMUP + 5, |step| match step + 1 {
-            WARMUP => wait(&device),
-            step if step == WARMUP + 1 => device.remat_reset_report().unwrap(),
-            _ => {}
-        })
-        .unwrap();
+        wgan.train(&device, 16, WARMUP + 5, |step| after_step(&device, step)).unwrap();
         device.remat_report().unwrap()
     };
     let stored = peak_and_plan(RematConfig::default().without_planning()).peak_bytes;

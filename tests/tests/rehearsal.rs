@@ -51,8 +51,8 @@ fn a_dry_device_knows_what_a_step_needs() {
     assert!(found.batch >= 14 && found.predicted_peak_bytes <= store_all, "{found:?}");
 
     // Its device has the plans, improves them with what it measures, and changes no result.
-    let losses = train(ModelKind::Unet, found.batch, 9, &Device::flex());
-    let device = found.device(&Device::flex()).unwrap();
+    let losses = train(ModelKind::Unet, found.batch, 9, &under_test());
+    let device = found.device(&under_test()).unwrap();
     let mut planned = Vec::new();
     let job = Job::standard(ModelKind::Unet, found.batch, 9, 1).unwrap();
     let outcome = job.run(&device, |step, _| {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use burn_remat_plan::Graph;
+use burn_remat_plan::{Graph, Outcome, Status};
 
 /// The least makespan of all schedules within `budget`, with any implementation at any computation: Dijkstra over (first
 /// computations done, resident set), with single evictions and computations as moves. Costs must be whole numbers.
@@ -53,4 +53,14 @@ pub fn cheapest(graph: &Graph, budget: u64) -> Option<u64> {
         }
     }
     None
+}
+
+/// An outcome claims no more than brute force allows.
+pub fn assert_honest(outcome: &Outcome, optimum: u64, seed: u64) {
+    let optimum = optimum as f64;
+    assert!(outcome.makespan >= optimum, "seed {seed}: cheaper than the optimum");
+    assert!(outcome.lower_bound.unwrap_or(0.0) <= optimum, "seed {seed}: a false bound");
+    if outcome.status == Status::Optimal {
+        assert_eq!(outcome.makespan, optimum, "seed {seed}: a false proof");
+    }
 }

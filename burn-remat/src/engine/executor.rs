@@ -132,6 +132,7 @@ enum Outcome {
 const WINDOW: usize = 4;
 
 /// Tensors without data.
+#[derive(Default)]
 pub(super) struct Dry {
     buffers: FxHashMap<TensorId, Buffer>,
     owners: FxHashMap<u64, u32>,
@@ -146,15 +147,7 @@ pub(super) struct Dry {
 
 impl Dry {
     pub fn new(guide: Option<Arc<Trace>>, alignment: u64) -> Self {
-        Self {
-            buffers: FxHashMap::default(),
-            owners: FxHashMap::default(),
-            next: 0,
-            guide,
-            expected: 0,
-            guiding: None,
-            alignment,
-        }
+        Self { guide, alignment, ..Self::default() }
     }
 
     /// The operation that runs next is of this kind, and the one at `position` of its step. Tensors that are small in the

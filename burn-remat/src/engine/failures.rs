@@ -30,7 +30,6 @@ const NO_MEMORY: [&str; 7] = [
 ];
 
 /// What was going on when an operation ran or a read began.
-#[derive(Clone)]
 pub(super) struct Circumstances {
     live: u64,
     step: u32,

@@ -271,7 +271,7 @@ impl<B: RematBackend> Engine<B> {
         if rehearsing {
             engine.tracer = Some(Tracer::new(0));
         } else if engine.plans.begins_ready() {
-            engine.follow = engine.plans.next().map(|schedule| Follow::new(schedule, true));
+            engine.start_following();
         }
         engine
     }
@@ -548,7 +548,7 @@ impl<B: RematBackend> Engine<B> {
         position: Option<Position>,
     ) -> Result<u64, Failure> {
         let dry = self.dry_cost(&op, kind);
-        let timed = self.begin_timing(&op);
+        let timed = self.begin_timing(&op, kind);
         let executor = &mut self.executor;
         let mut op = Some(op);
         let probe = self.config.probe.as_deref();
@@ -840,7 +840,7 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         if let Some(trace) = trace {
-            self.pool.plan_with(self.budget.map_or(0, |budget| self.pool.room(budget)));
+            self.pool.plan_with(self.room());
             let budget = self.planned_budget();
             self.plans.observe(trace, budget);
         }
@@ -860,12 +860,19 @@ impl<B: RematBackend> Engine<B> {
                 if self.budget.is_some_and(|budget| schedule.peak > budget) {
                     self.overrun = self.overrun.max(schedule.peak);
                 }
-                let measures = self.plans.is_unmeasured(&schedule);
-                self.follow = Some(Follow::new(schedule, measures));
+                self.start_following();
             }
             None if self.plans.is_settled() => {}
             None => self.tracer = Some(Tracer::new(self.storages.live - self.storages.aside)),
         }
+    }
+
+    /// The step that begins goes by the plan that is expected for it, if there is one.
+    fn start_following(&mut self) {
+        self.follow = self.plans.next().map(|schedule| {
+            let measures = self.plans.is_unmeasured(&schedule);
+            Follow::new(schedule, measures)
+        });
     }
 
     /// The budget that plans may use: what other threads hold stands beside them.
@@ -951,8 +958,10 @@ impl<B: RematBackend> Engine<B> {
             let executor = &mut engine.executor;
             let read = catch_unwind(AssertUnwindSafe(|| executor.read(ir)));
             let circumstances = engine.circumstances();
-            read.map_err(|payload| circumstances.explain("read", panic_message(&*payload)).into())
-                .map(|read| watched(read, circumstances.clone(), engine.late.clone()))
+            match read {
+                Ok(read) => Ok(watched(read, circumstances, engine.late.clone())),
+                Err(payload) => Err(circumstances.explain("read", panic_message(&*payload)).into()),
+            }
         });
         result.unwrap_or_else(|failure| {
             let error = ExecutionError::with_context(failure.to_string());
@@ -1031,7 +1040,7 @@ impl<B: RematBackend> Engine<B> {
             device_bytes: pool.map(|usage| usage.bytes_in_use + usage.bytes_padding),
             device_reserved_bytes: pool.map(|usage| usage.bytes_reserved),
             device_peak_bytes: self.pool.peak,
-            room_bytes: self.budget.map_or(0, |budget| self.pool.room(budget)),
+            room_bytes: self.room(),
             operations: stats.operations,
             recomputed_operations: stats.recomputed,
             compute_ns: stats.compute_ns,

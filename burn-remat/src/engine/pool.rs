@@ -70,6 +70,9 @@ impl Pool {
 
     /// What is to be left free of a budget.
     pub fn room(&self, budget: u64) -> u64 {
+        if self.beside == 0 {
+            return 0;
+        }
         let grid = (budget / GRID).max(SMALLEST);
         // A quarter more, for what the coming steps may add.
         let room = (self.beside + self.beside / 4).div_ceil(grid) * grid;
@@ -97,9 +100,14 @@ impl<B: RematBackend> Engine<B> {
         is_real.then(|| B::memory_pool_usage(&self.device)).flatten()
     }
 
-    /// What tensors may take: the budget, less the room for what the pool holds beside them.
+    /// What is left free of the budget for what the pool holds beside tensors.
+    pub(super) fn room(&self) -> u64 {
+        self.budget.map_or(0, |budget| self.pool.room(budget))
+    }
+
+    /// What tensors may take: the budget, less that room.
     pub(super) fn tensor_budget(&self) -> Option<u64> {
-        self.budget.map(|budget| budget - self.pool.room(budget))
+        self.budget.map(|budget| budget - self.room())
     }
 
     /// Has the pool give back what it does not use, once for every new plan: the steps before it held more.

@@ -88,8 +88,8 @@ impl Fit {
         // The step may be another one after all; then the plan is of no use.
         self.known = check(graph, plan, u64::MAX).ok().map(|checked| {
             let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked);
-            let status = (Status::Feasible, StopReason::Heuristic);
-            (Arc::new(schedule), Outcome::of_plan(planner, graph, plan.clone(), status.0, status.1))
+            let outcome = Outcome::of_plan(planner, graph, plan.clone(), Status::Feasible, StopReason::Heuristic);
+            (Arc::new(schedule), outcome)
         });
         self
     }

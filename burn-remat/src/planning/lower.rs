@@ -164,6 +164,11 @@ fn update_phases(trace: &Trace) -> Vec<Range<usize>> {
     phases
 }
 
+/// The update phase in which an operation runs.
+fn phase_at(updates: &[Range<usize>], position: usize) -> Option<&Range<usize>> {
+    updates.iter().find(|phase| phase.contains(&position))
+}
+
 /// Storages that an update phase takes out of a plan's reach: those that it reads, those that rest on what it replaces, and
 /// those that the program lets go of meanwhile.
 fn cut_by(trace: &Trace, phase: &Range<usize>) -> Vec<bool> {
@@ -199,15 +204,13 @@ impl Large {
     fn of(trace: &Trace, store_all: &[u64], updates: &[Range<usize>]) -> Self {
         let count = trace.storages.len();
         let end = trace.ops.len();
-        let cuts: Vec<Vec<bool>> = updates.iter().map(|phase| cut_by(trace, phase)).collect();
-        // The last update ends all: nothing comes after it.
+        // The last update ends all, whatever it reads: nothing comes after it.
+        let (last, before) = updates.split_last().map_or((None, updates), |(last, before)| (Some(last), before));
+        let cuts: Vec<Vec<bool>> = before.iter().map(|phase| cut_by(trace, phase)).collect();
         let until_of = |place: usize, appeared: usize| {
-            let last = updates.len().saturating_sub(1);
-            let cutting = (0..updates.len()).find(|&at| {
-                let comes = if at == last { updates[at].end > appeared } else { updates[at].start > appeared };
-                comes && (at == last || cuts[at][place])
-            });
-            cutting.map_or(end, |at| updates[at].start)
+            let mut cutting = before.iter().zip(&cuts).filter(|(phase, cut)| phase.start > appeared && cut[place]);
+            let phase = cutting.next().map(|(phase, _)| phase).or(last.filter(|last| last.end > appeared));
+            phase.map_or(end, |phase| phase.start)
         };
         let mut last_read = vec![None; count];
         for (at, op) in trace.ops.iter().enumerate() {
@@ -223,8 +226,7 @@ impl Large {
             // What was there before and stays, or only goes, is a constant.
             let leaves = storage.died.is_some_and(|died| (died as usize) < start);
             let passes = storage.made_by.is_some() || (leaves && last_read[at].is_some());
-            let updating = updates.iter().find(|phase| phase.contains(&(storage.appeared as usize)));
-            match updating {
+            match phase_at(updates, storage.appeared as usize) {
                 // What an optimizer makes in the middle of a step stays for those who read it later.
                 Some(phase) => small[at] = before_update && last_read[at].is_some_and(|last| last >= phase.end),
                 None if before_update && passes => candidates.push(at),
@@ -414,9 +416,8 @@ fn build(
         }
     }
     let base = base(trace, large, &values);
-    let in_update = |at: usize| updates.iter().any(|phase| phase.contains(&at));
     let constant = (0..trace.ops.len())
-        .filter(|&at| !in_update(at))
+        .filter(|&at| phase_at(updates, at).is_none())
         .map(|at| base.during[at])
         .max()
         .unwrap_or(trace.held_at_start)
@@ -450,10 +451,12 @@ fn build(
     // What an update in the middle of the step cuts and the program still holds after it cannot be computed again from
     // then on: the update makes it anew.
     let mut survivors: Vec<Vec<ValueId>> = vec![Vec::new(); units.len()];
-    for (index, unit) in units.iter().enumerate() {
-        let Some(phase) = updates.iter().find(|phase| phase.start == unit.range.start) else { continue };
+    let phases: Vec<Option<&Range<usize>>> =
+        units.iter().map(|unit| updates.iter().find(|phase| phase.start == unit.range.start)).collect();
+    for (index, phase) in phases.iter().enumerate() {
+        let Some(phase) = phase else { continue };
         for (place, storage) in trace.storages.iter().enumerate() {
-            let cut = large.until[place] == phase.start && (storage.appeared as usize) < phase.start;
+            let cut = large.until[place] == phase.start;
             let survives = storage.died.is_none_or(|died| died as usize >= phase.end) && phase.end < trace.ops.len();
             if cut && survives && values[place].is_some() && !second.contains_key(&(place as Place)) {
                 let value = builder.value(storage.bytes, format!("cut.{place}"));
@@ -491,7 +494,7 @@ fn build(
             let start = units[index].range.start as Position;
             ranges.push(start..start);
         }
-        let phase = updates.iter().find(|phase| phase.start == unit.range.start);
+        let phase = phases[index];
         let mut op = if let Some(phase) = phase {
             let alive = |place: &usize| {
                 let storage = &trace.storages[*place];
@@ -709,10 +712,6 @@ impl Uses<'_> {
         storage.made_by.is_none_or(|made| !self.units[self.unit_of[made as usize]].recordable)
     }
 
-    fn in_update(&self, position: usize) -> bool {
-        self.updates.iter().any(|phase| phase.contains(&position))
-    }
-
     /// Values that cannot be computed again and that the program holds beyond the last unit that reads them, and values
     /// that the host reads, by the unit after which it does so.
     fn touches(&self) -> Vec<BTreeSet<ValueId>> {
@@ -724,7 +723,7 @@ impl Uses<'_> {
             let outlasts = last_use[place].is_none_or(|last| last < unit);
             // What an update has cut is a root from then on.
             let is_root = self.is_root(storage) || (died as usize) >= large.until[place];
-            if is_root && outlasts && !self.in_update(died as usize) {
+            if is_root && outlasts && phase_at(self.updates, died as usize).is_none() {
                 touches[unit].insert(value);
             }
         }

@@ -273,7 +273,9 @@ impl Plans {
 
     /// Whether the operations of a step that follows this plan are to be measured.
     pub fn is_unmeasured(&self, schedule: &Schedule) -> bool {
-        self.settings.planner.is_some() && self.unmeasured.contains(&schedule.signature())
+        let signature = schedule.signature();
+        let is_settled = self.observed.iter().any(|known| known.signature == signature && known.settled);
+        self.settings.planner.is_some() && self.unmeasured.contains(&signature) && !is_settled
     }
 
     /// A step went by its plan from beginning to end. `measures` are those of its operations, if they were wanted.
@@ -350,9 +352,6 @@ impl Plans {
         for (least, op) in known.scratch.iter_mut().zip(&trace.ops) {
             *least = op.scratch.min(*least);
         }
-        if known.settled {
-            self.unmeasured.retain(|known| *known != signature);
-        }
         if known.settled || self.job.is_some() || self.settings.planner.is_none() {
             return;
         }
@@ -418,7 +417,6 @@ impl Plans {
         }
         self.observed[at].settled = true;
         self.observed[at].tried = true;
-        self.unmeasured.retain(|known| *known != signature);
         let known = self.schedules.iter().find(|known| known.signature() == signature).cloned();
         let known = known.zip(self.state.origin.as_ref().map(|origin| origin.planner.clone()));
         let Some(planner) = planner(&name) else {
