@@ -58,6 +58,11 @@ fn evict_early(graph: &Graph, computations: impl DoubleEndedIterator<Item = Choi
     Plan { steps }
 }
 
+/// The computations of `plan`, in the implementations that it chooses, with every value evicted as soon as it is useless.
+pub fn tightened(graph: &Graph, plan: &Plan) -> Plan {
+    plan_of_choices(graph, &choices_of(plan))
+}
+
 /// The order of computations of `plan`; its choice of alternatives is lost.
 pub fn order_of(plan: &Plan) -> Vec<OpId> {
     plan.steps.iter().filter_map(|step| step.op()).collect()

@@ -4,34 +4,52 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Another way to have a tensor again than to keep it or to run its operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Alternative {
     /// Masks drawn at random (dropout) as one bit for each element.
     MaskBits,
     /// Indices of a max pooling in the smallest integers that hold them.
     SmallIndices,
+    /// Results of comparisons as one bit for each element.
+    BoolBits,
+    /// Any result in the memory of the host.
+    Offload,
+    /// Any result in half the bytes, rounded.
+    Bf16,
 }
 
 impl Alternative {
-    const ALL: [Self; 2] = [Self::MaskBits, Self::SmallIndices];
+    /// In the order of their bits.
+    pub const ALL: [Self; 5] = [Self::MaskBits, Self::SmallIndices, Self::BoolBits, Self::Offload, Self::Bf16];
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::MaskBits => "mask-bits",
             Self::SmallIndices => "small-indices",
+            Self::BoolBits => "bool-bits",
+            Self::Offload => "offload",
+            Self::Bf16 => "bf16",
         }
     }
 }
 
-/// Which alternatives a device may use: `none`, `exact`, `all`, or names joined by commas.
+/// Which alternatives to keeping and recomputing a device may use: `none`, `exact`, `all`, or names joined by commas.
 ///
-/// | name | what it does |
+/// | name | what comes back, and from what |
 /// | --- | --- |
-/// | `mask-bits` | random masks of zeros and ones (dropout) can be evicted: one bit per element stays |
-/// | `small-indices` | indices of max poolings can come back from the smallest integers that hold them |
+/// | `mask-bits` | random masks of zeros and ones (dropout), from one bit per element |
+/// | `small-indices` | indices of max poolings, from the smallest integers that hold them |
+/// | `bool-bits` | results of comparisons, from one bit per element |
+/// | `offload` | any result, from a copy in the memory of the host |
+/// | `bf16` | any result of 32-bit floating point, from 16 bits: **rounded**, by one part in 256 at most |
 ///
-/// All of these are exact: the tensor comes back bit for bit. They cost the time to write and read the small form, and are used
-/// on the embedded CPU backend only, on steps under a budget.
+/// `exact` are the first three: what they bring back is the same to the last bit, and the bytes are saved wherever they were.
+/// `all` adds `offload`, which changes no bit either, but moves bytes to the host rather than saving them: on the embedded
+/// CPU backend, whose device is the host, it only plays what it would cost. `bf16` changes results; it is used only where it is
+/// named, as in `"all,bf16"`, and the report tells the error.
+///
+/// A tensor takes another form only when it would otherwise be evicted, and where that is cheaper than to compute it again: by plans,
+/// which weigh both together, and by the online policy. All but `offload` are for the embedded CPU backend.
 ///
 /// ```
 /// use burn_remat::Alternatives;
@@ -39,6 +57,7 @@ impl Alternative {
 /// let some: Alternatives = "mask-bits".parse()?;
 /// assert_eq!(some.to_string(), "mask-bits");
 /// assert_eq!("exact".parse::<Alternatives>()?, Alternatives::EXACT);
+/// assert_eq!("exact,offload".parse::<Alternatives>()?, Alternatives::ALL);
 /// assert!("mask-bytes".parse::<Alternatives>().is_err());
 /// # Ok::<(), burn_remat::AlternativesError>(())
 /// ```
@@ -48,10 +67,10 @@ pub struct Alternatives(u8);
 impl Alternatives {
     /// Tensors are kept as they are, or computed again.
     pub const NONE: Self = Self(0);
-    /// Those that change no bit of any result.
-    pub const EXACT: Self = Self(0b11);
-    /// All there are; today these are the exact ones.
-    pub const ALL: Self = Self::EXACT;
+    /// Those that save bytes and change no bit of any result.
+    pub const EXACT: Self = Self(0b111);
+    /// All that change no bit of any result.
+    pub const ALL: Self = Self(0b1111);
 
     pub(crate) fn allows(self, alternative: Alternative) -> bool {
         self.0 & (1 << alternative as u8) != 0
@@ -67,7 +86,8 @@ impl Default for Alternatives {
 /// A name that is no alternative's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no alternative `{name}`: write `none`, `exact`, `all`, or some of `mask-bits`, `small-indices`, joined by commas"
+    "there is no alternative `{name}`: write `none`, `exact`, `all`, or some of `mask-bits`, `small-indices`, `bool-bits`, \
+     `offload`, `bf16`, joined by commas"
 )]
 pub struct AlternativesError {
     /// The name.
@@ -78,17 +98,16 @@ impl FromStr for Alternatives {
     type Err = AlternativesError;
 
     fn from_str(text: &str) -> Result<Self, AlternativesError> {
-        match text.trim() {
-            "none" => return Ok(Self::NONE),
-            "exact" => return Ok(Self::EXACT),
-            "all" => return Ok(Self::ALL),
-            _ => {}
+        if text.trim() == "none" {
+            return Ok(Self::NONE);
         }
-        let bit = |name: &str| match Alternative::ALL.iter().find(|known| known.name() == name) {
-            Some(&known) => Ok(1 << known as u8),
-            None => Err(AlternativesError { name: name.to_owned() }),
+        let set = |name: &str| match (name, Alternative::ALL.iter().find(|known| known.name() == name)) {
+            ("exact", _) => Ok(Self::EXACT.0),
+            ("all", _) => Ok(Self::ALL.0),
+            (_, Some(&known)) => Ok(1 << known as u8),
+            (_, None) => Err(AlternativesError { name: name.to_owned() }),
         };
-        text.split(',').map(str::trim).try_fold(Self::NONE, |all, name| Ok(Self(all.0 | bit(name)?)))
+        text.split(',').map(str::trim).try_fold(Self::NONE, |all, name| Ok(Self(all.0 | set(name)?)))
     }
 }
 
@@ -107,11 +126,12 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for alternatives in [Alternatives::NONE, Alternatives::EXACT, Alternatives(1), Alternatives(2)] {
+        for alternatives in (0..32).map(Alternatives) {
             assert_eq!(alternatives.to_string().parse(), Ok(alternatives));
         }
-        assert_eq!(" small-indices , mask-bits".parse(), Ok(Alternatives::EXACT));
+        assert_eq!(" small-indices , mask-bits,bool-bits".parse(), Ok(Alternatives::EXACT));
         assert_eq!("mask-bits,".parse::<Alternatives>(), Err(AlternativesError { name: String::new() }));
-        assert!(Alternative::ALL.into_iter().all(|one| Alternatives::ALL.allows(one)));
+        assert!("none,offload".parse::<Alternatives>().is_err());
+        assert!(!Alternatives::ALL.allows(Alternative::Bf16), "what changes results is asked for by name");
     }
 }

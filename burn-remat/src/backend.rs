@@ -75,6 +75,9 @@ pub trait RematBackend: BackendIr {
     /// The buffer behind `handle`. Views of one tensor must give the same one.
     fn buffer(handle: &Self::Handle) -> BufferId;
 
+    /// Whether the elements behind `handle` lie one after the other in the order of their indices.
+    fn is_in_order(handle: &Self::Handle) -> bool;
+
     /// The device's allocator gives a multiple of so many bytes.
     fn alignment(_device: &Self::Device) -> u64 {
         1
@@ -101,6 +104,13 @@ impl RematBackend for burn_flex::Flex {
                 BufferId::Known { key: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
             }
             HandleKind::Quantized(_) => BufferId::Unknown,
+        }
+    }
+
+    fn is_in_order(handle: &Self::Handle) -> bool {
+        match handle {
+            HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => tensor.is_contiguous(),
+            HandleKind::Quantized(_) => false,
         }
     }
 }

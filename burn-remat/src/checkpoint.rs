@@ -42,6 +42,11 @@ impl CheckpointPolicy {
         }
     }
 
+    /// Whether it leaves no choice.
+    pub(crate) fn is_forced(self) -> bool {
+        matches!(self, Self::MustSave | Self::MustRecompute)
+    }
+
     /// How a mark says it; 0 is none.
     pub(crate) fn code(policy: Option<Self>) -> i64 {
         policy.map_or(0, |policy| 1 + policy as i64)

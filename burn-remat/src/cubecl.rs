@@ -24,6 +24,10 @@ impl RematBackend for Cube {
         handle.buffer()
     }
 
+    fn is_in_order(handle: &Self::Handle) -> bool {
+        handle.is_in_order()
+    }
+
     fn alignment(device: &CubeDevice) -> u64 {
         device.client().properties().memory.alignment
     }
@@ -55,6 +59,8 @@ trait CubeHandle {
     const IS_PLAIN: bool;
 
     fn buffer(&self) -> BufferId;
+
+    fn is_in_order(&self) -> bool;
 }
 
 impl CubeHandle for CubeTensor {
@@ -66,6 +72,10 @@ impl CubeHandle for CubeTensor {
         // The size of the whole allocation, rounded up as the pool does.
         BufferId::Known { key: hasher.finish(), bytes: self.handle.size() }
     }
+
+    fn is_in_order(&self) -> bool {
+        self.is_contiguous()
+    }
 }
 
 impl<R: burn_fusion::FusionRuntime> CubeHandle for burn_fusion::FusionTensor<R> {
@@ -73,5 +83,10 @@ impl<R: burn_fusion::FusionRuntime> CubeHandle for burn_fusion::FusionTensor<R> 
 
     fn buffer(&self) -> BufferId {
         BufferId::Unknown
+    }
+
+    fn is_in_order(&self) -> bool {
+        // Nobody knows until it has run.
+        false
     }
 }

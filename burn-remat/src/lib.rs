@@ -101,5 +101,5 @@ pub use error::RematError;
 pub use module::RematModule;
 pub use planning::{PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
-pub use report::{RematReport, StageReport};
+pub use report::{FormReport, RematReport, StageReport};
 pub use stage::Stage;

@@ -178,11 +178,11 @@ pub fn largest_batch<R>(
         let needs = needs_of(&step(1)?)?;
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
-    let mut config = config;
     let Some((schedule, origin)) = found else {
         let predicted_peak_bytes = step(batch)?.peak();
         return Ok(LargestBatch { batch, store_all_batch, predicted_overhead: 0.0, predicted_peak_bytes, config });
     };
+    let mut config = config;
     // The other kinds of step, the first among them, need plans too.
     let traces = rehearse(device, &config, Rehearsal::Dry(Some(guide)), |device| drop(train(device, batch)))?;
     for trace in traces {

@@ -43,16 +43,10 @@ pub struct RematReport {
     pub recomputed_operations: u64,
     /// Time of the program's operations, in ns. On an asynchronous device: the time to enqueue them.
     pub compute_ns: u64,
-    /// Time of the operations that ran again, in ns.
+    /// Time of the operations that ran again, and of packing and unpacking other forms, in ns.
     pub recompute_ns: u64,
-    /// Tensors that were given a [small form](crate::Alternatives).
-    pub packed_tensors: u64,
-    /// Their bytes.
-    pub packed_from_bytes: u64,
-    /// Bytes of their small forms.
-    pub packed_to_bytes: u64,
-    /// Time that this took, in ns, part of `compute_ns`.
-    pub packing_ns: u64,
+    /// What each kind of [alternative](crate::Alternatives) that was used has saved and cost.
+    pub alternatives: Vec<FormReport>,
     /// Buffers evicted.
     pub evictions: u64,
     /// Training steps seen, the one under way not counted.
@@ -107,6 +101,24 @@ pub struct StageReport {
     pub recomputed_bytes: u64,
 }
 
+/// What one kind of [alternative](crate::Alternatives) has saved and cost.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[non_exhaustive]
+pub struct FormReport {
+    /// Its name.
+    pub name: String,
+    /// Tensors that were evicted by it, each as often as it was.
+    pub tensors: u64,
+    /// Their bytes.
+    pub from_bytes: u64,
+    /// Bytes of the device that they took instead.
+    pub to_bytes: u64,
+    /// Time that it took, in ns, part of `recompute_ns`.
+    pub ns: u64,
+    /// Largest relative error of a number that came back, where numbers are rounded.
+    pub largest_error: Option<f64>,
+}
+
 impl fmt::Display for RematReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |name: &str, value: String| writeln!(f, "{name:<22}{value}");
@@ -144,9 +156,10 @@ impl fmt::Display for RematReport {
         let share = 100.0 * self.recomputed_operations as f64 / self.operations.max(1) as f64;
         row("operations", format!("{}, {} run again ({share:.1}%)", self.operations, self.recomputed_operations))?;
         row("time", format!("{}, {} recomputing", time(self.compute_ns), time(self.recompute_ns)))?;
-        if self.packed_tensors > 0 {
-            let (from, to) = (DisplayBytes(self.packed_from_bytes), DisplayBytes(self.packed_to_bytes));
-            row("small forms", format!("{} tensors, {from} in {to}, {}", self.packed_tensors, time(self.packing_ns)))?;
+        for FormReport { name, tensors, from_bytes, to_bytes, ns, largest_error } in &self.alternatives {
+            let (from, to) = (DisplayBytes(*from_bytes), DisplayBytes(*to_bytes));
+            let error = largest_error.map_or_else(String::new, |error| format!(", off by up to {:.2}%", 100.0 * error));
+            row(name, format!("{tensors} tensors, {from} in {to}, {}{error}", time(*ns)))?;
         }
         if !self.unrepeatable.is_empty() {
             row("not repeated", format!("{}: might give other bits, so kept", self.unrepeatable.join(", ")))?;

@@ -1,10 +1,12 @@
-//! Small forms: used where they may be, and without a trace in any result.
+//! Other forms of tensors: used where they may be, and without a trace in any result but where that is asked for.
+
+use std::time::Duration;
 
 use burn::module::Module;
 use burn::nn::pool::MaxPool2dConfig;
 use burn::nn::{DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Distribution, Tensor};
-use burn_remat::{Alternatives, RematConfig, RematExt, RematReport};
+use burn_remat::{Alternatives, FormReport, PlanReport, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::is_flex;
 use burn_remat_examples::training::{Job, ModelKind};
 
@@ -57,48 +59,118 @@ fn pools(device: &Device) -> Vec<f32> {
     gradient.slice([0..1, 0..1]).into_data().try_to_vec::<f32>().unwrap()
 }
 
+/// Values picked by comparisons, whose masks backward needs.
+fn comparisons(device: &Device) -> Vec<f32> {
+    let training = &device.clone().autodiff();
+    training.seed(5);
+    let x = Tensor::<2>::random([512, 256], Distribution::Default, training).require_grad();
+    let pick = |y: Tensor<2>| {
+        let large = y.clone().cos().mul_scalar(3.0).sin().greater_elem(0.4);
+        y.mask_fill(large, 0.1).add_scalar(0.2)
+    };
+    let y = (0..24).fold(x.clone(), |y, _| pick(y));
+    let gradients = y.mean().backward();
+    x.grad(&gradients).unwrap().slice([0..2]).into_data().try_to_vec::<f32>().unwrap()
+}
+
+fn used<'a>(report: &'a RematReport, name: &str) -> &'a FormReport {
+    let form = report.alternatives.iter().find(|form| form.name == name);
+    form.unwrap_or_else(|| panic!("`{name}` is not used: {report}"))
+}
+
 #[test]
-fn small_forms_are_used_and_change_no_bit() {
+fn alternatives_are_used_and_change_no_bit_unless_they_say_so() {
     // One test, because all runs share the backend's generator of random numbers.
-    if !is_flex("small_forms_are_used_and_change_no_bit", "tensors are packed in the memory of the host only") {
+    if !is_flex("alternatives", "most of them are for the memory of the host only") {
         return;
     }
+    online();
+    rounded();
+    planned(&[ModelKind::Cnn, ModelKind::Unet, ModelKind::Transformer], &["all"]);
+}
+
+#[test]
+#[ignore = "all models, some minutes"]
+fn plans_of_all_models_use_alternatives() {
+    if is_flex("alternatives", "most of them are for the memory of the host only") {
+        planned(&ModelKind::ALL, &["exact", "offload", "all"]);
+    }
+}
+
+/// Each kind under the online policy, in a program that cannot do without.
+fn online() {
     let plain = tower(&Device::flex());
     // Masks take 12 MiB, parameters and gradients 6; everything else that backward needs can be computed again.
     let budget = 18 << 20;
     let (kept, none) = under(budget, "none", tower);
     let (packed, some) = under(budget, "mask-bits", tower);
     assert!(kept == plain && packed == plain);
-    assert!(none.peak_bytes > budget && none.packed_tensors == 0, "{none}");
-    assert!(some.peak_bytes <= budget && some.packed_tensors == 3 * DEPTH as u64, "{some}");
-    assert!(some.packed_to_bytes * 31 < some.packed_from_bytes, "{some}");
+    assert!(none.peak_bytes > budget && none.alternatives.is_empty(), "{none}");
+    let bits = used(&some, "mask-bits");
+    assert!(some.peak_bytes <= budget && bits.to_bytes * 31 < bits.from_bytes, "{some}");
+
+    let (moved, some) = under(budget, "offload", tower);
+    let offloaded = used(&some, "offload");
+    assert!(moved == plain && some.peak_bytes <= budget, "{some}");
+    assert!(offloaded.from_bytes > 12 << 20 && offloaded.to_bytes == 0, "{some}");
 
     let plain = pools(&Device::flex());
-    let budget = 9 << 20;
+    let budget = 4 << 20;
     let (kept, none) = under(budget, "mask-bits", pools);
     let (packed, some) = under(budget, "small-indices", pools);
     assert!(kept == plain && packed == plain);
-    assert!(none.packed_tensors == 0 && some.packed_tensors == 8, "{none}\n{some}");
+    let small = used(&some, "small-indices");
     // Two bytes for four, and one more for each tensor.
-    assert_eq!(some.packed_from_bytes, 2 * (some.packed_to_bytes - 8));
+    assert_eq!(small.from_bytes, 2 * (small.to_bytes - small.tensors), "{some}");
+    assert!(none.alternatives.is_empty() && some.recompute_ns < none.recompute_ns, "{none}\n{some}");
 
-    // Planned, in models with dropout and poolings, down to below what masks and indices take.
-    for model in [ModelKind::Transformer, ModelKind::Cnn, ModelKind::Unet] {
+    let plain = comparisons(&Device::flex());
+    let budget = 3 << 20;
+    let (kept, _) = under(budget, "none", comparisons);
+    let (packed, some) = under(budget, "bool-bits", comparisons);
+    assert!(kept == plain && packed == plain);
+    let bits = used(&some, "bool-bits");
+    assert!(bits.to_bytes * 7 < bits.from_bytes, "{some}");
+}
+
+/// 16 bits for 32: what comes back is off by one part in 256 at most, and gradients by little more.
+fn rounded() {
+    let plain = tower(&Device::flex());
+    let (rounded, report) = under(14 << 20, "mask-bits,bf16", tower);
+    let form = used(&report, "bf16");
+    assert!(form.largest_error.is_some_and(|error| error > 0.0 && error <= 1.0 / 256.0), "{report}");
+    assert!(form.to_bytes <= form.from_bytes / 2 + form.tensors, "{report}");
+    let scale = plain.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    let error = plain.iter().zip(&rounded).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
+    assert!(rounded != plain && error <= scale / 50.0, "{error} of {scale}");
+}
+
+/// In all models, down to below what masks and indices take.
+fn planned(models: &[ModelKind], alternatives: &[&str]) {
+    for &model in models {
         let job = Job::standard(model, 8, 10, 5).unwrap();
         let plain = job.run(&Device::flex(), |_, _| {}).unwrap();
-        let device = Device::flex().remat(RematConfig::new("50%").without_cache()).unwrap();
-        let run = job
-            .run(&device, |step, _| {
-                if step == 5 {
-                    device.remat_wait_for_plan(std::time::Duration::from_secs(120)).unwrap();
-                }
-            })
-            .unwrap();
-        let report = device.remat_report().unwrap();
-        assert!(run.is_identical(&plain), "{model:?}: {report}");
-        assert!(report.packed_tensors > 0, "{model:?}: {report}");
-        if let Some(plan) = &report.plan {
-            assert_eq!(plan.deviation_bytes, 0, "{model:?}: {report}");
+        for &alternatives in alternatives {
+            let config = RematConfig::new("50%").without_cache().with_time_limit(Duration::from_secs(2));
+            let device = Device::flex().remat(config.with_alternatives(alternatives.parse().unwrap())).unwrap();
+            let run = job
+                .run(&device, |step, _| {
+                    if step == 5 {
+                        device.remat_wait_for_plan(Duration::from_secs(120)).unwrap();
+                    }
+                })
+                .unwrap();
+            let report = device.remat_report().unwrap();
+            assert!(run.is_identical(&plain), "{model:?}, {alternatives}: {report}");
+            assert_eq!((report.tensors, report.recipes), (0, 0), "{model:?}, {alternatives}: {report}");
+            if alternatives != "exact" && !matches!(model, ModelKind::Mlp | ModelKind::Lstm) {
+                // Those two have small tensors only.
+                used(&report, "offload");
+            }
+            let fits = |plan: &&PlanReport| Some(plan.predicted_peak_bytes) <= report.budget_bytes;
+            if let Some(plan) = report.plan.as_ref().filter(fits) {
+                assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?}, {alternatives}: {report}");
+            }
         }
     }
 }

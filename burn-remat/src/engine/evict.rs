@@ -118,7 +118,7 @@ impl<B: RematBackend> Engine<B> {
             if self.storages.live + need <= budget {
                 break;
             }
-            self.evict(storage);
+            self.evict_cheaply(storage);
         }
         found
     }
@@ -142,7 +142,8 @@ impl<B: RematBackend> Engine<B> {
         let storage = self.storages.get(key);
         let used = storage.owners.iter().map(|&owner| self.tensors[owner].used).max().unwrap_or(0);
         let age = (1 + self.clock - used) as f64;
-        let cost = self.chain_cost(key).max(1) as f64;
+        let packing = self.packable(key).map_or(u64::MAX, |(_, cost_ns)| cost_ns);
+        let cost = self.chain_cost(key).min(packing).max(1) as f64;
         let bytes = self.storages.get(key).bytes as f64;
         let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
         bytes * bytes * age / (cost * weight)
@@ -157,8 +158,11 @@ impl<B: RematBackend> Engine<B> {
         self.recipes[recipe].policy
     }
 
-    /// Time to bring a storage back if it were evicted now.
+    /// Time to compute a storage again if it were evicted now; the most there is where it cannot be.
     fn chain_cost(&mut self, key: StorageKey) -> u64 {
+        if self.storages.get(key).owners.iter().any(|&owner| self.tensors[owner].recipe.is_none()) {
+            return u64::MAX;
+        }
         self.walk += 1;
         let mut cost = 0;
         let mut count = 0;
@@ -177,7 +181,7 @@ impl<B: RematBackend> Engine<B> {
             }
             for &input in &recipe.inputs {
                 let tensor = &self.tensors[input];
-                if tensor.storage.is_none_or(|storage| storage == key) {
+                if tensor.storage.is_none_or(|storage| storage == key) && !tensor.is_packed() {
                     stack.extend(tensor.recipe);
                 }
             }
@@ -186,6 +190,18 @@ impl<B: RematBackend> Engine<B> {
         cost
     }
 
+    /// Evicts a storage, by packing it where that is cheaper than to compute it again, or the only way.
+    fn evict_cheaply(&mut self, storage: StorageKey) {
+        if let Some((owner, cost_ns)) = self.packable(storage) {
+            let only_way = self.tensors[owner].recipe.is_none();
+            if (only_way || cost_ns < self.chain_cost(storage)) && self.pack_storage(storage, owner) || only_way {
+                return;
+            }
+        }
+        self.evict(storage);
+    }
+
+    /// Evicts a storage whose owners can all be computed again.
     pub(super) fn evict(&mut self, storage: StorageKey) {
         let owners = self.storages.get(storage).owners.clone();
         for owner in owners {

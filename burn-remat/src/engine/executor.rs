@@ -10,10 +10,8 @@ use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
-use burn_std::reader::try_read_sync;
 use rustc_hash::FxHashMap;
 
-use super::encode;
 use super::operation::{is_reshape, is_view};
 use super::table::Description;
 use crate::backend::{BufferId, RematBackend};
@@ -28,15 +26,7 @@ pub(super) enum Executor<B: RematBackend> {
 impl<B: RematBackend> Executor<B> {
     pub fn run(&mut self, op: OperationIr) {
         match self {
-            Self::Backend(interpreter) => match &op {
-                OperationIr::Custom(custom) if encode::is_coding(custom) => {
-                    let read = |ir| try_read_sync(interpreter.read_tensor_async(ir))?.ok();
-                    if let Some((id, data)) = encode::run(custom, read) {
-                        interpreter.register_tensor_data_id(id, data);
-                    }
-                }
-                _ => interpreter.register_op(op),
-            },
+            Self::Backend(interpreter) => interpreter.register_op(op),
             Self::Dry(dry) => dry.run(&op),
         }
     }
@@ -50,6 +40,14 @@ impl<B: RematBackend> Executor<B> {
                 .buffers
                 .get(&tensor.id)
                 .map_or(BufferId::Unknown, |buffer| BufferId::Known { key: buffer.key, bytes: buffer.bytes }),
+        }
+    }
+
+    /// Whether the elements of a resident tensor lie in order.
+    pub fn is_in_order(&mut self, tensor: &TensorIr) -> bool {
+        match self {
+            Self::Backend(interpreter) => B::is_in_order(&interpreter.get_tensor_handle(tensor)),
+            Self::Dry(dry) => dry.buffers.get(&tensor.id).is_some_and(|buffer| buffer.in_order),
         }
     }
 
@@ -128,9 +126,6 @@ enum Outcome {
     New,
 }
 
-/// How many operations of the guide are looked through for the one at hand.
-const WINDOW: usize = 4;
-
 /// Tensors without data.
 #[derive(Default)]
 pub(super) struct Dry {
@@ -138,8 +133,7 @@ pub(super) struct Dry {
     owners: FxHashMap<u64, u32>,
     next: u64,
     guide: Option<Arc<Trace>>,
-    /// The guide's operation that the next one should be, and the one that the operation at hand is.
-    expected: usize,
+    /// The guide's operation that the one at hand is.
     guiding: Option<usize>,
     /// Buffers are multiples of so many bytes.
     alignment: u64,
@@ -150,18 +144,10 @@ impl Dry {
         Self { guide, alignment, ..Self::default() }
     }
 
-    /// The operation that runs next is of this kind, and the one at `position` of its step. Tensors that are small in the
-    /// guide are not packed there: an operation may be in one of the two steps only.
+    /// The operation that runs next is of this kind, and the one at `position` of its step.
     pub fn at(&mut self, position: usize, kind: u64) {
-        if position == 0 {
-            self.expected = 0;
-        }
-        let Some(guide) = &self.guide else { return };
-        let ahead = guide.ops[self.expected.min(guide.ops.len())..].iter().take(WINDOW);
-        self.guiding = ahead.zip(self.expected..).find(|(op, _)| op.kind == kind).map(|(_, at)| at);
-        if let Some(at) = self.guiding {
-            self.expected = at + 1;
-        }
+        let guide = self.guide.as_ref().and_then(|guide| guide.ops.get(position));
+        self.guiding = guide.filter(|op| op.kind == kind).map(|_| position);
     }
 
     /// Time that the guide measured for this operation, scaled to `bytes`; without a guide the bytes themselves stand for

@@ -153,6 +153,7 @@ impl<B: RematBackend> Engine<B> {
             match action {
                 Action::Recompute(places) => self.bring_back(places)?,
                 Action::Evict(place) => self.give_up(*place),
+                Action::Pack(place) => self.pack_away(*place),
                 Action::Loosen(place) => {
                     for name in self.owners_of(*place) {
                         self.let_go(name);
@@ -247,7 +248,21 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// Computes storages again, all in one go, and holds them.
+    /// Packs a storage; gives it up where that cannot be.
+    fn pack_away(&mut self, place: Place) {
+        let owners = self.owners_of(place);
+        // The first owner made the buffer, and is held; whoever else looks at it must not be in use.
+        let (Some(&first), others) = (owners.first(), owners.get(1..).unwrap_or_default()) else { return };
+        let tensor = &self.tensors[first.0];
+        let is_free =
+            tensor.pins == u32::from(tensor.held) && others.iter().all(|other| self.tensors[other.0].pins == 0);
+        if let Some(storage) = tensor.storage.filter(|_| is_free) {
+            self.pack_storage(storage, first.0);
+        }
+        self.give_up(place);
+    }
+
+    /// Brings storages back, all in one go, and holds them.
     fn bring_back(&mut self, places: &[Place]) -> Result<(), Failure> {
         let mut names: SmallVec<[Named; 2]> = SmallVec::new();
         for &place in places {

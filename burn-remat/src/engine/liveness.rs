@@ -48,8 +48,9 @@ impl<B: RematBackend> Engine<B> {
         if tensor.dependents.is_empty() {
             self.garbage.push(key);
             self.collect();
-        } else if tensor.recipe.is_some() {
-            self.release(key);
+        } else if tensor.recipe.is_some() || tensor.is_packed() {
+            // What is packed stays so, for those who rest on it.
+            self.release_buffer(key);
         } else if !self.is_worth_keeping(key) {
             // Nothing is brought back here: this may run while something else is.
             self.cut(key, false);
@@ -75,7 +76,10 @@ impl<B: RematBackend> Engine<B> {
     /// the budget has proved too small anyway: keeping the root beside its successor would then only add to what is held.
     pub(super) fn cut(&mut self, root: TensorKey, bring_back: bool) -> bool {
         let Some(frontier) = self.live_descendants(self.tensors[root].dependents.to_vec()) else { return false };
-        let evicted = |engine: &Self, key: TensorKey| engine.tensors[key].storage.is_none();
+        let evicted = |engine: &Self, key: TensorKey| {
+            let tensor = &engine.tensors[key];
+            tensor.storage.is_none() && !tensor.is_packed()
+        };
         let missing: u64 = frontier.iter().filter(|&&key| evicted(self, key)).map(|&key| self.tensors[key].bytes).sum();
         let worth_it = bring_back && (missing <= self.tensors[root].bytes || self.overrun > 0);
         if missing > 0 && !worth_it {
@@ -84,7 +88,9 @@ impl<B: RematBackend> Engine<B> {
         let mut whole = true;
         for &key in &frontier {
             self.tensors[key].pins += 1;
-            whole &= self.ensure(key).is_ok();
+            if evicted(self, key) {
+                whole &= self.ensure(key).is_ok();
+            }
         }
         for key in frontier {
             if whole {
@@ -128,7 +134,7 @@ impl<B: RematBackend> Engine<B> {
         if std::mem::take(&mut tensor.computed) && tensor.alive {
             self.computed_bytes -= tensor.bytes;
         }
-        if let Some(storage) = tensor.storage {
+        if let (Some(storage), None) = (tensor.storage, &tensor.form) {
             self.storages.add_root(storage);
         }
         self.detach_output(recipe, key);
@@ -175,19 +181,25 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// Frees the buffer of a tensor, if it has one.
+    /// Frees what a tensor has of data.
     pub(super) fn release(&mut self, key: TensorKey) {
+        self.drop_packed(key);
+        self.release_buffer(key);
+    }
+
+    /// Frees the buffer of a tensor, if it has one.
+    pub(super) fn release_buffer(&mut self, key: TensorKey) {
         let tensor = &mut self.tensors[key];
         let Some(storage) = tensor.storage.take() else { return };
-        let root = tensor.recipe.is_none();
+        let fixed = tensor.is_fixed();
         let ir = tensor.bare(TensorStatus::ReadWrite);
-        self.storages.detach(storage, key, root);
+        self.storages.detach(storage, key, fixed);
         self.storages.sweep(storage);
         self.executor.run(OperationIr::Drop(ir));
     }
 
     /// Forgets all history recorded before `clock`: what is alive and rests on it becomes a root, after it has been
-    /// computed again where it was evicted.
+    /// brought back where it was evicted, and is kept from then on.
     pub(super) fn forget_before(&mut self, clock: u64) {
         let old: Vec<RecipeKey> =
             self.recipes.iter().filter(|(_, recipe)| recipe.born < clock).map(|(key, _)| key).collect();
@@ -199,6 +211,7 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         for key in frontier {
+            self.fix(key);
             self.make_root(key);
             self.unpin(key);
         }

@@ -21,11 +21,12 @@
 
 mod aside;
 mod clock;
-mod encode;
+mod code;
 mod evict;
 mod executor;
 mod failures;
 mod follow;
+mod forms;
 mod liveness;
 mod operation;
 mod pool;
@@ -62,6 +63,7 @@ use executor::{Dry, Executor};
 pub(crate) use failures::panic_message;
 use failures::{Late, watched};
 use follow::Follow;
+use forms::Forms;
 use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
 use pool::Pool;
 use reuse::Reuse;
@@ -121,11 +123,6 @@ struct Stats {
     /// Most bytes that one operation used beside its tensors.
     scratch: u64,
     scratch_op: u64,
-    /// Tensors packed, their bytes, those of their small forms, and the time that packing and first unpacking took.
-    packed: u64,
-    packed_from: u64,
-    packed_to: u64,
-    packing_ns: u64,
     /// The first failure, for the report.
     failure: Option<Failure>,
     /// Kinds of operations that are not repeated, because they might give other bits.
@@ -156,6 +153,7 @@ pub(crate) struct Engine<B: RematBackend> {
     reuse: Reuse,
     pool: Pool,
     device_clock: Clock,
+    forms: Forms,
     detector: StepDetector,
     step: Step,
     stats: Stats,
@@ -247,6 +245,7 @@ impl<B: RematBackend> Engine<B> {
             reuse: Reuse::default(),
             pool: Pool::default(),
             device_clock: Clock::default(),
+            forms: Forms::default(),
             detector: StepDetector::default(),
             step: Step::default(),
             stats: Stats::default(),
@@ -285,13 +284,7 @@ impl<B: RematBackend> Engine<B> {
                     self.kill(key);
                 }
             }
-            _ => {
-                let mut op = op;
-                match self.with_small_form(&mut op) {
-                    None => self.execute(op),
-                    Some(form) => self.execute_with_small_form(op, form),
-                }
-            }
+            _ => self.execute(op),
         }
     }
 
@@ -327,17 +320,18 @@ impl<B: RematBackend> Engine<B> {
         let signature = if watched { self.signature(kind, rule, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
         let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed).and_then(|()| {
-            let (recordable, seed) = self.settle_roots(&mut op, &mut consumed, produced);
+            let (recordable, replaces, seed) = self.settle_roots(&mut op, &mut consumed, produced);
+            let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let updates = !recordable && self.is_update(&dying, &outs);
             let kept = (recordable && !self.light).then(|| self.boxed(&op));
             let views = is_view(&op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
             let position = (!aside).then(|| self.last_position());
             let cost_ns = self.run(op, seed, kind, position)?;
-            Ok((kept, recordable, seed, cost_ns, views, updates, traced))
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms))
         });
         match done {
-            Ok((kept, recordable, seed, cost_ns, views, updates, traced)) => {
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let stage = self.stages.current();
@@ -359,7 +353,13 @@ impl<B: RematBackend> Engine<B> {
                         self.tensors[output].updated = self.clock;
                     }
                 }
+                for (&output, form) in outputs.iter().zip(forms) {
+                    self.tensors[output].form = form;
+                }
                 let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
+                if settled.is_ok() {
+                    outputs.iter().for_each(|&output| self.give_form(output));
+                }
                 if watched {
                     let about = (kind, signature, cost_ns, self.scratch);
                     self.trace_op(about, (recordable, updates, views), rule, &traced, &consumed, &outputs);
@@ -464,7 +464,9 @@ impl<B: RematBackend> Engine<B> {
     /// A consumed root on which recipes depend is taken only if history can be cut there. Either way the outputs become
     /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
     /// their sake.
-    fn settle_roots(&mut self, op: &mut OperationIr, consumed: &mut Keys, produced: u64) -> (bool, Option<u64>) {
+    ///
+    /// Returns whether it can be recorded, whether it replaces a root, and the seed to set before it runs.
+    fn settle_roots(&mut self, op: &mut OperationIr, consumed: &mut Keys, produced: u64) -> (bool, bool, Option<u64>) {
         for &key in consumed.iter() {
             let tensor = &self.tensors[key];
             if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
@@ -496,7 +498,7 @@ impl<B: RematBackend> Engine<B> {
         let random = is_random(op);
         let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
         let recordable = !takes_root && !self.is_unrepeatable(op) && (!random || seed.is_some());
-        (recordable, seed)
+        (recordable, takes_root, seed)
     }
 
     /// Whether an operation cannot be trusted to give the same result twice.
@@ -595,9 +597,9 @@ impl<B: RematBackend> Engine<B> {
         let mut left: SmallVec<[usize; 4]> = SmallVec::new();
         for &input in consumed {
             let tensor = &mut self.tensors[input];
-            let root = tensor.recipe.is_none();
+            let fixed = tensor.is_fixed();
             if let Some(storage) = tensor.storage.take() {
-                self.storages.detach(storage, input, root);
+                self.storages.detach(storage, input, fixed);
                 left.push(storage);
             }
         }
@@ -614,8 +616,8 @@ impl<B: RematBackend> Engine<B> {
                 }
                 (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), self.padded(tensor.bytes)),
             };
-            let root = tensor.recipe.is_none();
-            let storage = self.storages.attach(key, bytes, output, root, self.step_number);
+            let fixed = tensor.is_fixed();
+            let storage = self.storages.attach(key, bytes, output, fixed, self.step_number);
             let tensor = &mut self.tensors[output];
             tensor.storage = Some(storage);
             tensor.used = self.clock;
@@ -659,6 +661,7 @@ impl<B: RematBackend> Engine<B> {
             step: u32::MAX,
             place: 0,
             origin: EXTERNAL,
+            form: None,
             failure,
         });
         self.index.insert(id, key);
@@ -1045,10 +1048,7 @@ impl<B: RematBackend> Engine<B> {
             recomputed_operations: stats.recomputed,
             compute_ns: stats.compute_ns,
             recompute_ns: stats.recompute_ns,
-            packed_tensors: stats.packed,
-            packed_from_bytes: stats.packed_from,
-            packed_to_bytes: stats.packed_to,
-            packing_ns: stats.packing_ns,
+            alternatives: self.forms.report(),
             evictions: stats.evictions,
             steps: stats.steps,
             steps_over_budget: stats.steps_over_budget + u64::from(self.step.over_budget),
@@ -1071,6 +1071,7 @@ impl<B: RematBackend> Engine<B> {
     pub fn reset_report(&mut self) {
         self.stats = Stats { peak: self.storages.live, base_ns: self.stats.base_ns, ..Stats::default() };
         self.step = Step::default();
+        self.forms.used = Default::default();
         self.pool.peak = None;
         *lock(&self.late) = None;
         self.floor_said = false;

@@ -7,8 +7,6 @@ use std::mem::discriminant;
 use burn_ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr};
 use rustc_hash::FxHasher;
 
-use super::encode::is_coding;
-
 /// A short name for people: `Module.Conv2d`, `NumericFloat.Add`.
 ///
 /// Cut from the `Debug` form, which is abandoned as soon as the name is complete.
@@ -81,8 +79,7 @@ pub(super) fn is_opaque(op: &OperationIr) -> bool {
     let empty = |op: &BaseOperationIr| matches!(op, BaseOperationIr::Empty(_));
     match op {
         OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => empty(op),
-        OperationIr::Custom(op) => !is_coding(op),
-        OperationIr::Distributed(_) => true,
+        OperationIr::Custom(_) | OperationIr::Distributed(_) => true,
         _ => false,
     }
 }

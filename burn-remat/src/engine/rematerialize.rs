@@ -30,17 +30,27 @@ impl<B: RematBackend> Engine<B> {
                 self.tensors[input].pins += 1;
             }
         }
-        let mut result = Ok(());
+        let mut result = self.unpack_all(keys);
         for recipe in plan {
             let inputs = self.recipes[recipe].inputs.clone();
             if result.is_ok() {
-                result = self.replay(recipe);
+                result = self.unpack_all(&inputs).and_then(|()| self.replay(recipe));
             }
             for input in inputs {
                 self.unpin(input);
             }
         }
         result
+    }
+
+    /// Makes those of some pinned tensors resident that are packed.
+    fn unpack_all(&mut self, keys: &[TensorKey]) -> Result<(), Failure> {
+        for &key in keys {
+            if self.tensors[key].is_packed() {
+                self.unpack(key)?;
+            }
+        }
+        Ok(())
     }
 
     /// The recipes that must run to bring `keys` back, in the order in which they were recorded.
@@ -53,7 +63,7 @@ impl<B: RematBackend> Engine<B> {
         let mut stack: Vec<TensorKey> = keys.to_vec();
         while let Some(key) = stack.pop() {
             let tensor = &self.tensors[key];
-            if tensor.storage.is_some() {
+            if tensor.storage.is_some() || tensor.is_packed() {
                 continue;
             }
             if let Some(failure) = &tensor.failure {

@@ -13,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::forms::Form;
 use super::stages::PathId;
 use crate::checkpoint::CheckpointPolicy;
 use crate::planning::Place;
@@ -52,7 +53,7 @@ pub(super) struct Tensor {
     pub shape: u64,
     /// Elements times element size.
     pub bytes: u64,
-    /// The buffer; `None` while evicted, released or failed.
+    /// The buffer; `None` while evicted, packed, released or failed.
     pub storage: Option<StorageKey>,
     /// Whether the program still holds it.
     pub alive: bool,
@@ -82,11 +83,23 @@ pub(super) struct Tensor {
     pub place: Place,
     /// The operation of that step that made it, and which of its outputs it is: see `tracing.rs`.
     pub origin: u32,
+    /// Another form that it may take.
+    pub form: Option<Box<Form>>,
     /// Why it holds no data, if the work that was to write it failed.
     pub failure: Option<Arc<str>>,
 }
 
 impl Tensor {
+    /// Whether it must keep its buffer: it can neither be computed again nor packed.
+    pub fn is_fixed(&self) -> bool {
+        self.recipe.is_none() && self.form.is_none()
+    }
+
+    /// Whether it has no buffer because it is packed.
+    pub fn is_packed(&self) -> bool {
+        self.form.as_ref().is_some_and(|form| form.is_packed())
+    }
+
     /// A description without the shape, for where only the id counts.
     pub fn bare(&self, status: TensorStatus) -> TensorIr {
         TensorIr { id: self.id, shape: Shape::new([]), status, dtype: self.dtype }
@@ -119,7 +132,7 @@ pub(super) struct Storage {
     pub key: u64,
     pub bytes: u64,
     pub owners: SmallVec<[TensorKey; 2]>,
-    /// How many owners are roots. The storage can be evicted only when there is none.
+    /// How many owners must keep it. It can be evicted only when there is none.
     pub roots: u32,
     /// The step in which it came to be.
     pub step: u32,
@@ -132,9 +145,9 @@ pub(super) struct Storage {
 pub(super) struct Storages {
     slab: Slab<Storage>,
     by_key: FxHashMap<u64, StorageKey>,
-    /// Bytes of all storages.
+    /// Bytes of all storages, and of the small forms of what is packed.
     pub live: u64,
-    /// Bytes of storages with a root among their owners.
+    /// Bytes of those that cannot be evicted.
     pub rooted: u64,
     /// Bytes of storages that are aside.
     pub aside: u64,
@@ -150,7 +163,7 @@ impl Storages {
     }
 
     /// Adds `owner` to the buffer `key`, which is new, shared, or left over from a consumed input.
-    pub fn attach(&mut self, key: u64, bytes: u64, owner: TensorKey, root: bool, step: u32) -> StorageKey {
+    pub fn attach(&mut self, key: u64, bytes: u64, owner: TensorKey, fixed: bool, step: u32) -> StorageKey {
         let slab = &mut self.slab;
         let storage = *self.by_key.entry(key).or_insert_with(|| {
             slab.insert(Storage { key, bytes: 0, owners: SmallVec::new(), roots: 0, step, aside: false })
@@ -164,19 +177,19 @@ impl Storages {
         }
         let entry = &mut self.slab[storage];
         entry.owners.push(owner);
-        if root {
+        if fixed {
             self.add_root(storage);
         }
         storage
     }
 
     /// Takes `owner` off. A storage without owners stays counted until [`sweep`](Self::sweep).
-    pub fn detach(&mut self, storage: StorageKey, owner: TensorKey, root: bool) {
+    pub fn detach(&mut self, storage: StorageKey, owner: TensorKey, fixed: bool) {
         let entry = &mut self.slab[storage];
         if let Some(at) = entry.owners.iter().rposition(|&other| other == owner) {
             entry.owners.swap_remove(at);
         }
-        if root {
+        if fixed {
             entry.roots -= 1;
             if entry.roots == 0 {
                 self.rooted -= entry.bytes;
@@ -184,13 +197,25 @@ impl Storages {
         }
     }
 
-    /// One of the owners became a root.
+    /// One of the owners must keep it from now on.
     pub fn add_root(&mut self, storage: StorageKey) {
         let entry = &mut self.slab[storage];
         entry.roots += 1;
         if entry.roots == 1 {
             self.rooted += entry.bytes;
         }
+    }
+
+    /// A small form of so many bytes has come to be.
+    pub fn add_small(&mut self, bytes: u64) {
+        self.live += bytes;
+        self.rooted += bytes;
+    }
+
+    /// It is gone.
+    pub fn take_small(&mut self, bytes: u64) {
+        self.live -= bytes;
+        self.rooted -= bytes;
     }
 
     /// Another thread than the one that trains has made this buffer.

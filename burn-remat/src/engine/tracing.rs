@@ -9,7 +9,7 @@ use super::table::{Description, StorageKey, TensorKey};
 use super::{Engine, Outs};
 use crate::backend::RematBackend;
 use crate::checkpoint::Rule;
-use crate::planning::{Place, Position, Trace, TracedOp, TracedStorage};
+use crate::planning::{Place, Position, Trace, TracedForm, TracedOp, TracedStorage};
 
 /// Operations beyond which a step is not written down: a program without steps.
 const LONGEST: usize = 100_000;
@@ -140,7 +140,8 @@ impl<B: RematBackend> Engine<B> {
                     (storage.bytes, alive as u32)
                 });
                 let appeared = if uploaded { position } else { 0 };
-                let about = TracedStorage { bytes, made_by: None, uploaded, appeared, died: None, reuses: None };
+                let about =
+                    TracedStorage { bytes, made_by: None, uploaded, appeared, died: None, reuses: None, form: None };
                 let place = tracer.add(about, owners);
                 if let Some(storage) = storage {
                     tracer.externals.insert(storage, place);
@@ -181,6 +182,7 @@ impl<B: RematBackend> Engine<B> {
         if self.tracer.as_ref().is_some_and(|tracer| tracer.trace.ops.len() >= LONGEST) {
             self.tracer = None;
         }
+        let forms: SmallVec<[Option<TracedForm>; 2]> = outputs.iter().map(|&output| self.traced_form(output)).collect();
         let Some(tracer) = self.tracer.as_mut() else { return };
         let mut writes: SmallVec<[Place; 2]> = SmallVec::new();
         for (k, &output) in outputs.iter().enumerate() {
@@ -199,6 +201,7 @@ impl<B: RematBackend> Engine<B> {
                         appeared: position,
                         died: None,
                         reuses: base.map(|base| base.place),
+                        form: forms[k],
                     };
                     tracer.add(about, 0)
                 }
@@ -254,6 +257,7 @@ impl<B: RematBackend> Engine<B> {
                 appeared: self.position,
                 died: None,
                 reuses: None,
+                form: None,
             };
             tracer.add(about, 0)
         });
@@ -295,6 +299,7 @@ impl<B: RematBackend> Engine<B> {
                     appeared: position,
                     died: None,
                     reuses: None,
+                    form: None,
                 };
                 tensor.place = tracer.add(about, u32::from(tensor.alive));
             } else if tensor.step == self.step_number && (tensor.place as usize) < first_unseen {

@@ -40,6 +40,7 @@ pub(super) fn during(
         resident: trace.storages.iter().map(|storage| storage.made_by.is_none() && !storage.uploaded).collect(),
         alive: trace.storages.iter().map(|storage| storage.made_by.is_none() && !storage.uploaded).collect(),
         held: vec![false; holds.len()],
+        packed: vec![false; holds.len()],
         readers: vec![0; holds.len()],
         live: trace.held_at_start,
         most: trace.held_at_start,
@@ -107,6 +108,8 @@ struct Play<'a> {
     alive: Vec<bool>,
     /// Whether the plan holds it.
     held: Vec<bool>,
+    /// Whether it is in its other form.
+    packed: Vec<bool>,
     /// Recomputations under way that will still read it.
     readers: Vec<u32>,
     live: u64,
@@ -116,6 +119,10 @@ struct Play<'a> {
 impl Play<'_> {
     fn bytes(&self, place: Place) -> u64 {
         self.trace.storages[place as usize].bytes
+    }
+
+    fn form_bytes(&self, place: Place) -> u64 {
+        self.trace.storages[place as usize].form.map_or(0, |form| form.bytes)
     }
 
     /// Whether an operation of the step can make the storage again.
@@ -138,6 +145,17 @@ impl Play<'_> {
         self.live += self.bytes(place);
         if let Some(base) = base {
             self.free(base);
+        }
+    }
+
+    /// Makes those storages that are packed from their other form.
+    fn unpack(&mut self, places: &[Place]) {
+        for &place in places {
+            if std::mem::take(&mut self.packed[place as usize]) {
+                self.make(place, None);
+                self.most = self.most.max(self.live);
+                self.live -= self.form_bytes(place);
+            }
         }
     }
 
@@ -172,6 +190,15 @@ impl Play<'_> {
                     }
                     self.settle(*place);
                 }
+                Action::Pack(place) => {
+                    if self.resident[*place as usize] && !reads.contains(place) {
+                        self.live += self.form_bytes(*place);
+                        self.most = self.most.max(self.live);
+                        self.free(*place);
+                        self.packed[*place as usize] = true;
+                    }
+                    self.held[*place as usize] = false;
+                }
                 Action::Loosen(place) => {
                     self.held[*place as usize] = false;
                     if !reads.contains(place) {
@@ -197,7 +224,9 @@ impl Play<'_> {
 
     /// Computes storages again that are not there, with what that takes.
     fn bring_back(&mut self, places: &[Place]) {
-        let missing = |play: &Self, place: Place| !play.resident[place as usize] && play.can_be_made(place);
+        let missing = |play: &Self, place: Place| {
+            !play.resident[place as usize] && !play.packed[place as usize] && play.can_be_made(place)
+        };
         let mut stack: Vec<Place> = places.iter().copied().filter(|&place| missing(self, place)).collect();
         let mut positions = BTreeSet::new();
         while let Some(place) = stack.pop() {
@@ -212,7 +241,9 @@ impl Play<'_> {
         for &position in &positions {
             reads_of(position).iter().for_each(|&read| self.readers[read as usize] += 1);
         }
+        self.unpack(places);
         for &position in &positions {
+            self.unpack(reads_of(position));
             for place in fresh(trace, position as usize) {
                 let base = trace.storages[place as usize].reuses.filter(|&base| {
                     let at = base as usize;

@@ -18,6 +18,12 @@
 //!   gets an op without cost where the program lets go of it. So does one on which a storage rests that the program
 //!   holds although nothing reads it any more: the engine gives nothing up for good that the program could still ask for.
 //!
+//! A value with [another form](crate::Alternatives) becomes two ops: one that makes the form, which is no larger than the value, and one
+//! that makes the value, either from the form (*unpacking*) or, as an alternative, the way the operations do. Both together cost once what
+//! the operations do; after that, the value can be had from its form for as long as a plan keeps that. The engine makes the form only when
+//! it evicts the value, so it holds less than the graph says until then. Where unpacking takes longer than the operations, there is no
+//! such choice.
+//!
 //! A stage's [policy](crate::CheckpointPolicy) is in the graph: what must be saved cannot run again, what must be recomputed
 //! does so in an op of its own (`forced.rs`), and preferences weigh the costs.
 //!
@@ -29,10 +35,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use burn_remat_plan::{Graph, GraphBuilder, GraphError, Op, Phase, ValueId};
+use burn_remat_plan::{Alternative, Graph, GraphBuilder, GraphError, Op, OpId, Phase, Step, ValueId};
 
 use super::forced::{Again, forced};
-use super::trace::{Place, Position, Trace, TracedStorage};
+use super::trace::{Place, Position, Trace, TracedForm, TracedStorage};
 use crate::checkpoint::{CheckpointPolicy, Rule};
 
 /// One part in this many of the store-all peak goes to storages that no plan decides on.
@@ -77,9 +83,29 @@ pub(crate) struct Lowered {
     pub weighted: bool,
     /// Which ops run another one again, because a policy says so.
     pub again: Vec<bool>,
+    /// The forms of values that have one, by the op that unpacks them.
+    pub forms: BTreeMap<OpId, Formed>,
+}
+
+/// Another form of a value, in a graph.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Formed {
+    /// The value that stands for the form.
+    pub small: ValueId,
+    /// Time to compute the value the way the operations do, in ns.
+    pub cost: f64,
 }
 
 impl Lowered {
+    /// Time that a step of a plan takes, in ns.
+    pub fn cost_of(&self, step: Step) -> f64 {
+        match step {
+            Step::Compute(op) => self.costs[op],
+            Step::ComputeAlternative(op, _) => self.forms.get(&op).map_or(self.costs[op], |formed| formed.cost),
+            Step::Evict(_) => 0.0,
+        }
+    }
+
     /// Most bytes held if nothing is evicted.
     pub fn peak(&self) -> u64 {
         self.store_all.iter().max().copied().unwrap_or(0)
@@ -472,6 +498,7 @@ fn build(
     };
     let mut runs = again.iter().peekable();
     let mut again_ops = Vec::new();
+    let mut forms = BTreeMap::new();
     let mut true_costs = Vec::new();
     let mut weighted = false;
     let mut ranges = Vec::new();
@@ -527,14 +554,30 @@ fn build(
             op
         };
         op.inputs.sort_unstable();
-        true_costs.push(if phase.is_some() { op.cost } else { costs[index] as f64 });
-        builder.op(op);
+        let cost = if phase.is_some() { op.cost } else { costs[index] as f64 };
+        let end = unit.range.end as Position;
         ranges.push(to_range(&unit.range));
+        match form_of(trace, unit, &op, |value| places[value]).filter(|(_, form)| form.cost_ns as f64 <= cost) {
+            Some((place, form)) => {
+                let unpacking = form.cost_ns as f64;
+                let weight = if cost > 0.0 { op.cost / cost } else { 1.0 };
+                let small = builder.value(form.bytes, format!("{} packed", op.name));
+                places.push(place);
+                let (pack, unpack) = split(op, small, &form, trace.storages[place as usize].bytes, weight);
+                builder.op(pack);
+                forms.insert(builder.op(unpack), Formed { small, cost });
+                true_costs.extend([cost - unpacking, unpacking]);
+                ranges.push(end..end);
+            }
+            None => {
+                builder.op(op);
+                true_costs.push(cost);
+            }
+        }
         if !touches[index].is_empty() {
             let held = touches[index].iter().filter_map(|&value| read_at(index, places[value]));
             builder.op(hold(held.collect()));
             true_costs.push(0.0);
-            let end = unit.range.end as Position;
             ranges.push(end..end);
         }
     }
@@ -557,6 +600,7 @@ fn build(
         costs: true_costs,
         weighted,
         again,
+        forms,
         ranges,
         places,
         values,
@@ -567,6 +611,34 @@ fn build(
         store_all,
         cost_ns: total,
     })
+}
+
+/// The form of the only value that an op makes, if it has one and no policy stands against it.
+fn form_of(trace: &Trace, unit: &Unit, op: &Op, place_of: impl Fn(ValueId) -> Place) -> Option<(Place, TracedForm)> {
+    let &[value] = op.outputs.as_slice() else { return None };
+    let forced = unit.rule.is_some_and(|rule| rule.policy.is_forced());
+    let place = place_of(value);
+    trace.storages[place as usize].form.filter(|_| !forced).map(|form| (place, form))
+}
+
+/// Takes an op apart: into one that makes the form of its result, and one that makes the result from it, or as `op` does.
+/// `weight` is that of a preference.
+fn split(op: Op, small: ValueId, form: &TracedForm, bytes: u64, weight: f64) -> (Op, Op) {
+    let unpacking = form.cost_ns as f64 * weight;
+    let mut unpack =
+        Op::new(format!("{} from {}", op.name, form.alternative.name()), unpacking, vec![small], Vec::new());
+    unpack.outputs.clone_from(&op.outputs);
+    (unpack.stage, unpack.phase) = (op.stage.clone(), op.phase);
+    if op.recomputable {
+        let (name, inputs) = (op.name.clone(), op.inputs.clone());
+        unpack.alternatives.push(Alternative { name, cost: op.cost, inputs, scratch_bytes: op.scratch_bytes });
+    }
+    let mut pack = op;
+    pack.outputs = vec![small];
+    pack.cost -= unpacking;
+    pack.scratch_bytes += bytes;
+    pack.recomputable = false;
+    (pack, unpack)
 }
 
 /// An op that does nothing but need `inputs`.

@@ -206,12 +206,12 @@ fn stages(schedule: &Schedule) -> Vec<StagePlan> {
     // What only repeats another op is recomputed whenever it runs.
     let mut seen = lowered.again.clone();
     for step in &schedule.plan.steps {
-        let Step::Compute(number) = *step else { continue };
+        let Some(number) = step.op() else { continue };
         if std::mem::replace(&mut seen[number], true)
             && let Some(at) = at(trace.visit_of(lowered.ranges[number].clone()))
         {
             let op = &lowered.graph.ops()[number];
-            stages[at].recomputed_ns += lowered.costs[number];
+            stages[at].recomputed_ns += lowered.cost_of(*step);
             stages[at].recomputed_bytes +=
                 op.outputs.iter().map(|&value| lowered.graph.values()[value].bytes).sum::<u64>();
         }
@@ -220,19 +220,23 @@ fn stages(schedule: &Schedule) -> Vec<StagePlan> {
 }
 
 fn recomputed(schedule: &Schedule) -> Vec<(String, usize, f64)> {
-    let mut runs: BTreeMap<usize, usize> = BTreeMap::new();
+    let lowered = &schedule.lowered;
+    let mut seen = lowered.again.clone();
+    let mut runs: BTreeMap<&str, (usize, f64)> = BTreeMap::new();
     for step in &schedule.plan.steps {
-        if let Step::Compute(op) = step {
-            *runs.entry(*op).or_default() += 1;
+        let Some(op) = step.op() else { continue };
+        if std::mem::replace(&mut seen[op], true) {
+            let about = &lowered.graph.ops()[op];
+            let name = match *step {
+                Step::ComputeAlternative(_, k) => &about.alternatives[k].name,
+                _ => &about.name,
+            };
+            let (runs, ns) = runs.entry(name).or_default();
+            (*runs, *ns) = (*runs + 1, *ns + lowered.cost_of(*step));
         }
     }
-    let lowered = &schedule.lowered;
-    let mut again: Vec<(String, usize, f64)> = runs
-        .into_iter()
-        .map(|(op, runs)| (op, if lowered.again[op] { runs } else { runs - 1 }))
-        .filter(|(_, runs)| *runs > 0)
-        .map(|(op, runs)| (lowered.graph.ops()[op].name.clone(), runs, lowered.costs[op] * runs as f64))
-        .collect();
+    let mut again: Vec<(String, usize, f64)> =
+        runs.into_iter().map(|(name, (runs, ns))| (name.to_owned(), runs, ns)).collect();
     again.sort_by(|a, b| b.2.total_cmp(&a.2));
     again.truncate(MOST_RECOMPUTED);
     again

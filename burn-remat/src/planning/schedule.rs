@@ -3,8 +3,9 @@
 //! The plan is first made tight (nothing is kept beyond its last use before it is computed again), so that what the
 //! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
 
-use burn_remat_plan::sequence::{order_of, plan_of};
-use burn_remat_plan::{CheckedPlan, Phase, Plan, Step, ValueId, simulate};
+use burn_remat_plan::sequence::tightened;
+use burn_remat_plan::{CheckedPlan, OpId, Phase, Plan, Step, ValueId, simulate};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::exact;
@@ -18,6 +19,8 @@ pub(crate) enum Action {
     Recompute(SmallVec<[Place; 2]>),
     /// Gives a storage up.
     Evict(Place),
+    /// Packs a storage into its other form.
+    Pack(Place),
     /// Lets a storage go by itself: the next operations are the last that need it.
     Loosen(Place),
     /// Lets all go: parameters are about to be updated, or the step ends.
@@ -53,7 +56,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     pub fn new(trace: Trace, lowered: Lowered, plan: &CheckedPlan) -> Self {
-        let plan = plan_of(&lowered.graph, &order_of(plan.plan()));
+        let plan = tightened(&lowered.graph, plan.plan());
         let timeline = simulate(&lowered.graph, &plan);
         let mut prefixes = vec![0];
         for op in &trace.ops {
@@ -75,7 +78,7 @@ impl Schedule {
             owners,
             foreseen: vec![0; count],
             peak: timeline.peak_bytes,
-            makespan: plan.steps.iter().filter_map(|step| step.op()).map(|op| lowered.costs[op]).sum(),
+            makespan: plan.steps.iter().map(|&step| lowered.cost_of(step)).sum(),
             trace,
             lowered,
             plan,
@@ -101,9 +104,15 @@ impl Schedule {
         let graph = &self.lowered.graph;
         let count = self.trace.ops.len();
         let place = |value: ValueId| self.lowered.places[value];
+        let mut is_form = vec![false; graph.values().len()];
+        self.lowered.forms.values().for_each(|formed| is_form[formed.small] = true);
         let mut resident = vec![false; graph.values().len()];
         // Resident values of each storage: two where a policy has it computed again.
         let mut residents = vec![0_u32; self.trace.storages.len()];
+        let packs = self.packs();
+        // Whether a storage is packed.
+        let mut packed = vec![false; self.trace.storages.len()];
+        let form_bytes = |place: Place| self.trace.storages[place as usize].form.map_or(0, |form| form.bytes);
         // An upload is there from when it comes, whatever the graph says.
         let mut coming: Vec<(Position, u64)> = graph
             .inputs()
@@ -123,39 +132,53 @@ impl Schedule {
         let mut at = 0;
         while at < steps.len() {
             let op = steps[at].op();
-            let evicted: Vec<ValueId> = steps[at + usize::from(op.is_some())..]
-                .iter()
-                .map_while(|step| if let Step::Evict(value) = step { Some(*value) } else { None })
-                .collect();
+            let first = at + usize::from(op.is_some());
+            let evictions = steps[first..].iter().zip(&packs[first..]).map_while(|(step, &packs)| match step {
+                Step::Evict(value) => Some((*value, packs)),
+                _ => None,
+            });
+            let (evicted, forms): (Vec<_>, Vec<_>) = evictions.partition(|(value, _)| !is_form[*value]);
             most = most.max(bytes[at]);
-            at += evicted.len() + usize::from(op.is_some());
+            at = first + evicted.len() + forms.len();
             if op == Some(next) {
                 let end = self.lowered.ranges[next].end.max(1);
                 while let Some((_, bytes)) = coming.next_if(|(appeared, _)| *appeared < end) {
                     held += bytes;
                 }
             }
-            let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
+            let makes_form = op.is_some_and(|op| self.lowered.forms.contains_key(&(op + 1)));
+            let outputs = op.filter(|_| !makes_form).map_or(&[][..], |op| &graph.ops()[op].outputs);
             for &value in outputs {
                 if !std::mem::replace(&mut resident[value], true) {
-                    let residents = &mut residents[place(value) as usize];
-                    held += if *residents == 0 { graph.bytes(value) } else { 0 };
-                    *residents += 1;
+                    let at = place(value) as usize;
+                    held += if residents[at] == 0 { graph.bytes(value) } else { 0 };
+                    residents[at] += 1;
+                    if std::mem::replace(&mut packed[at], false) {
+                        held -= form_bytes(place(value));
+                    }
                 }
             }
-            for &value in &evicted {
+            for &(value, packs) in &evicted {
                 if std::mem::replace(&mut resident[value], false) {
-                    let residents = &mut residents[place(value) as usize];
-                    *residents -= 1;
-                    held -= if *residents == 0 { graph.bytes(value) } else { 0 };
+                    let at = place(value) as usize;
+                    residents[at] -= 1;
+                    held -= if residents[at] == 0 { graph.bytes(value) } else { 0 };
+                    if packs {
+                        packed[at] = true;
+                        held += form_bytes(place(value));
+                    }
                 }
             }
-            let evicted: Vec<ValueId> =
-                evicted.into_iter().filter(|&value| residents[place(value) as usize] == 0).collect();
+            let evicted: Vec<(ValueId, bool)> =
+                evicted.into_iter().filter(|&(value, _)| residents[place(value) as usize] == 0).collect();
             let recompute = || -> Option<Action> {
+                let is_gone = |value: ValueId| evicted.iter().any(|&(gone, packs)| gone == value && !packs);
                 let kept: SmallVec<[Place; 2]> =
-                    outputs.iter().filter(|value| !evicted.contains(value)).map(|&value| place(value)).collect();
+                    outputs.iter().filter(|&&value| !is_gone(value)).map(|&value| place(value)).collect();
                 (!kept.is_empty()).then_some(Action::Recompute(kept))
+            };
+            let give_up = |&(value, packs): &(ValueId, bool)| {
+                if packs { Action::Pack(place(value)) } else { Action::Evict(place(value)) }
             };
             match op {
                 Some(op) if op == next => {
@@ -180,7 +203,8 @@ impl Schedule {
                     list.extend(before);
                     if !lets_go && !updates && !self.lowered.again[op] && start < end {
                         // At its last reader, which may take it over: those before it may look at it through other views.
-                        for &value in evicted.iter().filter(|value| !outputs.contains(value)) {
+                        let goes = |gone: &&(ValueId, bool)| !outputs.contains(&gone.0) && !gone.1;
+                        for &(value, _) in evicted.iter().filter(goes) {
                             let reads = |at: &usize| self.trace.ops[*at].reads.contains(&place(value));
                             let last = (start..end).rev().find(reads).unwrap_or(start);
                             self.before[last].push(Action::Loosen(place(value)));
@@ -189,11 +213,11 @@ impl Schedule {
                     if !lets_go {
                         let after = &mut self.after[end.max(1) - 1];
                         // What an update cuts goes when the program lets go of it.
-                        let stays = |value: &&ValueId| updates && self.lowered.until[place(**value) as usize] <= start;
-                        let gone = evicted.iter().filter(|value| !stays(value));
-                        after.extend(gone.map(|&value| Action::Evict(place(value))));
-                        // What the program drops between two steps may still be there behind the last operation.
-                        if end < count {
+                        let stays = |value: ValueId| updates && self.lowered.until[place(value) as usize] <= start;
+                        after.extend(evicted.iter().filter(|gone| !stays(gone.0)).map(give_up));
+                        // What the program drops between two steps may still be there behind the last operation. An op that
+                        // makes a form has made the value itself, which is counted with the next op.
+                        if end < count && !makes_form {
                             after.push(Action::Check(self.lowered.base[end.max(1) - 1] + held));
                         }
                     }
@@ -203,11 +227,31 @@ impl Schedule {
                 Some(_) => {
                     pending.extend(recompute());
                     // An output that is not wanted may come about on the way to one that is.
-                    pending.extend(evicted.iter().map(|&value| Action::Evict(place(value))));
+                    pending.extend(evicted.iter().map(give_up));
                 }
-                None => pending.extend(evicted.iter().map(|&value| Action::Evict(place(value)))),
+                None => pending.extend(evicted.iter().map(give_up)),
             }
         }
+    }
+
+    /// Which steps evict a value that is next unpacked from its form.
+    fn packs(&self) -> Vec<bool> {
+        let maker: FxHashMap<ValueId, OpId> = self
+            .lowered
+            .forms
+            .keys()
+            .flat_map(|&op| self.lowered.graph.ops()[op].outputs.iter().map(move |&v| (v, op)))
+            .collect();
+        let mut unpacked_next = vec![false; self.lowered.graph.ops().len()];
+        let mut packs = vec![false; self.plan.steps.len()];
+        for (at, &step) in self.plan.steps.iter().enumerate().rev() {
+            match step {
+                Step::Compute(op) => unpacked_next[op] = true,
+                Step::ComputeAlternative(op, _) => unpacked_next[op] = false,
+                Step::Evict(value) => packs[at] = maker.get(&value).is_some_and(|&op| unpacked_next[op]),
+            }
+        }
+        packs
     }
 
     /// Identifies the step that the plan is for.
@@ -222,7 +266,7 @@ impl Schedule {
             for action in actions {
                 match action {
                     Action::Recompute(places) => places.iter().for_each(|&place| held[place as usize] = true),
-                    Action::Evict(place) | Action::Loosen(place) => held[*place as usize] = false,
+                    Action::Evict(place) | Action::Pack(place) | Action::Loosen(place) => held[*place as usize] = false,
                     Action::ReleaseAll => held.fill(false),
                     Action::Check(_) => {}
                 }

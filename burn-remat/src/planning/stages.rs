@@ -117,6 +117,7 @@ mod tests {
                 appeared: position,
                 died,
                 reuses: None,
+                form: None,
             });
         };
         op(&[], 1, false, Some(7));

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::stages::Visit;
+use crate::alternatives::Alternative;
 use crate::checkpoint::Rule;
 
 /// Number of an operation within its step.
@@ -57,6 +58,18 @@ pub(crate) struct TracedStorage {
     pub died: Option<Position>,
     /// The storage whose buffer it took over in place.
     pub reuses: Option<Place>,
+    /// Another form that it may take.
+    pub form: Option<TracedForm>,
+}
+
+/// Another form of a storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TracedForm {
+    pub alternative: Alternative,
+    /// Bytes of the device that it takes.
+    pub bytes: u64,
+    /// Time to pack it and to unpack it once, in ns.
+    pub cost_ns: u64,
 }
 
 /// A whole step.

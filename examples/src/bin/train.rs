@@ -49,7 +49,8 @@ struct Arguments {
     /// Draw dropout masks again rather than keep them: less memory, another random stream than plain Burn.
     #[arg(long)]
     reseed: bool,
-    /// Other forms in which tensors may be kept: none, exact, all, or names joined by commas (mask-bits, small-indices).
+    /// Other forms in which tensors may be kept: none, exact, all, or names joined by commas (mask-bits, small-indices,
+    /// bool-bits, offload, bf16).
     #[arg(long, default_value = "exact")]
     alternatives: Alternatives,
     /// End with an error where the budget is below the floor.

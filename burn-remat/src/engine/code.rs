@@ -1,0 +1,223 @@
+//! Numbers in fewer bytes, and back.
+//!
+//! A form that cannot hold the numbers after all is the bytes themselves: but for [`Code::Bf16`], packing never changes a bit.
+
+use burn_backend::{DType, Shape, TensorData};
+
+/// A small form of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Code {
+    /// Zeros and ones as bits.
+    Bits,
+    /// Whole numbers from 0 in one byte, two, or four.
+    Bytes1,
+    Bytes2,
+    Bytes4,
+    /// 32-bit floating point in 16 bits, rounded to the nearest.
+    Bf16,
+    /// The bytes themselves, elsewhere.
+    Whole,
+}
+
+impl Code {
+    /// The smallest form for whole numbers below `end`.
+    pub fn below(end: usize) -> Option<Self> {
+        match end {
+            0..=0x100 => Some(Self::Bytes1),
+            0x101..=0x1_0000 => Some(Self::Bytes2),
+            0x1_0001..=0x1_0000_0000 => Some(Self::Bytes4),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the form of so many numbers of one type: a byte that tells it from what could not be packed, and the numbers.
+    pub fn bytes(self, count: usize, dtype: DType) -> usize {
+        1 + match self {
+            Self::Bits => count.div_ceil(8),
+            Self::Whole => count * dtype.size(),
+            _ => count * self.width(),
+        }
+    }
+
+    /// Bytes of one number, where it has whole bytes of its own.
+    fn width(self) -> usize {
+        match self {
+            Self::Bits | Self::Bytes1 | Self::Whole => 1,
+            Self::Bytes2 | Self::Bf16 => 2,
+            Self::Bytes4 => 4,
+        }
+    }
+
+    /// The form of `data`; its bytes themselves, marked, where they do not fit.
+    pub fn pack(self, data: &TensorData) -> Vec<u8> {
+        let mut packed = Vec::with_capacity(self.bytes(data.num_elements(), data.dtype()));
+        packed.push(1);
+        let fits = match (self, data.dtype()) {
+            (Self::Bits, DType::F32) => data.as_slice::<f32>().is_ok_and(|values| pack_bits(values, &mut packed)),
+            (Self::Bits, DType::Bool(_)) if data.dtype().size() == 1 => pack_bools(data.as_bytes(), &mut packed),
+            (Self::Bf16, DType::F32) => {
+                packed.extend_from_slice(data.clone().convert_dtype(DType::BF16).as_bytes());
+                true
+            }
+            (_, DType::I64) => data.as_slice::<i64>().is_ok_and(|values| self.pack_numbers(values, &mut packed)),
+            (_, DType::I32) => data.as_slice::<i32>().is_ok_and(|values| self.pack_numbers(values, &mut packed)),
+            _ => false,
+        };
+        if !fits {
+            packed.clear();
+            packed.push(0);
+            packed.extend_from_slice(data.as_bytes());
+        }
+        packed
+    }
+
+    fn pack_numbers<T: Copy + Into<i64>>(self, values: &[T], packed: &mut Vec<u8>) -> bool {
+        let end = match self {
+            Self::Bytes1 => 1_i64 << 8,
+            Self::Bytes2 => 1 << 16,
+            Self::Bytes4 => 1 << 32,
+            Self::Bits | Self::Bf16 | Self::Whole => return false,
+        };
+        let fits = values.iter().all(|&value| (0..end).contains(&value.into()));
+        if fits {
+            match self {
+                Self::Bytes1 => packed.extend(values.iter().map(|&value| value.into() as u8)),
+                Self::Bytes2 => values.iter().for_each(|&value| packed.extend((value.into() as u16).to_le_bytes())),
+                _ => values.iter().for_each(|&value| packed.extend((value.into() as u32).to_le_bytes())),
+            }
+        }
+        fits
+    }
+
+    /// The numbers of `packed`.
+    pub fn unpack(self, packed: &[u8], shape: Shape, dtype: DType) -> Option<TensorData> {
+        let (&mark, body) = packed.split_first()?;
+        let count = shape.num_elements();
+        if mark == 0 {
+            return Some(TensorData::from_bytes_vec(body.to_vec(), shape, dtype));
+        }
+        Some(match (self, dtype) {
+            (Self::Bits, DType::F32) => TensorData::new(unpack_bits(body, count), shape),
+            (Self::Bits, DType::Bool(_)) => TensorData::from_bytes_vec(unpack_bools(body, count), shape, dtype),
+            (Self::Bf16, DType::F32) => {
+                TensorData::from_bytes_vec(body.to_vec(), shape, DType::BF16).convert_dtype(DType::F32)
+            }
+            (_, DType::I64) => TensorData::new(self.numbers(body).collect::<Vec<i64>>(), shape),
+            (_, DType::I32) => {
+                TensorData::new(self.numbers(body).map(|value| value as i32).collect::<Vec<i32>>(), shape)
+            }
+            _ => return None,
+        })
+    }
+
+    fn numbers(self, body: &[u8]) -> impl Iterator<Item = i64> + '_ {
+        let whole = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, &byte| value << 8 | i64::from(byte));
+        body.chunks_exact(self.width()).map(whole)
+    }
+}
+
+/// Largest relative error of `rounded`, zeros and numbers that are not finite left out.
+pub(super) fn relative_error(exact: &TensorData, rounded: &TensorData) -> f64 {
+    let (Ok(exact), Ok(rounded)) = (exact.as_slice::<f32>(), rounded.as_slice::<f32>()) else { return 0.0 };
+    let error = |(exact, rounded): (&f32, &f32)| f64::from((exact - rounded).abs()) / f64::from(exact.abs());
+    exact.iter().zip(rounded).filter(|(exact, _)| exact.is_normal()).map(error).fold(0.0, f64::max)
+}
+
+const ONE: u32 = 1.0_f32.to_bits();
+
+/// Appends zeros and ones as bits; `false` where a value is neither, to the bit. Two passes, each of which the compiler can
+/// do for several values at once.
+fn pack_bits(values: &[f32], packed: &mut Vec<u8>) -> bool {
+    let fits = values.iter().fold(true, |fits, value| fits & matches!(value.to_bits(), 0 | ONE));
+    append_bits(values, packed, |value| (value.to_bits() >> 29 & 1) as u8);
+    fits
+}
+
+fn pack_bools(values: &[u8], packed: &mut Vec<u8>) -> bool {
+    let fits = values.iter().fold(true, |fits, &value| fits & (value <= 1));
+    append_bits(values, packed, |&value| value & 1);
+    fits
+}
+
+fn append_bits<T>(values: &[T], packed: &mut Vec<u8>, bit: impl Fn(&T) -> u8) {
+    let byte = |values: &[T]| values.iter().rev().fold(0, |byte, value| byte << 1 | bit(value));
+    let (whole, rest) = values.as_chunks::<8>();
+    packed.extend(whole.iter().map(|values| byte(values)));
+    if !rest.is_empty() {
+        packed.push(byte(rest));
+    }
+}
+
+fn unpack_bits(body: &[u8], count: usize) -> Vec<f32> {
+    let values = |&byte: &u8| -> [f32; 8] { std::array::from_fn(|at| f32::from_bits(u32::from(byte >> at & 1) * ONE)) };
+    let mut values: Vec<f32> = body.iter().flat_map(values).collect();
+    values.truncate(count);
+    values
+}
+
+fn unpack_bools(body: &[u8], count: usize) -> Vec<u8> {
+    let mut values: Vec<u8> =
+        body.iter().flat_map(|&byte| std::array::from_fn::<u8, 8, _>(|at| byte >> at & 1)).collect();
+    values.truncate(count);
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn back(code: Code, data: &TensorData) -> (TensorData, usize) {
+        let packed = code.pack(data);
+        (code.unpack(&packed, data.shape().clone(), data.dtype()).unwrap(), packed.len())
+    }
+
+    fn round_trip(code: Code, data: TensorData) {
+        let (same, bytes) = back(code, &data);
+        assert_eq!(same, data, "{code:?}");
+        assert_eq!(bytes, code.bytes(data.num_elements(), data.dtype()), "{code:?}");
+    }
+
+    #[test]
+    fn masks_and_indices_come_back_and_take_what_is_said() {
+        for count in [0, 1, 7, 8, 9, 1000] {
+            let is_one = |at: usize| at * 7 % 3 == 1;
+            let mask: Vec<f32> = (0..count).map(|at| f32::from(u8::from(is_one(at)))).collect();
+            round_trip(Code::Bits, TensorData::new(mask, [count]));
+            round_trip(Code::Bits, TensorData::new((0..count).map(is_one).collect::<Vec<bool>>(), [count]));
+            for (code, end) in [(Code::Bytes1, 1 << 8), (Code::Bytes2, 1 << 16), (Code::Bytes4, 1_i64 << 32)] {
+                let numbers: Vec<i64> = (0..count as i64).map(|at| (end - 1 - at * 37).rem_euclid(end)).collect();
+                round_trip(code, TensorData::new(numbers.clone(), [count]));
+                round_trip(Code::Whole, TensorData::new(numbers, [count]));
+            }
+            round_trip(Code::Bytes2, TensorData::new((0..count as i32).collect::<Vec<i32>>(), [count]));
+        }
+        assert_eq!(Code::below(256), Some(Code::Bytes1));
+        assert_eq!(Code::below(257), Some(Code::Bytes2));
+        assert_eq!(Code::below(1 << 33), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_kept_as_it_is() {
+        for value in [-0.0, 0.5, f32::NAN, 1.0 + f32::EPSILON] {
+            let data = TensorData::new(vec![0.0, 1.0, value], [3]);
+            assert_eq!(back(Code::Bits, &data).0.as_bytes(), data.as_bytes());
+        }
+        for (code, number) in [(Code::Bytes1, 256), (Code::Bytes2, -1), (Code::Bytes4, 1 << 40)] {
+            let data = TensorData::new(vec![3_i64, number], [2]);
+            assert_eq!(back(code, &data).0, data);
+        }
+    }
+
+    #[test]
+    fn half_precision_is_off_by_one_part_in_256_at_most() {
+        let values: Vec<f32> = (-2000..2000).map(|at| (at as f32 * 0.731).sin() * 10_f32.powi(at % 37)).collect();
+        let data = TensorData::new(values, [4000]);
+        let (rounded, bytes) = back(Code::Bf16, &data);
+        let error = relative_error(&data, &rounded);
+        assert!(error > 1.0 / 600.0 && error <= 1.0 / 256.0, "{error}");
+        assert_eq!(bytes, 8001);
+        // What 16 bits hold comes back as it was.
+        let held = TensorData::new(vec![0.0, -0.0, 1.0, -1.5, 1024.0, f32::INFINITY, 1e-40_f32 * 0.0], [7]);
+        assert_eq!(back(Code::Bf16, &held).0.as_bytes(), held.as_bytes());
+    }
+}

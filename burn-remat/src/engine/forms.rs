@@ -1,0 +1,315 @@
+//! Small forms: what a tensor has in place of its buffer, where that is cheaper than to compute it again.
+//!
+//! Results of some operations have a [`Form`]. A tensor with one is evicted by *packing*: its numbers are read and written
+//! down in fewer bytes, or elsewhere, and the buffer goes. When it is needed it is *unpacked* into a new one. So even a
+//! root (a random mask, which could not be computed again at all) can be evicted. Who decides is the plan, which weighs
+//! packing against recomputation value by value, or the online policy, which takes the cheaper of the two.
+//!
+//! Only a tensor whose elements lie in order and fill its buffer is packed: operations see the layout of what comes back, and
+//! may add in another order for another layout.
+//!
+//! What packing and unpacking take is measured, in ns per byte; the first tensor of every kind is packed and unpacked once for
+//! that as soon as it is made.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use burn_backend::{DType, Shape, TensorData};
+use burn_ir::{FloatOperationIr, ModuleOperationIr, OperationIr, TensorIr, TensorStatus};
+use burn_std::reader::try_read_sync;
+use smallvec::SmallVec;
+
+use super::code::{Code, relative_error};
+use super::failures::panic_message;
+use super::operation::is_view;
+use super::table::{StorageKey, TensorKey};
+use super::{Engine, Failure};
+use crate::alternatives::Alternative;
+use crate::backend::RematBackend;
+use crate::planning::TracedForm;
+use crate::report::FormReport;
+
+/// Tensors of fewer bytes are not packed.
+const SMALLEST: u64 = 16 << 10;
+
+/// Time to pack and to unpack one byte, in ns, until it has been measured.
+const GUESS: f64 = 0.5;
+
+/// Another form of a tensor.
+pub(super) struct Form {
+    pub alternative: Alternative,
+    code: Code,
+    shape: Shape,
+    /// Bytes of the device that it takes.
+    bytes: u64,
+    /// The tensor in this form, while it has no buffer.
+    packed: Option<Vec<u8>>,
+}
+
+impl Form {
+    pub fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// Bytes of the device that it takes now.
+    fn held(&self) -> u64 {
+        if self.is_packed() { self.bytes } else { 0 }
+    }
+}
+
+/// What packing and unpacking of one kind have taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    bytes: u64,
+    ns: u64,
+}
+
+/// What is known of all forms.
+#[derive(Default)]
+pub(super) struct Forms {
+    /// By code: packing, and unpacking.
+    rates: Vec<(Code, [Rate; 2])>,
+    /// For the report, by alternative.
+    pub used: [FormStats; Alternative::ALL.len()],
+}
+
+/// What has been done with one kind of form.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FormStats {
+    tensors: u64,
+    from: u64,
+    to: u64,
+    ns: u64,
+    error: f64,
+}
+
+impl Forms {
+    fn rate(&mut self, code: Code) -> &mut [Rate; 2] {
+        let at = self.rates.iter().position(|(known, _)| *known == code).unwrap_or_else(|| {
+            self.rates.push((code, Default::default()));
+            self.rates.len() - 1
+        });
+        &mut self.rates[at].1
+    }
+
+    /// Time to pack so many bytes and to unpack them, in ns.
+    fn cost_ns(&self, code: Code, bytes: u64) -> u64 {
+        let known = self.rates.iter().find(|(known, _)| *known == code);
+        let per_byte = |rate: &Rate| if rate.bytes == 0 { GUESS / 2.0 } else { rate.ns as f64 / rate.bytes as f64 };
+        let both = known.map_or(GUESS, |(_, rates)| rates.iter().map(per_byte).sum());
+        (both * bytes as f64) as u64 + 1
+    }
+
+    pub fn report(&self) -> Vec<FormReport> {
+        let one = |alternative: &Alternative| {
+            let FormStats { tensors, from, to, ns, error } = self.used[*alternative as usize];
+            let name = alternative.name().to_owned();
+            let largest_error = (*alternative == Alternative::Bf16).then_some(error);
+            FormReport { name, tensors, from_bytes: from, to_bytes: to, ns, largest_error }
+        };
+        Alternative::ALL.iter().map(one).filter(|report| report.tensors > 0).collect()
+    }
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// The forms that the results of an operation may take, in their order; empty where none may.
+    pub(super) fn forms_of(&self, op: &OperationIr) -> SmallVec<[Option<Box<Form>>; 2]> {
+        let limited = self.budget.is_some() || self.stages.any_forced || self.config.rehearsal.is_some();
+        if self.light || !limited || is_view(op) {
+            return SmallVec::new();
+        }
+        let allowed = self.config.alternatives;
+        let form = |(k, output): (usize, &TensorIr)| {
+            let count = output.shape.num_elements();
+            let (alternative, code) = special_form(op, k)
+                .filter(|(alternative, _)| B::IS_HOST && allowed.allows(*alternative))
+                .or_else(|| allowed.allows(Alternative::Offload).then_some((Alternative::Offload, Code::Whole)))
+                .or_else(|| {
+                    let rounds = B::IS_HOST && output.dtype == DType::F32 && allowed.allows(Alternative::Bf16);
+                    rounds.then_some((Alternative::Bf16, Code::Bf16))
+                })?;
+            if count as u64 * (output.dtype.size() as u64) < SMALLEST {
+                return None;
+            }
+            let bytes = if alternative == Alternative::Offload { 0 } else { code.bytes(count, output.dtype) as u64 };
+            Some(Box::new(Form { alternative, code, shape: output.shape.clone(), bytes, packed: None }))
+        };
+        op.outputs().enumerate().map(form).collect()
+    }
+
+    /// Gives a tensor that was just made a form, if it can be packed. If nothing is known yet of what that takes, it is packed
+    /// and unpacked once.
+    pub(super) fn give_form(&mut self, key: TensorKey) {
+        if !self.is_in_order(key) {
+            return self.fix(key);
+        }
+        let Some(form) = self.tensors[key].form.as_deref() else { return };
+        if self.executor.is_dry() || self.forms.rates.iter().any(|(code, _)| *code == form.code) {
+            return;
+        }
+        let alternative = form.alternative as usize;
+        let before = (self.forms.used[alternative], self.stats.recompute_ns, self.step.recompute_ns);
+        if self.pack(key)
+            && let Err(failure) = self.unpack(key)
+        {
+            self.fail(key, failure);
+        }
+        (self.forms.used[alternative], self.stats.recompute_ns, self.step.recompute_ns) = before;
+    }
+
+    /// Whether the elements of a tensor that has a form lie in order and fill its buffer.
+    fn is_in_order(&mut self, key: TensorKey) -> bool {
+        let tensor = &self.tensors[key];
+        let (Some(storage), true) = (tensor.storage, tensor.form.is_some()) else { return false };
+        let fills = self.padded(tensor.bytes) == self.storages.get(storage).bytes;
+        fills && self.executor.is_in_order(&self.tensors[key].bare(TensorStatus::ReadOnly))
+    }
+
+    /// The form of a tensor and what it takes, for the trace.
+    pub(super) fn traced_form(&self, key: TensorKey) -> Option<TracedForm> {
+        let tensor = &self.tensors[key];
+        let form = tensor.form.as_deref()?;
+        let cost_ns = self.forms.cost_ns(form.code, tensor.bytes);
+        Some(TracedForm { alternative: form.alternative, bytes: form.bytes, cost_ns })
+    }
+
+    /// The owner of a storage that can be packed, and the time that this takes.
+    pub(super) fn packable(&self, storage: StorageKey) -> Option<(TensorKey, u64)> {
+        let owners = &self.storages.get(storage).owners;
+        let formed = |&&owner: &&TensorKey| self.tensors[owner].form.is_some();
+        let &owner = owners.iter().find(formed)?;
+        let tensor = &self.tensors[owner];
+        let form = tensor.form.as_deref()?;
+        Some((owner, self.forms.cost_ns(form.code, tensor.bytes)))
+    }
+
+    /// Evicts a storage by packing the tensor that owns it, and whatever looks at it otherwise with it. `false`, with no
+    /// change, where the device does not let it be read: then it has no such form.
+    pub(super) fn pack_storage(&mut self, storage: StorageKey, owner: TensorKey) -> bool {
+        let owners = self.storages.get(storage).owners.clone();
+        let packed = self.pack(owner);
+        if packed {
+            for other in owners.into_iter().filter(|&other| other != owner) {
+                self.release(other);
+            }
+            self.stats.evictions += 1;
+        }
+        packed
+    }
+
+    fn pack(&mut self, key: TensorKey) -> bool {
+        let tensor = &self.tensors[key];
+        let Some(form) = tensor.form.as_deref().filter(|_| tensor.storage.is_some()) else { return false };
+        let ir = TensorIr { shape: form.shape.clone(), ..tensor.bare(TensorStatus::ReadOnly) };
+        let (code, start) = (form.code, Instant::now());
+        let Some((packed, error)) = self.packed(ir, code) else {
+            self.fix(key);
+            return false;
+        };
+        let Some(form) = self.tensors[key].form.as_deref_mut() else { return false };
+        if form.bytes > 0 {
+            form.bytes = packed.len() as u64;
+        }
+        form.packed = Some(packed);
+        let (alternative, to) = (form.alternative as usize, form.bytes);
+        self.storages.add_small(to);
+        // For a moment there are both. What is over budget then was so before.
+        let _ = self.account(self.storages.rooted, self.serving);
+        self.release_buffer(key);
+        let used = &mut self.forms.used[alternative];
+        used.tensors += 1;
+        used.from += self.tensors[key].bytes;
+        used.to += to;
+        used.error = used.error.max(error);
+        self.count_form(key, code, 0, start);
+        true
+    }
+
+    /// A tensor's numbers in another form, and the largest relative error of these.
+    fn packed(&mut self, ir: TensorIr, code: Code) -> Option<(Vec<u8>, f64)> {
+        let executor = &mut self.executor;
+        let data = catch_unwind(AssertUnwindSafe(|| try_read_sync(executor.read(ir)))).ok()??.ok()?;
+        let packed = code.pack(&data);
+        let error = match code {
+            Code::Bf16 => relative_error(&data, &code.unpack(&packed, data.shape().clone(), data.dtype())?),
+            _ => 0.0,
+        };
+        Some((packed, error))
+    }
+
+    /// Gives a packed tensor a buffer again.
+    pub(super) fn unpack(&mut self, key: TensorKey) -> Result<(), Failure> {
+        let need = self.padded(self.tensors[key].bytes);
+        self.make_room(need);
+        let tensor = &mut self.tensors[key];
+        let (id, dtype) = (tensor.id, tensor.dtype);
+        let Some(form) = tensor.form.as_deref_mut() else { return Ok(()) };
+        let Some(packed) = form.packed.take() else { return Ok(()) };
+        let (alternative, code, to) = (form.alternative, form.code, form.bytes);
+        let start = Instant::now();
+        let data: Option<TensorData> = code.unpack(&packed, form.shape.clone(), dtype);
+        drop(packed);
+        let lost = || format!("a tensor could not be brought back from its form `{}`", alternative.name());
+        let data = data.ok_or_else(lost)?;
+        let executor = &mut self.executor;
+        catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
+            .map_err(|payload| self.circumstances().explain(alternative.name(), panic_message(&*payload)))?;
+        let settled = self.settle(&[key], &[], &[], false, self.serving);
+        self.storages.take_small(to);
+        self.count_form(key, code, 1, start);
+        settled
+    }
+
+    /// Counts the time since `start` as that of packing (0) or unpacking (1).
+    fn count_form(&mut self, key: TensorKey, code: Code, way: usize, start: Instant) {
+        let ns = start.elapsed().as_nanos() as u64;
+        let tensor = &self.tensors[key];
+        let rate = &mut self.forms.rate(code)[way];
+        *rate = Rate { bytes: rate.bytes + tensor.bytes, ns: rate.ns + ns };
+        if let Some(form) = tensor.form.as_deref() {
+            self.forms.used[form.alternative as usize].ns += ns;
+        }
+        self.stats.recompute_ns += ns;
+        self.step.recompute_ns += ns;
+    }
+
+    /// Drops the packed numbers of a tensor that is gone.
+    pub(super) fn drop_packed(&mut self, key: TensorKey) {
+        if let Some(form) = self.tensors[key].form.as_deref_mut() {
+            let held = form.held();
+            form.packed = None;
+            self.storages.take_small(held);
+        }
+    }
+
+    /// Takes a resident tensor's form away: it is kept as it is, or computed again.
+    pub(super) fn fix(&mut self, key: TensorKey) {
+        let tensor = &mut self.tensors[key];
+        if tensor.form.take().is_some()
+            && tensor.recipe.is_none()
+            && let Some(storage) = tensor.storage
+        {
+            self.storages.add_root(storage);
+        }
+    }
+}
+
+/// The alternative and the code of output `k` of an operation that has one of its own.
+fn special_form(op: &OperationIr, k: usize) -> Option<(Alternative, Code)> {
+    use burn_backend::Distribution::Bernoulli;
+    match op {
+        OperationIr::Float(_, FloatOperationIr::Random(random)) => {
+            let is_mask = matches!(random.distribution, Bernoulli(_)) && random.out.dtype == DType::F32;
+            is_mask.then_some((Alternative::MaskBits, Code::Bits))
+        }
+        OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndices(pool)) if k == 1 => {
+            let [_, _, height, width] = pool.x.shape.dims();
+            let is_wide = matches!(pool.out_indices.dtype, DType::I64 | DType::I32);
+            Code::below(height * width).filter(|_| is_wide).map(|code| (Alternative::SmallIndices, code))
+        }
+        _ => {
+            let is_bool = op.outputs().nth(k).is_some_and(|output| output.dtype.is_bool() && output.dtype.size() == 1);
+            is_bool.then_some((Alternative::BoolBits, Code::Bits))
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What runs again gives the same bits, whichever kernel was chosen (tuned) for it when it first ran.
+
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_remat::{RematConfig, RematExt};
+use burn_remat_examples::device::under_test;
+
+const BUDGET: usize = 4 << 20;
+
+fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|at| ((at * 7919 + seed * 104_729) % 1013) as f32 / 307.0 - 1.65).collect()
+}
+
+fn matrix(rows: usize, columns: usize, seed: usize, device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(numbers(rows * columns, seed), [rows, columns]), device)
+}
+
+fn images(shape: [usize; 4], seed: usize, device: &Device) -> Tensor<4> {
+    Tensor::from_data(TensorData::new(numbers(shape.iter().product(), seed), shape), device)
+}
+
+/// Reads a result, has it evicted, and reads it again.
+fn is_repeated<const D: usize>(name: &str, device: &Device, result: Tensor<D>) {
+    let bits = |tensor: &Tensor<D>| -> Vec<u32> {
+        let values = tensor.clone().into_data().try_to_vec::<f32>().unwrap();
+        values.into_iter().map(f32::to_bits).collect()
+    };
+    let first = bits(&result);
+    let before = device.remat_report().unwrap().recomputed_operations;
+    for again in 0..3 {
+        // As much as the budget, and not to be had again: all else goes that can.
+        let everything = Tensor::<1>::from_data(TensorData::new(vec![0.0_f32; BUDGET / 4], [BUDGET / 4]), device);
+        device.sync().unwrap();
+        drop(everything);
+        assert!(bits(&result) == first, "{name}: other bits when run again, time {again}");
+    }
+    let report = device.remat_report().unwrap();
+    assert!(report.recomputed_operations >= before + 3 || !report.unrepeatable.is_empty(), "{name}: {report}");
+}
+
+/// A device that has not yet learned how much it must hold.
+fn device() -> Device {
+    under_test().remat(RematConfig::new(BUDGET as u64).without_planning()).unwrap()
+}
+
+#[test]
+fn kernels_give_the_same_bits_when_they_run_again() {
+    for (rows, inner, columns) in [(1, 300, 200), (64, 64, 64), (200, 31, 77), (256, 256, 256), (33, 1000, 9)] {
+        let device = &device();
+        let (a, b) = (matrix(rows, inner, 1, device), matrix(inner, columns, 2, device));
+        is_repeated(&format!("matmul of {rows}x{inner} and {inner}x{columns}"), device, a.clone().matmul(b.clone()));
+    }
+    for (channels, size, kernel) in [(1, 28, 3), (3, 17, 5), (16, 16, 1), (32, 8, 3)] {
+        let device = &device();
+        let x = images([4, channels, size, size], 3, device);
+        let weight = images([8, channels, kernel, kernel], 4, device);
+        let options = ConvOptions::new([1, 1], [kernel / 2; 2], [1, 1], 1);
+        let y = conv2d(x.clone(), weight.clone(), None, options);
+        is_repeated(&format!("conv of {channels} channels, {size} wide, kernel {kernel}"), device, y);
+    }
+    let reductions: [(&str, fn(Tensor<2>) -> Tensor<2>); 4] = [
+        ("sum of rows", |x| x.sum_dim(1)),
+        ("mean of columns", |x| x.mean_dim(0)),
+        ("sum", |x| x.sum().unsqueeze()),
+        ("greatest of rows", |x| x.max_dim(1)),
+    ];
+    for (name, reduction) in reductions {
+        let device = &device();
+        let x = matrix(300, 500, 5, device);
+        is_repeated(name, device, reduction(x.clone()));
+    }
+}
