@@ -16,6 +16,7 @@
 //! Scores are computed for all candidates in one pass and used for a few evictions before they are computed anew, so a
 //! call costs O(storages x chain) per [`BATCH`] evictions, with chains cut off at [`CHAIN_LIMIT`] recipes.
 
+use super::forms::Packable;
 use super::table::StorageKey;
 use super::{Engine, Failure, Floor};
 use crate::backend::RematBackend;
@@ -105,7 +106,7 @@ impl<B: RematBackend> Engine<B> {
         Ok(())
     }
 
-    /// Evicts up to [`BATCH`] storages in order of their score; `false` if there was none.
+    /// Evicts up to [`BATCH`] storages in order of their score; `false` if none could be.
     fn evict_some(&mut self, need: u64, budget: u64) -> bool {
         let excess = self.storages.live + need - budget;
         // Small buffers only when no large one is left: they free little and cost a recipe each.
@@ -113,14 +114,15 @@ impl<B: RematBackend> Engine<B> {
         if candidates.is_empty() {
             candidates = self.candidates(0);
         }
-        let found = !candidates.is_empty();
-        for (_, storage) in candidates.into_iter().take(BATCH) {
-            if self.storages.live + need <= budget {
+        let mut left = BATCH;
+        for &(_, storage) in &candidates {
+            if self.storages.live + need <= budget || left == 0 {
                 break;
             }
-            self.evict_cheaply(storage);
+            left -= usize::from(self.evict_cheaply(storage, budget));
         }
-        found
+        // To be over budget for a moment is better than to stay so.
+        left < BATCH || candidates.first().is_some_and(|&(_, storage)| self.evict_cheaply(storage, u64::MAX))
     }
 
     /// Evictable storages of more than `least` bytes, best first.
@@ -142,7 +144,7 @@ impl<B: RematBackend> Engine<B> {
         let storage = self.storages.get(key);
         let used = storage.owners.iter().map(|&owner| self.tensors[owner].used).max().unwrap_or(0);
         let age = (1 + self.clock - used) as f64;
-        let packing = self.packable(key).map_or(u64::MAX, |(_, cost_ns)| cost_ns);
+        let packing = self.packable(key).map_or(u64::MAX, |packable| packable.cost_ns);
         let cost = self.chain_cost(key).min(packing).max(1) as f64;
         let bytes = self.storages.get(key).bytes as f64;
         let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
@@ -190,15 +192,21 @@ impl<B: RematBackend> Engine<B> {
         cost
     }
 
-    /// Evicts a storage, by packing it where that is cheaper than to compute it again, or the only way.
-    fn evict_cheaply(&mut self, storage: StorageKey) {
-        if let Some((owner, cost_ns)) = self.packable(storage) {
-            let only_way = self.tensors[owner].recipe.is_none();
-            if (only_way || cost_ns < self.chain_cost(storage)) && self.pack_storage(storage, owner) || only_way {
-                return;
+    /// Evicts a storage, by packing it where that is cheaper than to compute it again, or the only way. While it is packed there
+    /// are both, which must not be more than `most` bytes: `false` if nothing could be done.
+    fn evict_cheaply(&mut self, storage: StorageKey, most: u64) -> bool {
+        let mut can_recompute = true;
+        if let Some(Packable { owner, bytes, cost_ns }) = self.packable(storage) {
+            can_recompute = self.tensors[owner].recipe.is_some();
+            let is_best = !can_recompute || cost_ns < self.chain_cost(storage);
+            if is_best && self.storages.live.saturating_add(bytes) <= most && self.pack_storage(storage, owner) {
+                return true;
             }
         }
-        self.evict(storage);
+        if can_recompute {
+            self.evict(storage);
+        }
+        can_recompute
     }
 
     /// Evicts a storage whose owners can all be computed again.

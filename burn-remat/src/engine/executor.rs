@@ -126,6 +126,9 @@ enum Outcome {
     New,
 }
 
+/// How many operations of the guide are looked through for the one at hand.
+const WINDOW: usize = 4;
+
 /// Tensors without data.
 #[derive(Default)]
 pub(super) struct Dry {
@@ -133,7 +136,8 @@ pub(super) struct Dry {
     owners: FxHashMap<u64, u32>,
     next: u64,
     guide: Option<Arc<Trace>>,
-    /// The guide's operation that the one at hand is.
+    /// The guide's operation that the next one should be, and the one that the operation at hand is.
+    expected: usize,
     guiding: Option<usize>,
     /// Buffers are multiples of so many bytes.
     alignment: u64,
@@ -144,10 +148,18 @@ impl Dry {
         Self { guide, alignment, ..Self::default() }
     }
 
-    /// The operation that runs next is of this kind, and the one at `position` of its step.
+    /// The operation that runs next is of this kind, and the one at `position` of its step. A first step has operations that
+    /// the guide, which is a later one, has not.
     pub fn at(&mut self, position: usize, kind: u64) {
-        let guide = self.guide.as_ref().and_then(|guide| guide.ops.get(position));
-        self.guiding = guide.filter(|op| op.kind == kind).map(|_| position);
+        if position == 0 {
+            self.expected = 0;
+        }
+        let Some(guide) = &self.guide else { return };
+        let ahead = guide.ops[self.expected.min(guide.ops.len())..].iter().take(WINDOW);
+        self.guiding = ahead.zip(self.expected..).find(|(op, _)| op.kind == kind).map(|(_, at)| at);
+        if let Some(at) = self.guiding {
+            self.expected = at + 1;
+        }
     }
 
     /// Time that the guide measured for this operation, scaled to `bytes`; without a guide the bytes themselves stand for

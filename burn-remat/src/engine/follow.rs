@@ -241,8 +241,8 @@ impl<B: RematBackend> Engine<B> {
                 self.cut(name.0, false);
                 continue;
             }
-            let entry = self.storages.get(storage);
-            if entry.roots == 0 && entry.owners.iter().all(|&owner| self.tensors[owner].pins == 0) {
+            let can_go = |&owner: &TensorKey| self.tensors[owner].pins == 0 && self.tensors[owner].recipe.is_some();
+            if self.storages.get(storage).owners.iter().all(can_go) {
                 self.evict(storage);
             }
         }

@@ -57,6 +57,16 @@ impl Form {
     }
 }
 
+/// A storage that can be packed.
+pub(super) struct Packable {
+    /// The tensor that is packed.
+    pub owner: TensorKey,
+    /// Bytes of the device that its form takes.
+    pub bytes: u64,
+    /// Time to pack and to unpack it, in ns.
+    pub cost_ns: u64,
+}
+
 /// What packing and unpacking of one kind have taken.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
@@ -173,14 +183,14 @@ impl<B: RematBackend> Engine<B> {
         Some(TracedForm { alternative: form.alternative, bytes: form.bytes, cost_ns })
     }
 
-    /// The owner of a storage that can be packed, and the time that this takes.
-    pub(super) fn packable(&self, storage: StorageKey) -> Option<(TensorKey, u64)> {
+    /// How a storage can be packed, if it can.
+    pub(super) fn packable(&self, storage: StorageKey) -> Option<Packable> {
         let owners = &self.storages.get(storage).owners;
         let formed = |&&owner: &&TensorKey| self.tensors[owner].form.is_some();
         let &owner = owners.iter().find(formed)?;
         let tensor = &self.tensors[owner];
         let form = tensor.form.as_deref()?;
-        Some((owner, self.forms.cost_ns(form.code, tensor.bytes)))
+        Some(Packable { owner, bytes: form.bytes, cost_ns: self.forms.cost_ns(form.code, tensor.bytes) })
     }
 
     /// Evicts a storage by packing the tensor that owns it, and whatever looks at it otherwise with it. `false`, with no

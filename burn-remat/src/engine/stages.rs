@@ -207,9 +207,11 @@ impl<B: RematBackend> Engine<B> {
             let Some(storage) = self.tensors.get(key).filter(|tensor| tensor.id == id).and_then(|t| t.storage) else {
                 continue;
             };
-            let entry = self.storages.get(storage);
-            let may_go = |owner: &TensorKey| self.tensors[*owner].pins == 0 && self.tensors[*owner].read;
-            if entry.roots == 0 && entry.owners.iter().all(may_go) {
+            let may_go = |&owner: &TensorKey| {
+                let tensor = &self.tensors[owner];
+                tensor.pins == 0 && tensor.read && tensor.recipe.is_some()
+            };
+            if self.storages.get(storage).owners.iter().all(may_go) {
                 self.evict(storage);
             }
         }

@@ -156,7 +156,8 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         let json = to_json(arguments, budget, &plain, &store_all, &budgeted, identical);
         std::fs::write(file, json).map_err(|error| format!("--json {}: {error}", file.display()))?;
     }
-    Ok(if identical { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let as_asked = identical || budgeted.report.as_ref().is_some_and(is_rounded);
+    Ok(if as_asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {
@@ -241,10 +242,17 @@ fn save_plan(plan: Option<&PlanReport>, folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether tensors came back from fewer bits than they had, which was asked for.
+fn is_rounded(report: &RematReport) -> bool {
+    report.alternatives.iter().any(|form| form.largest_error.is_some())
+}
+
 fn print_verdict(report: &RematReport, identical: bool, slowdown: f64) {
     println!();
     if identical {
         println!("losses, gradients and parameters: identical to the last bit");
+    } else if is_rounded(report) {
+        println!("losses, gradients and parameters: close; some tensors came back rounded, as `--alternatives` allows");
     } else if report.device.starts_with("fusion<") {
         println!(
             "losses, gradients and parameters: not identical; with fusion, kernels are joined otherwise when they run again"
@@ -300,6 +308,8 @@ fn to_json(
         "predicted_overhead": plan.map(|plan| plan.predicted_overhead),
         "measured_overhead": plan.and_then(|plan| plan.measured_overhead),
         "predicted_peak_bytes": plan.map(|plan| plan.predicted_peak_bytes),
+        "planned_floor_bytes": plan.and_then(|plan| plan.floor_bytes),
+        "alternatives": report.map(|report| &report.alternatives),
         "lower_bound": plan.and_then(|plan| plan.lower_bound),
         "planner": plan.map(|plan| plan.planner.clone()),
         "plan_seconds": plan.map(|plan| plan.plan_seconds),
