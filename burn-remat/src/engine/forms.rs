@@ -211,7 +211,12 @@ impl<B: RematBackend> Engine<B> {
         let tensor = &self.tensors[key];
         let Some(form) = tensor.form.as_deref().filter(|_| tensor.storage.is_some()) else { return false };
         let ir = TensorIr { shape: form.shape.clone(), ..tensor.bare(TensorStatus::ReadOnly) };
-        let (code, start) = (form.code, Instant::now());
+        let code = form.code;
+        if !B::IS_HOST {
+            // What the device still has to do is not a part of it.
+            let _ = self.executor.sync();
+        }
+        let start = Instant::now();
         let Some((packed, error)) = self.packed(ir, code) else {
             self.fix(key);
             return false;
