@@ -78,6 +78,11 @@ pub trait RematBackend: BackendIr {
     /// Whether the elements behind `handle` lie one after the other in the order of their indices.
     fn is_in_order(handle: &Self::Handle) -> bool;
 
+    /// The bytes of a tensor whose elements lie in order, where they are in this process's memory.
+    fn host_bytes(_handle: &Self::Handle) -> Option<&[u8]> {
+        None
+    }
+
     /// The device's allocator gives a multiple of so many bytes.
     fn alignment(_device: &Self::Device) -> u64 {
         1
@@ -111,6 +116,13 @@ impl RematBackend for burn_flex::Flex {
         match handle {
             HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => tensor.is_contiguous(),
             HandleKind::Quantized(_) => false,
+        }
+    }
+
+    fn host_bytes(handle: &Self::Handle) -> Option<&[u8]> {
+        match handle {
+            HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => Some(tensor.bytes()),
+            HandleKind::Quantized(_) => None,
         }
     }
 }

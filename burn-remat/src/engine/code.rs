@@ -3,6 +3,7 @@
 //! A form that cannot hold the numbers after all is the bytes themselves: but for [`Code::Bf16`], packing never changes a bit.
 
 use burn_backend::{DType, Shape, TensorData};
+use bytemuck::try_cast_slice;
 
 /// A small form of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,25 +49,31 @@ impl Code {
         }
     }
 
-    /// The form of `data`; its bytes themselves, marked, where they do not fit.
-    pub fn pack(self, data: &TensorData) -> Vec<u8> {
-        let mut packed = Vec::with_capacity(self.bytes(data.num_elements(), data.dtype()));
+    /// The form of numbers of one type, given by their bytes; these themselves, marked, where they do not fit.
+    pub fn pack(self, bytes: &[u8], dtype: DType) -> Vec<u8> {
+        let count = bytes.len() / dtype.size().max(1);
+        let mut packed = Vec::with_capacity(self.bytes(count, dtype));
         packed.push(1);
-        let fits = match (self, data.dtype()) {
-            (Self::Bits, DType::F32) => data.as_slice::<f32>().is_ok_and(|values| pack_bits(values, &mut packed)),
-            (Self::Bits, DType::Bool(_)) if data.dtype().size() == 1 => pack_bools(data.as_bytes(), &mut packed),
+        let fits = match (self, dtype) {
+            (Self::Bits, DType::F32) => try_cast_slice(bytes).is_ok_and(|values| pack_bits(values, &mut packed)),
+            (Self::Bits, DType::Bool(_)) if dtype.size() == 1 => pack_bools(bytes, &mut packed),
             (Self::Bf16, DType::F32) => {
-                packed.extend_from_slice(data.clone().convert_dtype(DType::BF16).as_bytes());
+                let data = TensorData::from_bytes_vec(bytes.to_vec(), [count], dtype);
+                packed.extend_from_slice(data.convert_dtype(DType::BF16).as_bytes());
                 true
             }
-            (_, DType::I64) => data.as_slice::<i64>().is_ok_and(|values| self.pack_numbers(values, &mut packed)),
-            (_, DType::I32) => data.as_slice::<i32>().is_ok_and(|values| self.pack_numbers(values, &mut packed)),
+            (_, DType::I64) => {
+                try_cast_slice::<_, i64>(bytes).is_ok_and(|values| self.pack_numbers(values, &mut packed))
+            }
+            (_, DType::I32) => {
+                try_cast_slice::<_, i32>(bytes).is_ok_and(|values| self.pack_numbers(values, &mut packed))
+            }
             _ => false,
         };
         if !fits {
             packed.clear();
             packed.push(0);
-            packed.extend_from_slice(data.as_bytes());
+            packed.extend_from_slice(bytes);
         }
         packed
     }
@@ -117,8 +124,10 @@ impl Code {
 }
 
 /// Largest relative error of `rounded`, zeros and numbers that are not finite left out.
-pub(super) fn relative_error(exact: &TensorData, rounded: &TensorData) -> f64 {
-    let (Ok(exact), Ok(rounded)) = (exact.as_slice::<f32>(), rounded.as_slice::<f32>()) else { return 0.0 };
+pub(super) fn relative_error(exact: &[u8], rounded: &[u8]) -> f64 {
+    let (Ok(exact), Ok(rounded)) = (try_cast_slice::<_, f32>(exact), try_cast_slice::<_, f32>(rounded)) else {
+        return 0.0;
+    };
     let error = |(exact, rounded): (&f32, &f32)| f64::from((exact - rounded).abs()) / f64::from(exact.abs());
     exact.iter().zip(rounded).filter(|(exact, _)| exact.is_normal()).map(error).fold(0.0, f64::max)
 }
@@ -149,16 +158,18 @@ fn append_bits<T>(values: &[T], packed: &mut Vec<u8>, bit: impl Fn(&T) -> u8) {
 }
 
 fn unpack_bits(body: &[u8], count: usize) -> Vec<f32> {
-    let values = |&byte: &u8| -> [f32; 8] { std::array::from_fn(|at| f32::from_bits(u32::from(byte >> at & 1) * ONE)) };
-    let mut values: Vec<f32> = body.iter().flat_map(values).collect();
-    values.truncate(count);
+    let mut values = vec![0.0; count];
+    for (values, &byte) in values.chunks_mut(8).zip(body) {
+        values.iter_mut().enumerate().for_each(|(at, value)| *value = f32::from_bits(u32::from(byte >> at & 1) * ONE));
+    }
     values
 }
 
 fn unpack_bools(body: &[u8], count: usize) -> Vec<u8> {
-    let mut values: Vec<u8> =
-        body.iter().flat_map(|&byte| std::array::from_fn::<u8, 8, _>(|at| byte >> at & 1)).collect();
-    values.truncate(count);
+    let mut values = vec![0; count];
+    for (values, &byte) in values.chunks_mut(8).zip(body) {
+        values.iter_mut().enumerate().for_each(|(at, value)| *value = byte >> at & 1);
+    }
     values
 }
 
@@ -167,7 +178,7 @@ mod tests {
     use super::*;
 
     fn back(code: Code, data: &TensorData) -> (TensorData, usize) {
-        let packed = code.pack(data);
+        let packed = code.pack(data.as_bytes(), data.dtype());
         (code.unpack(&packed, data.shape().clone(), data.dtype()).unwrap(), packed.len())
     }
 
@@ -213,7 +224,7 @@ mod tests {
         let values: Vec<f32> = (-2000..2000).map(|at| (at as f32 * 0.731).sin() * 10_f32.powi(at % 37)).collect();
         let data = TensorData::new(values, [4000]);
         let (rounded, bytes) = back(Code::Bf16, &data);
-        let error = relative_error(&data, &rounded);
+        let error = relative_error(data.as_bytes(), rounded.as_bytes());
         assert!(error > 1.0 / 600.0 && error <= 1.0 / 256.0, "{error}");
         assert_eq!(bytes, 8001);
         // What 16 bits hold comes back as it was.

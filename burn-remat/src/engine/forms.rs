@@ -8,11 +8,10 @@
 //! Only a tensor whose elements lie in order and fill its buffer is packed: operations see the layout of what comes back, and
 //! may add in another order for another layout.
 //!
-//! What packing and unpacking take is measured, in ns per byte; the first tensor of every kind is packed and unpacked once for
-//! that as soon as it is made.
+//! What packing and unpacking take is measured, in ns per byte: on the first tensor of every kind, a few times, and whenever it is done.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use burn_backend::{DType, Shape, TensorData};
 use burn_ir::{FloatOperationIr, ModuleOperationIr, OperationIr, TensorIr, TensorStatus};
@@ -31,6 +30,9 @@ use crate::report::FormReport;
 
 /// Tensors of fewer bytes are not packed.
 const SMALLEST: u64 = 16 << 10;
+
+/// How often a tensor is packed to see what that takes.
+const MEASURED: u32 = 4;
 
 /// Time to pack and to unpack one byte, in ns, until it has been measured.
 const GUESS: f64 = 0.5;
@@ -94,6 +96,16 @@ pub(super) struct FormStats {
 }
 
 impl Forms {
+    pub fn is_measured(&self, code: Code) -> bool {
+        self.rates.iter().any(|(known, _)| *known == code)
+    }
+
+    /// Packing (0) or unpacking (1) so many bytes took so long.
+    pub fn learn(&mut self, code: Code, way: usize, bytes: u64, time: Duration) {
+        let rate = &mut self.rate(code)[way];
+        *rate = Rate { bytes: rate.bytes + bytes, ns: rate.ns + time.as_nanos() as u64 };
+    }
+
     fn rate(&mut self, code: Code) -> &mut [Rate; 2] {
         let at = self.rates.iter().position(|(known, _)| *known == code).unwrap_or_else(|| {
             self.rates.push((code, Default::default()));
@@ -103,7 +115,7 @@ impl Forms {
     }
 
     /// Time to pack so many bytes and to unpack them, in ns.
-    fn cost_ns(&self, code: Code, bytes: u64) -> u64 {
+    pub fn cost_ns(&self, code: Code, bytes: u64) -> u64 {
         let known = self.rates.iter().find(|(known, _)| *known == code);
         let per_byte = |rate: &Rate| if rate.bytes == 0 { GUESS / 2.0 } else { rate.ns as f64 / rate.bytes as f64 };
         let both = known.map_or(GUESS, |(_, rates)| rates.iter().map(per_byte).sum());
@@ -147,30 +159,44 @@ impl<B: RematBackend> Engine<B> {
         op.outputs().enumerate().map(form).collect()
     }
 
-    /// Gives a tensor that was just made a form, if it can be packed. If nothing is known yet of what that takes, it is packed
-    /// and unpacked once.
-    pub(super) fn give_form(&mut self, key: TensorKey) {
-        if !self.is_in_order(key) {
-            return self.fix(key);
-        }
-        let Some(form) = self.tensors[key].form.as_deref() else { return };
-        if self.executor.is_dry() || self.forms.rates.iter().any(|(code, _)| *code == form.code) {
+    /// Takes a form away from a tensor that was just made where it cannot be packed, and sees what packing takes where nobody
+    /// knows.
+    pub(super) fn settle_form(&mut self, key: TensorKey) {
+        let Some((code, shape)) = self.tensors[key].form.as_ref().map(|form| (form.code, form.shape.clone())) else {
             return;
+        };
+        if !self.may_be_packed(key) {
+            self.fix(key);
+        } else {
+            self.measure_form(key, code, shape);
         }
-        let alternative = form.alternative as usize;
-        let before = (self.forms.used[alternative], self.stats.recompute_ns, self.step.recompute_ns);
-        if self.pack(key)
-            && let Err(failure) = self.unpack(key)
-        {
-            self.fail(key, failure);
-        }
-        (self.forms.used[alternative], self.stats.recompute_ns, self.step.recompute_ns) = before;
     }
 
-    /// Whether the elements of a tensor that has a form lie in order and fill its buffer.
-    fn is_in_order(&mut self, key: TensorKey) -> bool {
+    /// Packs and unpacks the numbers of a resident tensor, unless it is known what that takes, and drops the result. The first
+    /// time, which waits for memory, does not count.
+    pub(super) fn measure_form(&mut self, key: TensorKey, code: Code, shape: Shape) {
+        if self.executor.is_dry() || self.forms.is_measured(code) {
+            return;
+        }
         let tensor = &self.tensors[key];
-        let (Some(storage), true) = (tensor.storage, tensor.form.is_some()) else { return false };
+        let ir = TensorIr { shape, ..tensor.bare(TensorStatus::ReadOnly) };
+        let bytes = tensor.bytes;
+        for round in 0..MEASURED {
+            let start = Instant::now();
+            let Some((packed, _)) = self.packed(ir.clone(), code) else { return };
+            let packing = start.elapsed();
+            drop(code.unpack(&packed, ir.shape.clone(), ir.dtype));
+            if round > 0 {
+                self.forms.learn(code, 0, bytes, packing);
+                self.forms.learn(code, 1, bytes, start.elapsed().saturating_sub(packing));
+            }
+        }
+    }
+
+    /// Whether a tensor is resident and not too small, and its elements lie in order and fill its buffer.
+    pub(super) fn may_be_packed(&mut self, key: TensorKey) -> bool {
+        let tensor = &self.tensors[key];
+        let Some(storage) = tensor.storage.filter(|_| tensor.bytes >= SMALLEST) else { return false };
         let fills = self.padded(tensor.bytes) == self.storages.get(storage).bytes;
         fills && self.executor.is_in_order(&self.tensors[key].bare(TensorStatus::ReadOnly))
     }
@@ -196,12 +222,12 @@ impl<B: RematBackend> Engine<B> {
     /// Evicts a storage by packing the tensor that owns it, and whatever looks at it otherwise with it. `false`, with no
     /// change, where the device does not let it be read: then it has no such form.
     pub(super) fn pack_storage(&mut self, storage: StorageKey, owner: TensorKey) -> bool {
-        let owners = self.storages.get(storage).owners.clone();
-        let packed = self.pack(owner);
+        let mut others = self.storages.get(storage).owners.clone();
+        others.retain(|other| *other != owner);
+        // Another name of the same buffer could not be had again.
+        let packed = others.iter().all(|&other| self.tensors[other].recipe.is_some()) && self.pack(owner);
         if packed {
-            for other in owners.into_iter().filter(|&other| other != owner) {
-                self.release(other);
-            }
+            others.into_iter().for_each(|other| self.release(other));
             self.stats.evictions += 1;
         }
         packed
@@ -226,30 +252,49 @@ impl<B: RematBackend> Engine<B> {
             form.bytes = packed.len() as u64;
         }
         form.packed = Some(packed);
-        let (alternative, to) = (form.alternative as usize, form.bytes);
+        let (alternative, to) = (form.alternative, form.bytes);
         self.storages.add_small(to);
         // For a moment there are both. What is over budget then was so before.
         let _ = self.account(self.storages.rooted, self.serving);
         self.release_buffer(key);
-        let used = &mut self.forms.used[alternative];
-        used.tensors += 1;
-        used.from += self.tensors[key].bytes;
-        used.to += to;
+        let bytes = self.tensors[key].bytes;
+        self.count_packed(alternative, bytes, to);
+        let used = &mut self.forms.used[alternative as usize];
         used.error = used.error.max(error);
-        self.count_form(key, code, 0, start);
+        self.count_packing(alternative, code, 0, bytes, start);
         true
     }
 
+    /// Counts a tensor that now takes fewer bytes.
+    pub(super) fn count_packed(&mut self, alternative: Alternative, from: u64, to: u64) {
+        let used = &mut self.forms.used[alternative as usize];
+        used.tensors += 1;
+        used.from += from;
+        used.to += to;
+    }
+
     /// A tensor's numbers in another form, and the largest relative error of these.
-    fn packed(&mut self, ir: TensorIr, code: Code) -> Option<(Vec<u8>, f64)> {
+    pub(super) fn packed(&mut self, ir: TensorIr, code: Code) -> Option<(Vec<u8>, f64)> {
+        let dtype = ir.dtype;
+        let pack = |bytes: &[u8]| {
+            let packed = code.pack(bytes, dtype);
+            let error = match code {
+                Code::Bf16 => {
+                    let count = bytes.len() / dtype.size();
+                    relative_error(bytes, code.unpack(&packed, [count].into(), dtype)?.as_bytes())
+                }
+                _ => 0.0,
+            };
+            Some((packed, error))
+        };
+        if let Some(handle) = self.executor.handle(&ir)
+            && let Some(bytes) = B::host_bytes(&handle)
+        {
+            return pack(bytes);
+        }
         let executor = &mut self.executor;
         let data = catch_unwind(AssertUnwindSafe(|| try_read_sync(executor.read(ir)))).ok()??.ok()?;
-        let packed = code.pack(&data);
-        let error = match code {
-            Code::Bf16 => relative_error(&data, &code.unpack(&packed, data.shape().clone(), data.dtype())?),
-            _ => 0.0,
-        };
-        Some((packed, error))
+        pack(data.as_bytes())
     }
 
     /// Gives a packed tensor a buffer again.
@@ -271,19 +316,23 @@ impl<B: RematBackend> Engine<B> {
             .map_err(|payload| self.circumstances().explain(alternative.name(), panic_message(&*payload)))?;
         let settled = self.settle(&[key], &[], &[], false, self.serving);
         self.storages.take_small(to);
-        self.count_form(key, code, 1, start);
+        self.count_packing(alternative, code, 1, self.tensors[key].bytes, start);
         settled
     }
 
-    /// Counts the time since `start` as that of packing (0) or unpacking (1).
-    fn count_form(&mut self, key: TensorKey, code: Code, way: usize, start: Instant) {
-        let ns = start.elapsed().as_nanos() as u64;
-        let tensor = &self.tensors[key];
-        let rate = &mut self.forms.rate(code)[way];
-        *rate = Rate { bytes: rate.bytes + tensor.bytes, ns: rate.ns + ns };
-        if let Some(form) = tensor.form.as_deref() {
-            self.forms.used[form.alternative as usize].ns += ns;
-        }
+    /// Counts the time since `start` as that of packing (0) or unpacking (1) so many bytes.
+    pub(super) fn count_packing(
+        &mut self,
+        alternative: Alternative,
+        code: Code,
+        way: usize,
+        bytes: u64,
+        start: Instant,
+    ) {
+        let time = start.elapsed();
+        let ns = time.as_nanos() as u64;
+        self.forms.learn(code, way, bytes, time);
+        self.forms.used[alternative as usize].ns += ns;
         self.stats.recompute_ns += ns;
         self.step.recompute_ns += ns;
     }

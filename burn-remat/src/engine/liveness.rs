@@ -102,7 +102,7 @@ impl<B: RematBackend> Engine<B> {
         whole
     }
 
-    /// The tensors, live or held by a plan, that would need one of `recipes` to be computed again; `None` while a computation is under way
+    /// The tensors, live, packed or held by a plan, that would need one of `recipes` to be computed again; `None` while a computation is under way
     /// there.
     fn live_descendants(&mut self, recipes: Vec<RecipeKey>) -> Option<Vec<TensorKey>> {
         self.walk += 1;
@@ -115,7 +115,7 @@ impl<B: RematBackend> Engine<B> {
             }
             for &output in recipe.outputs.iter().flatten() {
                 let tensor = &self.tensors[output];
-                if tensor.alive || tensor.held {
+                if tensor.alive || tensor.held || tensor.is_packed() {
                     frontier.push(output);
                 } else if tensor.pins > 0 {
                     return None;
@@ -206,12 +206,18 @@ impl<B: RematBackend> Engine<B> {
         let Some(frontier) = self.live_descendants(old) else { return };
         for &key in &frontier {
             self.tensors[key].pins += 1;
+            let tensor = &self.tensors[key];
+            if tensor.is_packed() && !tensor.alive {
+                continue;
+            }
             if let Err(failure) = self.ensure(key) {
                 self.fail(key, failure);
             }
         }
         for key in frontier {
-            self.fix(key);
+            if !self.tensors[key].is_packed() {
+                self.fix(key);
+            }
             self.make_root(key);
             self.unpin(key);
         }

@@ -358,7 +358,7 @@ impl<B: RematBackend> Engine<B> {
                 }
                 let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
                 if settled.is_ok() {
-                    outputs.iter().for_each(|&output| self.give_form(output));
+                    outputs.iter().for_each(|&output| self.settle_form(output));
                 }
                 if watched {
                     let about = (kind, signature, cost_ns, self.scratch);

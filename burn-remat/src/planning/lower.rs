@@ -77,31 +77,25 @@ pub(crate) struct Lowered {
     pub store_all: Vec<u64>,
     /// Time of all operations, run once, in ns.
     pub cost_ns: u64,
-    /// Time of each op in ns, without the weight of a preference.
-    pub costs: Vec<f64>,
+    /// By how much a preference weighs the cost of each op.
+    pub weights: Vec<f64>,
     /// Whether preferences weigh the graph's costs: then its bounds are none of time.
     pub weighted: bool,
     /// Which ops run another one again, because a policy says so.
     pub again: Vec<bool>,
-    /// The forms of values that have one, by the op that unpacks them.
-    pub forms: BTreeMap<OpId, Formed>,
-}
-
-/// Another form of a value, in a graph.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Formed {
-    /// The value that stands for the form.
-    pub small: ValueId,
-    /// Time to compute the value the way the operations do, in ns.
-    pub cost: f64,
+    /// Ops that unpack a value from its form, which the op before them makes.
+    pub unpacks: BTreeSet<OpId>,
+    /// Values that stand for the form of another one.
+    pub small_forms: BTreeSet<ValueId>,
 }
 
 impl Lowered {
     /// Time that a step of a plan takes, in ns.
     pub fn cost_of(&self, step: Step) -> f64 {
+        let ops = self.graph.ops();
         match step {
-            Step::Compute(op) => self.costs[op],
-            Step::ComputeAlternative(op, _) => self.forms.get(&op).map_or(self.costs[op], |formed| formed.cost),
+            Step::Compute(op) => ops[op].cost / self.weights[op],
+            Step::ComputeAlternative(op, k) => ops[op].alternatives[k].cost / self.weights[op],
             Step::Evict(_) => 0.0,
         }
     }
@@ -498,9 +492,9 @@ fn build(
     };
     let mut runs = again.iter().peekable();
     let mut again_ops = Vec::new();
-    let mut forms = BTreeMap::new();
-    let mut true_costs = Vec::new();
-    let mut weighted = false;
+    let mut unpacks = BTreeSet::new();
+    let mut small_forms = BTreeSet::new();
+    let mut weights = Vec::new();
     let mut ranges = Vec::new();
     let to_range = |range: &Range<usize>| range.start as Position..range.end as Position;
     for (index, unit) in units.iter().enumerate() {
@@ -516,12 +510,13 @@ fn build(
             op.stage = trace.stage_name(trace.visit_of(to_range(&unit.range)));
             op.phase = Some(Phase::Backward);
             op.inputs.sort_unstable();
-            true_costs.push(op.cost);
+            weights.push(1.0);
             again_ops.push(builder.op(op));
             let start = units[index].range.start as Position;
             ranges.push(start..start);
         }
         let phase = phases[index];
+        let weight = unit.rule.filter(|_| phase.is_none()).map_or(1.0, |rule| rule.policy.weight());
         let mut op = if let Some(phase) = phase {
             let alive = |place: &usize| {
                 let storage = &trace.storages[*place];
@@ -544,8 +539,6 @@ fn build(
         } else {
             let inputs = unit.inputs.iter().filter_map(|&place| read_at(index, place)).collect();
             let outputs = unit.created.iter().filter_map(|&place| values[place as usize]).collect();
-            let weight = unit.rule.map_or(1.0, |rule| rule.policy.weight());
-            weighted |= weight != 1.0;
             let mut op = Op::new(unit_name(trace, large, unit), costs[index] as f64 * weight, inputs, outputs);
             op.scratch_bytes = scratch(trace, large, &values, unit);
             op.stage = trace.stage_name(trace.visit_of(to_range(&unit.range)));
@@ -554,30 +547,28 @@ fn build(
             op
         };
         op.inputs.sort_unstable();
-        let cost = if phase.is_some() { op.cost } else { costs[index] as f64 };
         let end = unit.range.end as Position;
         ranges.push(to_range(&unit.range));
-        match form_of(trace, unit, &op, |value| places[value]).filter(|(_, form)| form.cost_ns as f64 <= cost) {
+        weights.push(weight);
+        let form = form_of(trace, unit, &op, |value| places[value])
+            .filter(|(place, form)| !second.contains_key(place) && form.cost_ns as f64 * weight <= op.cost);
+        match form {
             Some((place, form)) => {
-                let unpacking = form.cost_ns as f64;
-                let weight = if cost > 0.0 { op.cost / cost } else { 1.0 };
                 let small = builder.value(form.bytes, format!("{} packed", op.name));
                 places.push(place);
+                small_forms.insert(small);
                 let (pack, unpack) = split(op, small, &form, trace.storages[place as usize].bytes, weight);
                 builder.op(pack);
-                forms.insert(builder.op(unpack), Formed { small, cost });
-                true_costs.extend([cost - unpacking, unpacking]);
+                unpacks.insert(builder.op(unpack));
+                weights.push(weight);
                 ranges.push(end..end);
             }
-            None => {
-                builder.op(op);
-                true_costs.push(cost);
-            }
+            None => drop(builder.op(op)),
         }
         if !touches[index].is_empty() {
             let held = touches[index].iter().filter_map(|&value| read_at(index, places[value]));
             builder.op(hold(held.collect()));
-            true_costs.push(0.0);
+            weights.push(1.0);
             ranges.push(end..end);
         }
     }
@@ -587,7 +578,7 @@ fn build(
         let inputs = places.iter().filter(survives).filter_map(|&place| values[place as usize]).collect();
         let mut end = hold(inputs);
         end.cost = rest as f64;
-        true_costs.push(end.cost);
+        weights.push(1.0);
         builder.op(end);
         let last = trace.ops.len() as Position;
         ranges.push(last..last);
@@ -597,10 +588,11 @@ fn build(
     again_ops.into_iter().for_each(|op| again[op] = true);
     Ok(Lowered {
         graph: builder.build()?,
-        costs: true_costs,
-        weighted,
+        weighted: weights.iter().any(|&weight| weight != 1.0),
+        weights,
         again,
-        forms,
+        unpacks,
+        small_forms,
         ranges,
         places,
         values,

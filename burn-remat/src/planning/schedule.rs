@@ -54,6 +54,14 @@ pub(crate) struct Schedule {
     pub makespan: f64,
 }
 
+/// A value that a plan gives up.
+#[derive(Clone, Copy)]
+struct Gone {
+    value: ValueId,
+    /// Whether it comes back from its other form.
+    packs: bool,
+}
+
 impl Schedule {
     pub fn new(trace: Trace, lowered: Lowered, plan: &CheckedPlan) -> Self {
         let plan = tightened(&lowered.graph, plan.plan());
@@ -104,8 +112,6 @@ impl Schedule {
         let graph = &self.lowered.graph;
         let count = self.trace.ops.len();
         let place = |value: ValueId| self.lowered.places[value];
-        let mut is_form = vec![false; graph.values().len()];
-        self.lowered.forms.values().for_each(|formed| is_form[formed.small] = true);
         let mut resident = vec![false; graph.values().len()];
         // Resident values of each storage: two where a policy has it computed again.
         let mut residents = vec![0_u32; self.trace.storages.len()];
@@ -133,22 +139,28 @@ impl Schedule {
         while at < steps.len() {
             let op = steps[at].op();
             let first = at + usize::from(op.is_some());
-            let evictions = steps[first..].iter().zip(&packs[first..]).map_while(|(step, &packs)| match step {
-                Step::Evict(value) => Some((*value, packs)),
-                _ => None,
-            });
-            let (evicted, forms): (Vec<_>, Vec<_>) = evictions.partition(|(value, _)| !is_form[*value]);
+            let end =
+                steps[first..].iter().position(|step| step.op().is_some()).map_or(steps.len(), |count| first + count);
+            let evicted: Vec<Gone> = (first..end)
+                .filter_map(|at| match steps[at] {
+                    Step::Evict(value) => Some(Gone { value, packs: packs[at] }),
+                    _ => None,
+                })
+                .filter(|gone| !self.lowered.small_forms.contains(&gone.value))
+                .collect();
             most = most.max(bytes[at]);
-            at = first + evicted.len() + forms.len();
+            at = end;
             if op == Some(next) {
                 let end = self.lowered.ranges[next].end.max(1);
                 while let Some((_, bytes)) = coming.next_if(|(appeared, _)| *appeared < end) {
                     held += bytes;
                 }
             }
-            let makes_form = op.is_some_and(|op| self.lowered.forms.contains_key(&(op + 1)));
-            let outputs = op.filter(|_| !makes_form).map_or(&[][..], |op| &graph.ops()[op].outputs);
-            for &value in outputs {
+            let packs_next = op.is_some_and(|op| self.lowered.unpacks.contains(&(op + 1)));
+            let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
+            let outputs: SmallVec<[ValueId; 2]> =
+                outputs.iter().copied().filter(|value| !self.lowered.small_forms.contains(value)).collect();
+            for &value in &outputs {
                 if !std::mem::replace(&mut resident[value], true) {
                     let at = place(value) as usize;
                     held += if residents[at] == 0 { graph.bytes(value) } else { 0 };
@@ -158,7 +170,7 @@ impl Schedule {
                     }
                 }
             }
-            for &(value, packs) in &evicted {
+            for &Gone { value, packs, .. } in &evicted {
                 if std::mem::replace(&mut resident[value], false) {
                     let at = place(value) as usize;
                     residents[at] -= 1;
@@ -169,16 +181,17 @@ impl Schedule {
                     }
                 }
             }
-            let evicted: Vec<(ValueId, bool)> =
-                evicted.into_iter().filter(|&(value, _)| residents[place(value) as usize] == 0).collect();
+            let evicted: Vec<Gone> =
+                evicted.into_iter().filter(|gone| residents[place(gone.value) as usize] == 0).collect();
             let recompute = || -> Option<Action> {
-                let is_gone = |value: ValueId| evicted.iter().any(|&(gone, packs)| gone == value && !packs);
+                let is_gone = |value: ValueId| evicted.iter().any(|gone| gone.value == value && !gone.packs);
                 let kept: SmallVec<[Place; 2]> =
                     outputs.iter().filter(|&&value| !is_gone(value)).map(|&value| place(value)).collect();
                 (!kept.is_empty()).then_some(Action::Recompute(kept))
             };
-            let give_up = |&(value, packs): &(ValueId, bool)| {
-                if packs { Action::Pack(place(value)) } else { Action::Evict(place(value)) }
+            let give_up = |gone: &Gone| {
+                let place = place(gone.value);
+                if gone.packs { Action::Pack(place) } else { Action::Evict(place) }
             };
             match op {
                 Some(op) if op == next => {
@@ -203,8 +216,8 @@ impl Schedule {
                     list.extend(before);
                     if !lets_go && !updates && !self.lowered.again[op] && start < end {
                         // At its last reader, which may take it over: those before it may look at it through other views.
-                        let goes = |gone: &&(ValueId, bool)| !outputs.contains(&gone.0) && !gone.1;
-                        for &(value, _) in evicted.iter().filter(goes) {
+                        let goes = |gone: &&Gone| !outputs.contains(&gone.value) && !gone.packs;
+                        for &Gone { value, .. } in evicted.iter().filter(goes) {
                             let reads = |at: &usize| self.trace.ops[*at].reads.contains(&place(value));
                             let last = (start..end).rev().find(reads).unwrap_or(start);
                             self.before[last].push(Action::Loosen(place(value)));
@@ -214,10 +227,10 @@ impl Schedule {
                         let after = &mut self.after[end.max(1) - 1];
                         // What an update cuts goes when the program lets go of it.
                         let stays = |value: ValueId| updates && self.lowered.until[place(value) as usize] <= start;
-                        after.extend(evicted.iter().filter(|gone| !stays(gone.0)).map(give_up));
+                        after.extend(evicted.iter().filter(|gone| !stays(gone.value)).map(give_up));
                         // What the program drops between two steps may still be there behind the last operation. An op that
                         // makes a form has made the value itself, which is counted with the next op.
-                        if end < count && !makes_form {
+                        if end < count && !packs_next {
                             after.push(Action::Check(self.lowered.base[end.max(1) - 1] + held));
                         }
                     }
@@ -236,12 +249,9 @@ impl Schedule {
 
     /// Which steps evict a value that is next unpacked from its form.
     fn packs(&self) -> Vec<bool> {
-        let maker: FxHashMap<ValueId, OpId> = self
-            .lowered
-            .forms
-            .keys()
-            .flat_map(|&op| self.lowered.graph.ops()[op].outputs.iter().map(move |&v| (v, op)))
-            .collect();
+        let graph = &self.lowered.graph;
+        let outputs = |&op: &OpId| graph.ops()[op].outputs.iter().map(move |&value| (value, op));
+        let maker: FxHashMap<ValueId, OpId> = self.lowered.unpacks.iter().flat_map(outputs).collect();
         let mut unpacked_next = vec![false; self.lowered.graph.ops().len()];
         let mut packs = vec![false; self.plan.steps.len()];
         for (at, &step) in self.plan.steps.iter().enumerate().rev() {
