@@ -12,6 +12,10 @@ pub(crate) enum Alternative {
     SmallIndices,
     /// Results of comparisons as one bit for each element.
     BoolBits,
+    /// Signs alone, for operations that need no more.
+    SignBits,
+    /// The shape alone, for operations that need no more.
+    ShapeOnly,
     /// Any result in the memory of the host.
     Offload,
     /// Any result in half the bytes, rounded.
@@ -20,13 +24,23 @@ pub(crate) enum Alternative {
 
 impl Alternative {
     /// In the order of their bits.
-    pub const ALL: [Self; 5] = [Self::MaskBits, Self::SmallIndices, Self::BoolBits, Self::Offload, Self::Bf16];
+    pub const ALL: [Self; 7] = [
+        Self::MaskBits,
+        Self::SmallIndices,
+        Self::BoolBits,
+        Self::SignBits,
+        Self::ShapeOnly,
+        Self::Offload,
+        Self::Bf16,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::MaskBits => "mask-bits",
             Self::SmallIndices => "small-indices",
             Self::BoolBits => "bool-bits",
+            Self::SignBits => "sign-bits",
+            Self::ShapeOnly => "shape-only",
             Self::Offload => "offload",
             Self::Bf16 => "bf16",
         }
@@ -40,16 +54,19 @@ impl Alternative {
 /// | `mask-bits` | random masks of zeros and ones (dropout), from one bit per element |
 /// | `small-indices` | indices of max poolings, from the smallest integers that hold them |
 /// | `bool-bits` | results of comparisons, from one bit per element |
+/// | `sign-bits` | the signs of what a ReLU read, which are all that its backward needs, from one bit per element |
+/// | `shape-only` | the shape of what a pooling or an interpolation read, which is all that its backward needs |
 /// | `offload` | any result, from a copy in the memory of the host |
 /// | `bf16` | any result of 32-bit floating point, from 16 bits: **rounded**, by one part in 256 at most |
 ///
-/// `exact` are the first three: what they bring back is the same to the last bit, and the bytes are saved wherever they were.
+/// `exact` are the first five: what they bring back is the same to the last bit, and the bytes are saved wherever they were.
 /// `all` adds `offload`, which changes no bit either, but moves bytes to the host rather than saving them: on the embedded
 /// CPU backend, whose device is the host, it only plays what it would cost. `bf16` changes results; it is used only where it is
 /// named, as in `"all,bf16"`, and the report tells the error.
 ///
 /// A tensor takes another form only when it would otherwise be evicted, and where that is cheaper than to compute it again: by plans,
-/// which weigh both together, and by the online policy. All but `offload` are for the embedded CPU backend.
+/// which weigh both together, and by the online policy (which knows no `sign-bits` and no `shape-only`: only a plan knows who will
+/// still read a tensor). All but `offload` are for the embedded CPU backend.
 ///
 /// ```
 /// use burn_remat::Alternatives;
@@ -68,9 +85,9 @@ impl Alternatives {
     /// Tensors are kept as they are, or computed again.
     pub const NONE: Self = Self(0);
     /// Those that save bytes and change no bit of any result.
-    pub const EXACT: Self = Self(0b111);
+    pub const EXACT: Self = Self(0b1_1111);
     /// All that change no bit of any result.
-    pub const ALL: Self = Self(0b1111);
+    pub const ALL: Self = Self(0b11_1111);
 
     pub(crate) fn allows(self, alternative: Alternative) -> bool {
         self.0 & (1 << alternative as u8) != 0
@@ -87,7 +104,7 @@ impl Default for Alternatives {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no alternative `{name}`: write `none`, `exact`, `all`, or some of `mask-bits`, `small-indices`, `bool-bits`, \
-     `offload`, `bf16`, joined by commas"
+     `sign-bits`, `shape-only`, `offload`, `bf16`, joined by commas"
 )]
 pub struct AlternativesError {
     /// The name.
@@ -126,10 +143,10 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for alternatives in (0..32).map(Alternatives) {
+        for alternatives in (0..128).map(Alternatives) {
             assert_eq!(alternatives.to_string().parse(), Ok(alternatives));
         }
-        assert_eq!(" small-indices , mask-bits,bool-bits".parse(), Ok(Alternatives::EXACT));
+        assert_eq!(" small-indices , mask-bits,bool-bits,shape-only,sign-bits".parse(), Ok(Alternatives::EXACT));
         assert_eq!("mask-bits,".parse::<Alternatives>(), Err(AlternativesError { name: String::new() }));
         assert!("none,offload".parse::<Alternatives>().is_err());
         assert!(!Alternatives::ALL.allows(Alternative::Bf16), "what changes results is asked for by name");

@@ -5,6 +5,8 @@
 use burn_backend::{DType, Shape, TensorData};
 use bytemuck::try_cast_slice;
 
+use crate::planning::Need;
+
 /// A small form of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Code {
@@ -18,6 +20,10 @@ pub(super) enum Code {
     Bf16,
     /// The bytes themselves, elsewhere.
     Whole,
+    /// Whether each is above zero, or not a number, as bits: comes back as ones and zeros.
+    Signs,
+    /// Nothing: comes back as zeros.
+    Nothing,
 }
 
 impl Code {
@@ -34,8 +40,9 @@ impl Code {
     /// Bytes of the form of so many numbers of one type: a byte that tells it from what could not be packed, and the numbers.
     pub fn bytes(self, count: usize, dtype: DType) -> usize {
         1 + match self {
-            Self::Bits => count.div_ceil(8),
+            Self::Bits | Self::Signs => count.div_ceil(8),
             Self::Whole => count * dtype.size(),
+            Self::Nothing => 0,
             _ => count * self.width(),
         }
     }
@@ -43,7 +50,7 @@ impl Code {
     /// Bytes of one number, where it has whole bytes of its own.
     fn width(self) -> usize {
         match self {
-            Self::Bits | Self::Bytes1 | Self::Whole => 1,
+            Self::Bits | Self::Bytes1 | Self::Whole | Self::Signs | Self::Nothing => 1,
             Self::Bytes2 | Self::Bf16 => 2,
             Self::Bytes4 => 4,
         }
@@ -55,8 +62,13 @@ impl Code {
         let mut packed = Vec::with_capacity(self.bytes(count, dtype));
         packed.push(1);
         let fits = match (self, dtype) {
+            (Self::Nothing, _) => true,
             (Self::Bits, DType::F32) => try_cast_slice(bytes).is_ok_and(|values| pack_bits(values, &mut packed)),
             (Self::Bits, DType::Bool(_)) if dtype.size() == 1 => pack_bools(bytes, &mut packed),
+            (Self::Signs, DType::F32) => try_cast_slice(bytes).is_ok_and(|values: &[f32]| {
+                append_bits(values, &mut packed, |&value| u8::from(value.is_nan() || value > 0.0));
+                true
+            }),
             (Self::Bf16, DType::F32) => {
                 let data = TensorData::from_bytes_vec(bytes.to_vec(), [count], dtype);
                 packed.extend_from_slice(data.convert_dtype(DType::BF16).as_bytes());
@@ -83,7 +95,7 @@ impl Code {
             Self::Bytes1 => 1_i64 << 8,
             Self::Bytes2 => 1 << 16,
             Self::Bytes4 => 1 << 32,
-            Self::Bits | Self::Bf16 | Self::Whole => return false,
+            Self::Bits | Self::Bf16 | Self::Whole | Self::Signs | Self::Nothing => return false,
         };
         let fits = values.iter().all(|&value| (0..end).contains(&value.into()));
         if fits {
@@ -104,7 +116,8 @@ impl Code {
             return Some(TensorData::from_bytes_vec(body.to_vec(), shape, dtype));
         }
         Some(match (self, dtype) {
-            (Self::Bits, DType::F32) => TensorData::new(unpack_bits(body, count), shape),
+            (Self::Bits | Self::Signs, DType::F32) => TensorData::new(unpack_bits(body, count), shape),
+            (Self::Nothing, _) => TensorData::from_bytes_vec(vec![0; count * dtype.size()], shape, dtype),
             (Self::Bits, DType::Bool(_)) => TensorData::from_bytes_vec(unpack_bools(body, count), shape, dtype),
             (Self::Bf16, DType::F32) => {
                 TensorData::from_bytes_vec(body.to_vec(), shape, DType::BF16).convert_dtype(DType::F32)
@@ -120,6 +133,16 @@ impl Code {
     fn numbers(self, body: &[u8]) -> impl Iterator<Item = i64> + '_ {
         let whole = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, &byte| value << 8 | i64::from(byte));
         body.chunks_exact(self.width()).map(whole)
+    }
+}
+
+impl Need {
+    /// The form of what is needed.
+    pub(super) fn code(self) -> Code {
+        match self {
+            Self::Signs => Code::Signs,
+            Self::Shape => Code::Nothing,
+        }
     }
 }
 
@@ -217,6 +240,16 @@ mod tests {
             let data = TensorData::new(vec![3_i64, number], [2]);
             assert_eq!(back(code, &data).0, data);
         }
+    }
+
+    #[test]
+    fn signs_say_what_is_above_zero_or_no_number() {
+        let values = [1e-40, -1e-40, 0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3.0];
+        let data = TensorData::new(values.to_vec(), [9]);
+        let (signs, bytes) = back(Code::Signs, &data);
+        assert_eq!(signs, TensorData::new(vec![1.0_f32, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0], [9]));
+        assert_eq!(bytes, 3);
+        assert_eq!(back(Code::Nothing, &data), (TensorData::new(vec![0.0_f32; 9], [9]), 1));
     }
 
     #[test]

@@ -72,11 +72,13 @@ impl Follow {
 
 impl<B: RematBackend> Engine<B> {
     /// Compares the operation at hand with the plan and takes the plan's steps before it.
-    pub(super) fn follow_before(&mut self, signature: u64, kind: u64, inputs: &[TensorKey]) {
+    ///
+    /// The operation does without `spared`.
+    pub(super) fn follow_before(&mut self, signature: u64, kind: u64, inputs: &[TensorKey], spared: Option<TensorKey>) {
         let at = self.last_position() as usize;
         let Some(follow) = &mut self.follow else { return };
         if !follow.expects(at, signature) {
-            return self.switch_plan(at, signature, kind, inputs);
+            return self.switch_plan(at, signature, kind, inputs, spared);
         }
         let schedule = follow.schedule.clone();
         for (&input, &place) in inputs.iter().zip(&schedule.trace.ops[at].reads) {
@@ -103,7 +105,7 @@ impl<B: RematBackend> Engine<B> {
         let (first, last) = actions.split_at(actions.iter().position(lets_go).unwrap_or(actions.len()));
         let taken = self.take(first).and_then(|()| {
             if !last.is_empty() {
-                inputs.iter().try_for_each(|&input| self.ensure(input))?;
+                inputs.iter().filter(|&&input| spared != Some(input)).try_for_each(|&input| self.ensure(input))?;
             }
             self.take(last)
         });
@@ -154,6 +156,7 @@ impl<B: RematBackend> Engine<B> {
                 Action::Recompute(places) => self.bring_back(places)?,
                 Action::Evict(place) => self.give_up(*place),
                 Action::Pack(place) => self.pack_away(*place),
+                Action::Stub(place, need, _) => self.leave_stub(*place, *need),
                 Action::Loosen(place) => {
                     for name in self.owners_of(*place) {
                         self.let_go(name);
@@ -197,7 +200,7 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// Tensors of a storage that are still known.
-    fn owners_of(&self, place: Place) -> SmallVec<[Named; 2]> {
+    pub(super) fn owners_of(&self, place: Place) -> SmallVec<[Named; 2]> {
         let Some(follow) = &self.follow else { return SmallVec::new() };
         let made = follow.schedule.owners[place as usize]
             .iter()
@@ -286,7 +289,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// The step is another one than planned: goes over to a plan that begins with the same operations, or to the online
     /// policy.
-    fn switch_plan(&mut self, at: usize, signature: u64, kind: u64, inputs: &[TensorKey]) {
+    fn switch_plan(&mut self, at: usize, signature: u64, kind: u64, inputs: &[TensorKey], spared: Option<TensorKey>) {
         self.release_holds();
         let Some(follow) = self.follow.take() else { return };
         let old = follow.schedule.clone();
@@ -309,7 +312,7 @@ impl<B: RematBackend> Engine<B> {
                 _ => {}
             }
         }
-        self.follow_before(signature, kind, inputs);
+        self.follow_before(signature, kind, inputs, spared);
     }
 
     /// Gives the plan up for this step: it does not fit what happens.

@@ -23,6 +23,7 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         self.trace_kill(key);
+        self.drop_stub(key);
         let tensor = &mut self.tensors[key];
         tensor.alive = false;
         if tensor.computed {

@@ -34,6 +34,7 @@ mod rematerialize;
 mod reuse;
 mod stages;
 mod steps;
+mod stubs;
 mod table;
 mod tracing;
 
@@ -64,7 +65,7 @@ pub(crate) use failures::panic_message;
 use failures::{Late, watched};
 use follow::Follow;
 use forms::Forms;
-use operation::{is_opaque, is_random, is_view, operation_kind, operation_name};
+use operation::{is_opaque, is_random, is_view, mark_read_only, operation_kind, operation_name};
 use pool::Pool;
 use reuse::Reuse;
 use stages::{StageStats, Stages};
@@ -319,19 +320,25 @@ impl<B: RematBackend> Engine<B> {
         let rule = self.stages.rule(self.step_number);
         let signature = if watched { self.signature(kind, rule, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
-        let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed).and_then(|()| {
+        let spared = self.spared(&op);
+        let mut lent = None;
+        let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed, spared).and_then(|()| {
             let (recordable, replaces, seed) = self.settle_roots(&mut op, &mut consumed, produced);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let updates = !recordable && self.is_update(&dying, &outs);
             let kept = (recordable && !self.light).then(|| self.boxed(&op));
             let views = is_view(&op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
+            let stub = if self.tracer.is_some() && !aside { self.traced_stub(&op) } else { None };
+            if let Some(spared) = spared {
+                lent = Some(self.lend(&mut op, spared, &mut consumed)?);
+            }
             let position = (!aside).then(|| self.last_position());
             let cost_ns = self.run(op, seed, kind, position)?;
-            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms))
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms, stub))
         });
         match done {
-            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms)) => {
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms, stub)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let stage = self.stages.current();
@@ -362,7 +369,7 @@ impl<B: RematBackend> Engine<B> {
                 }
                 if watched {
                     let about = (kind, signature, cost_ns, self.scratch);
-                    self.trace_op(about, (recordable, updates, views), rule, &traced, &consumed, &outputs);
+                    self.trace_op(about, (recordable, updates, views), (rule, stub), &traced, &consumed, &outputs);
                     self.follow_outputs(&outputs, cost_ns);
                 } else if aside {
                     self.note_aside(&outputs);
@@ -382,6 +389,9 @@ impl<B: RematBackend> Engine<B> {
                 }
                 self.register_failed(outs, failure);
             }
+        }
+        if let Some(stand_in) = lent {
+            self.unpin(stand_in);
         }
         for &input in &dying {
             self.kill(input);
@@ -433,11 +443,12 @@ impl<B: RematBackend> Engine<B> {
         produced: u64,
         inputs: &[TensorKey],
         consumed: &[TensorKey],
+        spared: Option<TensorKey>,
     ) -> Result<(), Failure> {
         if self.follow.is_some() && !self.aside.now {
-            self.follow_before(signature, kind, inputs);
+            self.follow_before(signature, kind, inputs, spared);
         }
-        for &input in inputs {
+        for &input in inputs.iter().filter(|&&input| spared != Some(input)) {
             self.ensure(input)?;
             self.tensors[input].used = self.clock;
         }
@@ -493,7 +504,7 @@ impl<B: RematBackend> Engine<B> {
             !keep
         });
         if !kept.is_empty() {
-            op.mark_read_only(&kept);
+            mark_read_only(op, &kept);
         }
         let random = is_random(op);
         let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
@@ -662,6 +673,7 @@ impl<B: RematBackend> Engine<B> {
             place: 0,
             origin: EXTERNAL,
             form: None,
+            stub: None,
             failure,
         });
         self.index.insert(id, key);

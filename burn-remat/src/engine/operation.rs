@@ -4,8 +4,13 @@ use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 
-use burn_ir::{BaseOperationIr, FloatOperationIr, NumericOperationIr, OperationIr};
+use burn_ir::{
+    ActivationOperationIr, BaseOperationIr, FloatOperationIr, IrVisitorMut, ModuleOperationIr, NumericOperationIr,
+    OperationIr, TensorId, TensorIr, TensorStatus,
+};
 use rustc_hash::FxHasher;
+
+use crate::planning::Need;
 
 /// A short name for people: `Module.Conv2d`, `NumericFloat.Add`.
 ///
@@ -64,6 +69,22 @@ pub(super) fn operation_kind(op: &OperationIr) -> u64 {
     hasher.finish()
 }
 
+/// Lets an operation only read the tensors `kept`.
+///
+/// Burn has [`OperationIr::mark_read_only`] for this, which leaves out some inputs, such as the indices of a max pooling's
+/// backward.
+pub(super) fn mark_read_only(op: &mut OperationIr, kept: &[TensorId]) {
+    struct ReadOnly<'a>(&'a [TensorId]);
+    impl IrVisitorMut for ReadOnly<'_> {
+        fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+            if tensor.status == TensorStatus::ReadWrite && self.0.contains(&tensor.id) {
+                tensor.status = TensorStatus::ReadOnly;
+            }
+        }
+    }
+    op.visit_mut(&mut ReadOnly(kept));
+}
+
 /// Whether an operation draws random numbers.
 pub(super) fn is_random(op: &OperationIr) -> bool {
     matches!(
@@ -82,6 +103,21 @@ pub(super) fn is_opaque(op: &OperationIr) -> bool {
         OperationIr::Custom(_) | OperationIr::Distributed(_) => true,
         _ => false,
     }
+}
+
+/// The input of which an operation needs less than its numbers.
+pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
+    let (input, need) = match op {
+        OperationIr::Activation(ActivationOperationIr::ReluBackward(op)) => (&op.lhs, Need::Signs),
+        OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndicesBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::AvgPool2dBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::AdaptiveAvgPool2dBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::InterpolateBackward(op)) => (&op.x, Need::Shape),
+        _ => return None,
+    };
+    // It may be its own gradient, for all we know.
+    let is_once = op.inputs().filter(|other| other.id == input.id).count() == 1;
+    is_once.then_some((input, need))
 }
 
 /// Whether an operation gives its input another shape.
@@ -107,5 +143,38 @@ pub(super) fn is_view(op: &OperationIr) -> bool {
                 | BaseOperationIr::Slice(_)
         ),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_backend::DType;
+    use burn_ir::{MaxPool2dWithIndicesBackwardOpIr, ModuleOperationIr};
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_only_read_whichever_input_it_is() {
+        let tensor = |id: u64| TensorIr {
+            id: TensorId::new(id),
+            shape: [1, 1, 2, 2].into(),
+            status: TensorStatus::ReadWrite,
+            dtype: DType::F32,
+        };
+        let mut op =
+            OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndicesBackward(MaxPool2dWithIndicesBackwardOpIr {
+                x: tensor(1),
+                grad: tensor(2),
+                indices: tensor(3),
+                kernel_size: [1, 1],
+                stride: [1, 1],
+                padding: [0, 0],
+                dilation: [1, 1],
+                ceil_mode: false,
+                out: TensorIr { status: TensorStatus::NotInit, ..tensor(4) },
+            }));
+        mark_read_only(&mut op, &[1, 3].map(TensorId::new));
+        let consumed = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+        assert_eq!(consumed.map(|input| input.id).collect::<Vec<_>>(), [TensorId::new(2)]);
     }
 }

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::forms::Form;
 use super::stages::PathId;
+use super::stubs::Stub;
 use crate::checkpoint::CheckpointPolicy;
 use crate::planning::Place;
 
@@ -85,6 +86,8 @@ pub(super) struct Tensor {
     pub origin: u32,
     /// Another form that it may take.
     pub form: Option<Box<Form>>,
+    /// What is left of it for operations that need less than its numbers.
+    pub stub: Option<Box<Stub>>,
     /// Why it holds no data, if the work that was to write it failed.
     pub failure: Option<Arc<str>>,
 }

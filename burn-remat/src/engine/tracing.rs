@@ -9,7 +9,7 @@ use super::table::{Description, StorageKey, TensorKey};
 use super::{Engine, Outs};
 use crate::backend::RematBackend;
 use crate::checkpoint::Rule;
-use crate::planning::{Place, Position, Trace, TracedForm, TracedOp, TracedStorage};
+use crate::planning::{Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub};
 
 /// Operations beyond which a step is not written down: a program without steps.
 const LONGEST: usize = 100_000;
@@ -171,7 +171,7 @@ impl<B: RematBackend> Engine<B> {
         &mut self,
         about: (u64, u64, u64, u64),
         (recordable, updates, view): (bool, bool, bool),
-        rule: Option<Rule>,
+        (rule, stub): (Option<Rule>, Option<(TensorKey, TracedStub)>),
         inputs: &[TracedInput],
         consumed: &[TensorKey],
         outputs: &[TensorKey],
@@ -211,6 +211,10 @@ impl<B: RematBackend> Engine<B> {
             let tensor = &mut self.tensors[output];
             (tensor.step, tensor.place, tensor.origin) = (self.step_number, place, origin(position, k));
         }
+        let stub = stub.and_then(|(key, stub)| {
+            let place = inputs.iter().find(|input| input.key == key)?.place;
+            Some(TracedStub { place, ..stub })
+        });
         let reads = inputs.iter().map(|input| input.place).collect();
         tracer.trace.ops.push(TracedOp {
             signature,
@@ -223,6 +227,7 @@ impl<B: RematBackend> Engine<B> {
             updates,
             visit,
             rule,
+            stub,
         });
     }
 

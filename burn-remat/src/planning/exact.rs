@@ -41,6 +41,7 @@ pub(super) fn during(
         alive: trace.storages.iter().map(|storage| storage.made_by.is_none() && !storage.uploaded).collect(),
         held: vec![false; holds.len()],
         packed: vec![false; holds.len()],
+        stubs: vec![None; holds.len()],
         readers: vec![0; holds.len()],
         live: trace.held_at_start,
         most: trace.held_at_start,
@@ -56,7 +57,12 @@ pub(super) fn during(
             play.held[place as usize] |= holds[place as usize];
         }
         play.take(&before[at], op.reads.as_slice())?;
-        play.bring_back(&op.reads);
+        let spared = op.stub.map(|stub| stub.place).filter(|&place| play.is_spared(place));
+        let reads: Vec<Place> = op.reads.iter().copied().filter(|&place| spared != Some(place)).collect();
+        play.bring_back(&reads);
+        // A stand-in takes as much for as long as the operation runs.
+        let stand_in = spared.map_or(0, |place| trace.storages[place as usize].bytes);
+        play.live += stand_in;
         for place in fresh(trace, at) {
             let base = trace.storages[place as usize].reuses.filter(|&base| {
                 let free = !play.held[base as usize] && play.resident[base as usize];
@@ -67,9 +73,11 @@ pub(super) fn during(
             play.held[place as usize] |= holds[place as usize];
         }
         play.most = play.most.max(play.live + op.scratch);
+        play.live -= stand_in;
         most.push(std::mem::replace(&mut play.most, play.live));
         for &place in &deaths[at] {
             play.alive[place as usize] = false;
+            play.live -= play.stubs[place as usize].take().unwrap_or(0);
             play.settle(place);
         }
         for &place in &op.reads {
@@ -110,6 +118,8 @@ struct Play<'a> {
     held: Vec<bool>,
     /// Whether it is in its other form.
     packed: Vec<bool>,
+    /// Bytes of its stub, where it has left one.
+    stubs: Vec<Option<u64>>,
     /// Recomputations under way that will still read it.
     readers: Vec<u32>,
     live: u64,
@@ -146,6 +156,12 @@ impl Play<'_> {
         if let Some(base) = base {
             self.free(base);
         }
+    }
+
+    /// Whether a stub of a storage takes its place.
+    fn is_spared(&self, place: Place) -> bool {
+        let at = place as usize;
+        !self.resident[at] && !self.packed[at] && self.stubs[at].is_some()
     }
 
     /// Makes those storages that are packed from their other form.
@@ -198,6 +214,14 @@ impl Play<'_> {
                         self.packed[*place as usize] = true;
                     }
                     self.held[*place as usize] = false;
+                }
+                Action::Stub(place, _, bytes) => {
+                    let stub = &mut self.stubs[*place as usize];
+                    if self.resident[*place as usize] && stub.is_none() {
+                        *stub = Some(*bytes);
+                        self.live += bytes;
+                        self.most = self.most.max(self.live);
+                    }
                 }
                 Action::Loosen(place) => {
                     self.held[*place as usize] = false;

@@ -97,6 +97,7 @@ mod tests {
                 updates: false,
                 visit: 0,
                 rule,
+                stub: None,
             });
             units.push(Unit {
                 range: at..at + 1,

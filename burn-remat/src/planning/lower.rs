@@ -24,6 +24,9 @@
 //! it evicts the value, so it holds less than the graph says until then. Where unpacking takes longer than the operations, there is no
 //! such choice.
 //!
+//! An operation that needs only the signs or the shape of a value has an alternative that reads a *stub* of it instead, made by an op
+//! without cost behind the value's own; what the stub and the stand-in take is in the alternative's cost.
+//!
 //! A stage's [policy](crate::CheckpointPolicy) is in the graph: what must be saved cannot run again, what must be recomputed
 //! does so in an op of its own (`forced.rs`), and preferences weigh the costs.
 //!
@@ -32,13 +35,14 @@
 //!
 //! Complexity: O(operations + uses), after a sort of the storages.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use burn_remat_plan::{Alternative, Graph, GraphBuilder, GraphError, Op, OpId, Phase, Step, ValueId};
 
 use super::forced::{Again, forced};
-use super::trace::{Place, Position, Trace, TracedForm, TracedStorage};
+use super::trace::{Need, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub};
 use crate::checkpoint::{CheckpointPolicy, Rule};
 
 /// One part in this many of the store-all peak goes to storages that no plan decides on.
@@ -85,8 +89,10 @@ pub(crate) struct Lowered {
     pub again: Vec<bool>,
     /// Ops that unpack a value from its form, which the op before them makes.
     pub unpacks: BTreeSet<OpId>,
-    /// Values that stand for the form of another one.
+    /// Values that stand for a form or a stub of another one.
     pub small_forms: BTreeSet<ValueId>,
+    /// Alternatives of ops that read a stub: of what, and what of it.
+    pub stubs: BTreeMap<(OpId, usize), TracedStub>,
 }
 
 impl Lowered {
@@ -494,6 +500,9 @@ fn build(
     let mut again_ops = Vec::new();
     let mut unpacks = BTreeSet::new();
     let mut small_forms = BTreeSet::new();
+    let mut stubs = BTreeMap::new();
+    let mut stub_values: BTreeMap<(Place, Need), ValueId> = BTreeMap::new();
+    let stubbed = stub_uses(trace, &units, |place| values[place as usize].is_some() && !second.contains_key(&place));
     let mut weights = Vec::new();
     let mut ranges = Vec::new();
     let to_range = |range: &Range<usize>| range.start as Position..range.end as Position;
@@ -548,22 +557,59 @@ fn build(
         };
         op.inputs.sort_unstable();
         let end = unit.range.end as Position;
+        let mut with_stubs = Vec::new();
+        for stub in stubbed.get(&index).into_iter().flatten() {
+            if let (Some(&small), Some(value)) =
+                (stub_values.get(&(stub.place, stub.need)), values[stub.place as usize])
+            {
+                with_stubs.push((op.alternatives.len(), *stub));
+                op.alternatives.push(reading_stub(
+                    &op,
+                    value,
+                    small,
+                    stub,
+                    trace.storages[stub.place as usize].bytes,
+                    weight,
+                ));
+            }
+        }
         ranges.push(to_range(&unit.range));
         weights.push(weight);
+        let name = op.name.clone();
+        let (phase, stage) = (op.phase, op.stage.clone());
         let form = form_of(trace, unit, &op, |value| places[value])
             .filter(|(place, form)| !second.contains_key(place) && form.cost_ns as f64 * weight <= op.cost);
-        match form {
+        let made = match form {
             Some((place, form)) => {
-                let small = builder.value(form.bytes, format!("{} packed", op.name));
+                let small = builder.value(form.bytes, format!("{name} packed"));
                 places.push(place);
                 small_forms.insert(small);
                 let (pack, unpack) = split(op, small, &form, trace.storages[place as usize].bytes, weight);
-                builder.op(pack);
-                unpacks.insert(builder.op(unpack));
+                let pack = builder.op(pack);
+                let unpack = builder.op(unpack);
+                unpacks.insert(unpack);
+                // The first alternative of what unpacks is the op itself.
+                stubs.extend(with_stubs.iter().map(|&(k, stub)| ((unpack, k + 1), stub)));
                 weights.push(weight);
                 ranges.push(end..end);
+                pack
             }
-            None => drop(builder.op(op)),
+            None => builder.op(op),
+        };
+        stubs.extend(with_stubs.into_iter().map(|(k, stub)| ((made, k), stub)));
+        // Stubs of what this unit makes.
+        for stub in stubbed.values().flatten().filter(|stub| unit.created.contains(&stub.place)) {
+            let (key, Some(value)) = ((stub.place, stub.need), values[stub.place as usize]) else { continue };
+            let Entry::Vacant(entry) = stub_values.entry(key) else { continue };
+            let name = format!("{name} {}", stub.need.name());
+            let small = *entry.insert(builder.value(stub.bytes, name.clone()));
+            places.push(stub.place);
+            small_forms.insert(small);
+            let mut leave = Op::new(name, 0.0, vec![value], vec![small]);
+            (leave.recomputable, leave.phase, leave.stage) = (false, phase, stage.clone());
+            builder.op(leave);
+            weights.push(1.0);
+            ranges.push(end..end);
         }
         if !touches[index].is_empty() {
             let held = touches[index].iter().filter_map(|&value| read_at(index, places[value]));
@@ -593,6 +639,7 @@ fn build(
         again,
         unpacks,
         small_forms,
+        stubs,
         ranges,
         places,
         values,
@@ -624,13 +671,54 @@ fn split(op: Op, small: ValueId, form: &TracedForm, bytes: u64, weight: f64) -> 
     if op.recomputable {
         let (name, inputs) = (op.name.clone(), op.inputs.clone());
         unpack.alternatives.push(Alternative { name, cost: op.cost, inputs, scratch_bytes: op.scratch_bytes });
+        unpack.alternatives.extend(op.alternatives.iter().cloned());
     }
     let mut pack = op;
     pack.outputs = vec![small];
     pack.cost -= unpacking;
     pack.scratch_bytes += bytes;
     pack.recomputable = false;
+    for other in &mut pack.alternatives {
+        other.cost -= unpacking;
+        other.scratch_bytes += bytes;
+    }
     (pack, unpack)
+}
+
+/// By unit, the storages of which it needs less than their numbers, whatever operation of it reads them.
+fn stub_uses(trace: &Trace, units: &[Unit], is_value: impl Fn(Place) -> bool) -> BTreeMap<usize, Vec<TracedStub>> {
+    let mut uses: BTreeMap<usize, Vec<TracedStub>> = BTreeMap::new();
+    for (index, unit) in units.iter().enumerate() {
+        if unit.rule.is_some_and(|rule| rule.policy.is_forced()) {
+            continue;
+        }
+        let ops = &trace.ops[unit.range.clone()];
+        for stub in ops.iter().filter_map(|op| op.stub).filter(|stub| unit.inputs.contains(&stub.place)) {
+            let needs_more = |op: &&TracedOp| {
+                op.reads.contains(&stub.place)
+                    && op.stub.is_none_or(|other| other.place != stub.place || other.need != stub.need)
+            };
+            if is_value(stub.place) && !ops.iter().any(|op| needs_more(&op)) {
+                let known = uses.entry(index).or_default();
+                if known.iter().all(|other| other.place != stub.place) {
+                    known.push(stub);
+                }
+            }
+        }
+    }
+    uses
+}
+
+/// An op that reads a stub of one of its inputs.
+fn reading_stub(op: &Op, value: ValueId, small: ValueId, stub: &TracedStub, bytes: u64, weight: f64) -> Alternative {
+    let mut inputs: Vec<ValueId> = op.inputs.iter().copied().filter(|&input| input != value).chain([small]).collect();
+    inputs.sort_unstable();
+    Alternative {
+        name: format!("{} from {}", op.name, stub.need.name()),
+        cost: op.cost + stub.cost_ns as f64 * weight,
+        inputs,
+        scratch_bytes: op.scratch_bytes + bytes,
+    }
 }
 
 /// An op that does nothing but need `inputs`.

@@ -23,4 +23,4 @@ pub(crate) use plans::{Followed, Origin, PlanSettings, Plans, Wait};
 pub use report::{PlanReport, StagePlan};
 pub(crate) use schedule::{Action, Schedule};
 pub(crate) use stages::Visit;
-pub(crate) use trace::{Place, Position, Trace, TracedForm, TracedOp, TracedStorage, extend};
+pub(crate) use trace::{Need, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, extend};

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::exact;
 use super::lower::Lowered;
-use super::trace::{Place, Position, Trace, extend};
+use super::trace::{Need, Place, Position, Trace, TracedStub, extend};
 
 /// What the engine does between operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(crate) enum Action {
     Evict(Place),
     /// Packs a storage into its other form.
     Pack(Place),
+    /// Leaves a stub of a storage, of so many bytes, before it goes.
+    Stub(Place, Need, u64),
     /// Lets a storage go by itself: the next operations are the last that need it.
     Loosen(Place),
     /// Lets all go: parameters are about to be updated, or the step ends.
@@ -60,6 +62,8 @@ struct Gone {
     value: ValueId,
     /// Whether it comes back from its other form.
     packs: bool,
+    /// What of it is still read.
+    stub: Option<TracedStub>,
 }
 
 impl Schedule {
@@ -115,7 +119,7 @@ impl Schedule {
         let mut resident = vec![false; graph.values().len()];
         // Resident values of each storage: two where a policy has it computed again.
         let mut residents = vec![0_u32; self.trace.storages.len()];
-        let packs = self.packs();
+        let (packs, stubs) = (self.packs(), self.stubs());
         // Whether a storage is packed.
         let mut packed = vec![false; self.trace.storages.len()];
         let form_bytes = |place: Place| self.trace.storages[place as usize].form.map_or(0, |form| form.bytes);
@@ -133,6 +137,8 @@ impl Schedule {
         }
         let mut next = 0;
         let mut pending: Vec<Action> = Vec::new();
+        // Stubs that are there: when they go, and their bytes.
+        let mut left: Vec<(Option<Position>, u64)> = Vec::new();
         let mut most: u64 = 0;
         let steps = &self.plan.steps;
         let mut at = 0;
@@ -143,7 +149,7 @@ impl Schedule {
                 steps[first..].iter().position(|step| step.op().is_some()).map_or(steps.len(), |count| first + count);
             let evicted: Vec<Gone> = (first..end)
                 .filter_map(|at| match steps[at] {
-                    Step::Evict(value) => Some(Gone { value, packs: packs[at] }),
+                    Step::Evict(value) => Some(Gone { value, packs: packs[at], stub: stubs.get(&at).copied() }),
                     _ => None,
                 })
                 .filter(|gone| !self.lowered.small_forms.contains(&gone.value))
@@ -183,15 +189,22 @@ impl Schedule {
             }
             let evicted: Vec<Gone> =
                 evicted.into_iter().filter(|gone| residents[place(gone.value) as usize] == 0).collect();
+            for gone in &evicted {
+                if let Some(stub) = gone.stub {
+                    held += stub.bytes;
+                    left.push((self.trace.storages[place(gone.value) as usize].died, stub.bytes));
+                }
+            }
             let recompute = || -> Option<Action> {
                 let is_gone = |value: ValueId| evicted.iter().any(|gone| gone.value == value && !gone.packs);
                 let kept: SmallVec<[Place; 2]> =
                     outputs.iter().filter(|&&value| !is_gone(value)).map(|&value| place(value)).collect();
                 (!kept.is_empty()).then_some(Action::Recompute(kept))
             };
-            let give_up = |gone: &Gone| {
+            let give_up = |gone: &Gone| -> SmallVec<[Action; 2]> {
                 let place = place(gone.value);
-                if gone.packs { Action::Pack(place) } else { Action::Evict(place) }
+                let stub = gone.stub.map(|stub| Action::Stub(place, stub.need, stub.bytes));
+                stub.into_iter().chain([if gone.packs { Action::Pack(place) } else { Action::Evict(place) }]).collect()
             };
             match op {
                 Some(op) if op == next => {
@@ -216,18 +229,24 @@ impl Schedule {
                     list.extend(before);
                     if !lets_go && !updates && !self.lowered.again[op] && start < end {
                         // At its last reader, which may take it over: those before it may look at it through other views.
-                        let goes = |gone: &&Gone| !outputs.contains(&gone.value) && !gone.packs;
+                        let goes = |gone: &&Gone| !outputs.contains(&gone.value) && !gone.packs && gone.stub.is_none();
                         for &Gone { value, .. } in evicted.iter().filter(goes) {
                             let reads = |at: &usize| self.trace.ops[*at].reads.contains(&place(value));
                             let last = (start..end).rev().find(reads).unwrap_or(start);
                             self.before[last].push(Action::Loosen(place(value)));
                         }
                     }
+                    // A stub goes when the program lets go of the tensor.
+                    left.retain(|&(died, bytes)| {
+                        let stays = died.is_none_or(|died| died as usize >= end);
+                        held -= if stays { 0 } else { bytes };
+                        stays
+                    });
                     if !lets_go {
                         let after = &mut self.after[end.max(1) - 1];
                         // What an update cuts goes when the program lets go of it.
                         let stays = |value: ValueId| updates && self.lowered.until[place(value) as usize] <= start;
-                        after.extend(evicted.iter().filter(|gone| !stays(gone.value)).map(give_up));
+                        after.extend(evicted.iter().filter(|gone| !stays(gone.value)).flat_map(give_up));
                         // What the program drops between two steps may still be there behind the last operation. An op that
                         // makes a form has made the value itself, which is counted with the next op.
                         if end < count && !packs_next {
@@ -240,9 +259,9 @@ impl Schedule {
                 Some(_) => {
                     pending.extend(recompute());
                     // An output that is not wanted may come about on the way to one that is.
-                    pending.extend(evicted.iter().map(give_up));
+                    pending.extend(evicted.iter().flat_map(give_up));
                 }
-                None => pending.extend(evicted.iter().map(give_up)),
+                None => pending.extend(evicted.iter().flat_map(give_up)),
             }
         }
     }
@@ -264,6 +283,31 @@ impl Schedule {
         packs
     }
 
+    /// Which steps evict a value of which an op then reads the stub.
+    fn stubs(&self) -> FxHashMap<usize, TracedStub> {
+        let mut wanted: FxHashMap<Place, TracedStub> = FxHashMap::default();
+        let mut stubs = FxHashMap::default();
+        for (at, &step) in self.plan.steps.iter().enumerate().rev() {
+            match step {
+                Step::ComputeAlternative(op, k) => {
+                    if let Some(&stub) = self.lowered.stubs.get(&(op, k)) {
+                        let known = wanted.entry(stub.place).or_insert(stub);
+                        if stub.need == Need::Signs {
+                            *known = stub;
+                        }
+                    }
+                }
+                Step::Evict(value) if !self.lowered.small_forms.contains(&value) => {
+                    if let Some(stub) = wanted.remove(&self.lowered.places[value]) {
+                        stubs.insert(at, stub);
+                    }
+                }
+                Step::Compute(_) | Step::Evict(_) => {}
+            }
+        }
+        stubs
+    }
+
     /// Identifies the step that the plan is for.
     pub fn signature(&self) -> u64 {
         self.prefixes.last().copied().unwrap_or(0)
@@ -278,7 +322,7 @@ impl Schedule {
                     Action::Recompute(places) => places.iter().for_each(|&place| held[place as usize] = true),
                     Action::Evict(place) | Action::Pack(place) | Action::Loosen(place) => held[*place as usize] = false,
                     Action::ReleaseAll => held.fill(false),
-                    Action::Check(_) => {}
+                    Action::Check(_) | Action::Stub(..) => {}
                 }
             }
         };

@@ -109,6 +109,7 @@ mod tests {
                 updates,
                 visit,
                 rule: None,
+                stub: None,
             });
             trace.storages.push(TracedStorage {
                 bytes: 10,

@@ -41,6 +41,36 @@ pub(crate) struct TracedOp {
     pub visit: Visit,
     /// The policy of its stage.
     pub rule: Option<Rule>,
+    /// What would do in place of one of its inputs.
+    pub stub: Option<TracedStub>,
+}
+
+/// What an operation needs of an input, where that is less than its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    Signs,
+    Shape,
+}
+
+impl Need {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Signs => "signs",
+            Self::Shape => "shape",
+        }
+    }
+}
+
+/// What would do in place of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TracedStub {
+    /// The input.
+    pub place: Place,
+    pub need: Need,
+    /// Bytes of the device that a stub of it takes.
+    pub bytes: u64,
+    /// Time to make that and a stand-in from it, in ns.
+    pub cost_ns: u64,
 }
 
 /// One buffer.

@@ -50,7 +50,7 @@ struct Arguments {
     #[arg(long)]
     reseed: bool,
     /// Other forms in which tensors may be kept: none, exact, all, or names joined by commas (mask-bits, small-indices,
-    /// bool-bits, offload, bf16).
+    /// bool-bits, sign-bits, shape-only, offload, bf16).
     #[arg(long, default_value = "exact")]
     alternatives: Alternatives,
     /// End with an error where the budget is below the floor.
