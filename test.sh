@@ -58,7 +58,7 @@ if [ "$device" != flex ]; then
     # All tests of a suite share the device's pool.
     export BURN_REMAT_TEST_DEVICE="$device" RUST_TEST_THREADS=1
     what+=(--features "burn-remat-tests/$device,burn-remat-examples/$device")
-    for suite in clock engine faults models pool; do what+=(--test "$suite"); done
+    for suite in clock engine faults models pool repeats; do what+=(--test "$suite"); done
     if [ "$part" != short ]; then
         for suite in checkpoint macros networks planned programs rehearsal stages threads commands learner quick; do
             what+=(--test "$suite")

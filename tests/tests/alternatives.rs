@@ -73,7 +73,7 @@ fn comparisons(device: &Device) -> Vec<f32> {
     };
     let y = (0..24).fold(x.clone(), |y, _| pick(y));
     let gradients = y.mean().backward();
-    x.grad(&gradients).unwrap().slice([0..2]).into_data().try_to_vec::<f32>().unwrap()
+    x.grad(&gradients).unwrap().narrow(0, 0, 2).into_data().try_to_vec::<f32>().unwrap()
 }
 
 /// Losses of a few steps of gradient descent on branches of convolution, ReLU and max pooling. What backward needs of the two
