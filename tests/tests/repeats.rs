@@ -59,7 +59,8 @@ fn kernels_give_the_same_bits_when_they_run_again() {
         let y = conv2d(x.clone(), weight.clone(), None, options);
         is_repeated(&format!("conv of {channels} channels, {size} wide, kernel {kernel}"), device, y);
     }
-    let reductions: [(&str, fn(Tensor<2>) -> Tensor<2>); 4] = [
+    type Reduction = fn(Tensor<2>) -> Tensor<2>;
+    let reductions: [(&str, Reduction); 4] = [
         ("sum of rows", |x| x.sum_dim(1)),
         ("mean of columns", |x| x.mean_dim(0)),
         ("sum", |x| x.sum().unsqueeze()),
