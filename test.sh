@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Runs the tests. Installs what they need where this is Debian or Ubuntu, or says what to install: what the HiGHS solver
-# needs to build and, for wgpu and vulkan, a Vulkan driver (Mesa's also runs without a GPU).
-#   bash test.sh                          all suites, on the CPU
+# needs to build, and a Vulkan driver (Mesa's runs without a GPU).
+#   bash test.sh                          all suites on the CPU, then some of them through wgpu
+#   bash test.sh --device flex            on the CPU only: a third less to build
 #   bash test.sh --device wgpu            the end-to-end suites on another device: wgpu, vulkan or cuda
-#   bash test.sh --device wgpu --short    a part of them
+#   bash test.sh --device wgpu --short    some of them
 #   bash test.sh --ignored                the slow ones (tens of minutes); also with --device
 # Anything else goes to cargo.
 set -euo pipefail
 cd "$(dirname "$0")"
 
-device=flex
+device=
 part=default
 rest=()
 while [ "$#" -gt 0 ]; do
@@ -21,6 +22,11 @@ while [ "$#" -gt 0 ]; do
     esac
 done
 
+if [ -z "$device" ]; then
+    device=flex
+    [ "$part" != default ] || [ "${#rest[@]}" -gt 0 ] || device=flex,wgpu
+fi
+
 has_libclang() { ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib/*/libclang*.so* /usr/lib64/libclang.so* >/dev/null 2>&1 || [ -n "${LIBCLANG_PATH:-}" ]; }
 has_vulkan() { ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json >/dev/null 2>&1; }
 
@@ -29,7 +35,7 @@ command -v cmake >/dev/null || missing+=(cmake)
 command -v c++ >/dev/null || missing+=(g++)
 has_libclang || missing+=(libclang)
 case "$device:$(uname -s)" in
-    wgpu:Linux | vulkan:Linux) has_vulkan || missing+=(mesa-vulkan-drivers libvulkan1) ;;
+    *wgpu:Linux | vulkan:Linux) has_vulkan || missing+=(mesa-vulkan-drivers libvulkan1) ;;
 esac
 if [ "${#missing[@]}" -gt 0 ]; then
     as_root=()
@@ -48,24 +54,31 @@ if [ "${#missing[@]}" -gt 0 ]; then
 fi
 
 if [ "$part" = short ] && [ "$device" = flex ]; then
-    echo "--short is for another device than the CPU, as in: bash test.sh --device wgpu --short" >&2
+    echo "--short is for one other device than the CPU, as in: bash test.sh --device wgpu --short" >&2
     exit 2
 fi
 
 # The whole workspace takes part in the choice of features, so that nothing is built twice for different parts.
 what=(--workspace --features burn-remat-plan/highs)
-if [ "$device" != flex ]; then
+other="${device#flex}" && other="${other#,}"
+[ -z "$other" ] || what+=(--features "burn-remat-tests/$other,burn-remat-examples/$other")
+[ "$part" != ignored ] || { what=(--release "${what[@]}"); rest+=(-- --ignored --nocapture); }
+short=(clock faults pool repeats)
+end_to_end=("${short[@]}" checkpoint commands engine learner macros models networks planned programs quick rehearsal stages threads)
+
+# Runs suites on a device, all if none are named.
+run() {
+    local on="$1" suites=()
+    shift
+    for suite in "$@"; do suites+=(--test "$suite"); done
     # All tests of a suite share the device's pool.
-    export BURN_REMAT_TEST_DEVICE="$device" RUST_TEST_THREADS=1
-    what+=(--features "burn-remat-tests/$device,burn-remat-examples/$device")
-    for suite in clock engine faults models pool repeats; do what+=(--test "$suite"); done
-    if [ "$part" != short ]; then
-        for suite in checkpoint macros networks planned programs rehearsal stages threads commands learner quick; do
-            what+=(--test "$suite")
-        done
-    fi
-fi
-case "$part" in
-    ignored) exec cargo test --release "${what[@]}" ${rest[@]+"${rest[@]}"} -- --ignored --nocapture ;;
-    *) exec cargo test "${what[@]}" ${rest[@]+"${rest[@]}"} ;;
+    [ "$on" = flex ] || export RUST_TEST_THREADS=1
+    BURN_REMAT_TEST_DEVICE="$on" cargo test "${what[@]}" ${suites[@]+"${suites[@]}"} ${rest[@]+"${rest[@]}"}
+}
+
+case "$device:$part" in
+    flex:*) run flex ;;
+    flex,wgpu:*) run flex && run wgpu "${short[@]}" ;;
+    *:short) run "$device" "${short[@]}" ;;
+    *) run "$device" "${end_to_end[@]}" ;;
 esac
