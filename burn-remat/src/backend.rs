@@ -14,10 +14,12 @@ use burn_backend::{
     DType, DTypeUsageSet, DeviceId, DeviceOps, DeviceSettings, ExecutionError, ProfileDuration, ProfileOptions,
     ProfileToken, Shape, TensorData,
 };
+use burn_flex::{Flex, FlexTensor, Layout};
 use burn_ir::{
     BackendIr, GraphBindings, GraphId, HandleKind, OperationIr, TensorHandle, TensorId, TensorIr, TensorStatus,
 };
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
+use burn_std::Bytes;
 use burn_std::future::DynFut;
 
 use crate::checkpoint::CheckpointPolicy;
@@ -75,11 +77,16 @@ pub trait RematBackend: BackendIr {
     /// The buffer behind `handle`. Views of one tensor must give the same one.
     fn buffer(handle: &Self::Handle) -> BufferId;
 
-    /// Whether the elements behind `handle` lie one after the other in the order of their indices.
-    fn is_in_order(handle: &Self::Handle) -> bool;
+    /// Whether the elements of a tensor of this shape lie one after the other in the order of their indices.
+    fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool;
 
-    /// The bytes of a tensor whose elements lie in order, where they are in this process's memory.
+    /// The whole buffer of a tensor whose elements lie in order, where it is in this process's memory.
     fn host_bytes(_handle: &Self::Handle) -> Option<&[u8]> {
+        None
+    }
+
+    /// A tensor that has a shape and no numbers, for operations that look at nothing else.
+    fn shell(_shape: &Shape, _dtype: DType) -> Option<Self::Handle> {
         None
     }
 
@@ -95,35 +102,38 @@ pub trait RematBackend: BackendIr {
     }
 }
 
-impl RematBackend for burn_flex::Flex {
+impl RematBackend for Flex {
     const IS_HOST: bool = true;
 
     fn buffer(handle: &Self::Handle) -> BufferId {
-        match handle {
-            HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => {
-                let bytes = tensor.bytes();
-                // Empty buffers share one dangling address.
-                if bytes.is_empty() {
-                    return BufferId::Unknown;
-                }
+        match flex_tensor(handle).map(FlexTensor::bytes) {
+            // Empty buffers share one dangling address.
+            Some(bytes) if !bytes.is_empty() => {
                 BufferId::Known { key: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
             }
-            HandleKind::Quantized(_) => BufferId::Unknown,
+            _ => BufferId::Unknown,
         }
     }
 
-    fn is_in_order(handle: &Self::Handle) -> bool {
-        match handle {
-            HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => tensor.is_contiguous(),
-            HandleKind::Quantized(_) => false,
-        }
+    fn is_in_order(handle: &Self::Handle, _shape: &Shape) -> bool {
+        flex_tensor(handle).is_some_and(FlexTensor::is_contiguous)
     }
 
     fn host_bytes(handle: &Self::Handle) -> Option<&[u8]> {
-        match handle {
-            HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => Some(tensor.bytes()),
-            HandleKind::Quantized(_) => None,
-        }
+        flex_tensor(handle).filter(|tensor| tensor.is_contiguous()).map(FlexTensor::bytes)
+    }
+
+    fn shell(shape: &Shape, dtype: DType) -> Option<Self::Handle> {
+        // Kernels reach numbers through slices: one that wanted them after all would be stopped at the first but one.
+        let one = Bytes::from_bytes_vec(vec![0; dtype.size()]);
+        Some(HandleKind::Float(FlexTensor::new(one, Layout::contiguous(shape.clone()), dtype)))
+    }
+}
+
+fn flex_tensor(handle: &HandleKind<Flex>) -> Option<&FlexTensor> {
+    match handle {
+        HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => Some(tensor),
+        HandleKind::Quantized(_) => None,
     }
 }
 
@@ -445,5 +455,52 @@ impl<B: RematBackend> RouterClient for RematClient<B> {
 
     fn register_alias(&self, new_id: TensorId, src_id: TensorId) {
         self.engine().alias(new_id, src_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_backend::ops::{FloatTensorOps, IntTensorOps, ModuleOps};
+    use burn_backend::{Distribution, FloatDType, IntDType};
+    use burn_flex::FlexDevice;
+    use burn_std::ops::{InterpolateMode, InterpolateOptions};
+
+    use super::*;
+
+    /// The operations of which `weak_input` says so.
+    #[test]
+    fn what_needs_only_a_shape_does_with_a_shell() {
+        let random =
+            |shape: [usize; 4]| Flex::float_random(shape.into(), Distribution::Default, &FlexDevice, FloatDType::F32);
+        let x = random([2, 3, 8, 8]);
+        let gradient = random([2, 3, 4, 4]);
+        let zeros = Flex::int_zeros([2, 3, 4, 4].into(), &FlexDevice, IntDType::I64);
+        let modes = [InterpolateMode::Nearest, InterpolateMode::Bilinear, InterpolateMode::Bicubic];
+        let results = |x: &FlexTensor| {
+            let (x, gradient) = (|| x.clone(), || gradient.clone());
+            let pooled = Flex::max_pool2d_with_indices_backward(
+                x(),
+                [2; 2],
+                [2; 2],
+                [0; 2],
+                [1; 2],
+                false,
+                gradient(),
+                zeros.clone(),
+            );
+            let mut results = vec![
+                pooled.x_grad,
+                Flex::avg_pool2d_backward(x(), gradient(), [2; 2], [2; 2], [0; 2], true, false),
+                Flex::adaptive_avg_pool2d_backward(x(), gradient()),
+            ];
+            let resized = |mode| Flex::interpolate_backward(x(), gradient(), [4, 4], InterpolateOptions::new(mode));
+            results.extend(modes.iter().cloned().map(resized));
+            results.into_iter().map(FlexTensor::into_data).collect::<Vec<_>>()
+        };
+        let shell = Flex::shell(&[2, 3, 8, 8].into(), DType::F32).unwrap();
+        assert_eq!(Flex::buffer(&shell), Flex::buffer(&shell.clone()));
+        assert!(matches!(Flex::buffer(&shell), BufferId::Known { bytes: 4, .. }));
+        let HandleKind::Float(shell) = shell else { panic!("another kind of tensor") };
+        assert_eq!(results(&shell), results(&x));
     }
 }

@@ -58,6 +58,7 @@ pub struct RematConfig {
     pub(crate) planning: PlanSettings,
     pub(crate) probe: Option<Arc<dyn MemoryProbe>>,
     pub(crate) count_workspaces: bool,
+    pub(crate) fusion: bool,
     /// The program is looked at, not trained.
     pub(crate) rehearsal: Option<Rehearsal>,
     /// A budget that could not be read, told when the device is made.
@@ -75,6 +76,7 @@ impl Default for RematConfig {
             planning: PlanSettings::default(),
             probe: None,
             count_workspaces: false,
+            fusion: false,
             rehearsal: None,
             error: None,
         }
@@ -176,6 +178,16 @@ impl RematConfig {
     /// [`MemoryProbe`] has seen it. The floor is then higher: a convolution's patches may take more than its tensors.
     pub fn counting_workspaces(mut self) -> Self {
         self.count_workspaces = true;
+        self
+    }
+
+    /// Runs operations through Burn's kernel fusion, which joins elementwise ones as they come. Default: each runs by itself.
+    ///
+    /// For a GPU, in a build with Burn's feature `fusion`. Buffers and the device's clock are then out of sight: bytes are
+    /// counted by tensor, times are those of the calls, and a recomputation that is joined otherwise than the first run may differ
+    /// from it in the last bits.
+    pub fn with_fusion(mut self) -> Self {
+        self.fusion = true;
         self
     }
 

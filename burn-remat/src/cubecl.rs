@@ -1,31 +1,41 @@
 //! What the engine asks of Burn's GPU backend.
 //!
-//! `burn_cubecl::Cube` is one of two types: the plain backend, or the fusing one around it where any crate of the build asks
-//! for `burn-cubecl/fusion`, which Burn's default features do. Both are served.
+//! Burn's dispatch names one type for it, `burn_cubecl::Cube`: the backend itself, or a fusing one around it where any crate of the
+//! build asks for `burn-cubecl/fusion`, which Burn's default features do. The engine can stand on either.
 
+use std::any::TypeId;
 use std::hash::{Hash, Hasher};
 
-use burn_backend::DType;
 use burn_backend::cubecl::dtype_to_elem_type;
 use burn_backend::tensor::IndexingUpdateOp;
-use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{Cube, CubeDevice};
-use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr};
+use burn_backend::{DType, Shape};
+use burn_cubecl::{Cube, CubeBackend, CubeDevice};
+use burn_fusion::{Fusion, FusionBackend};
+use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, TensorHandle};
 use cubecl_kernels::features::AtomicUsage;
 use cubecl_kernels::ir::Type;
 use rustc_hash::FxHasher;
 
 use crate::backend::{BufferId, RematBackend};
 
-impl RematBackend for Cube {
-    const HAS_CLOCK: bool = <Cube as BackendIr>::Handle::IS_PLAIN;
+/// Whether this build has Burn's kernel fusion.
+pub(crate) fn has_fusion() -> bool {
+    TypeId::of::<Cube>() != TypeId::of::<CubeBackend>()
+}
+
+impl RematBackend for CubeBackend {
+    const HAS_CLOCK: bool = true;
 
     fn buffer(handle: &Self::Handle) -> BufferId {
-        handle.buffer()
+        let mut hasher = FxHasher::default();
+        handle.handle.memory.clone().binding().id().hash(&mut hasher);
+        // The size of the whole allocation, rounded up as the pool does.
+        BufferId::Known { key: hasher.finish(), bytes: handle.handle.size() }
     }
 
-    fn is_in_order(handle: &Self::Handle) -> bool {
-        handle.is_in_order()
+    fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool {
+        let tensor = CubeBackend::float_tensor(TensorHandle { handle: handle.clone(), shape: shape.clone() });
+        !tensor.meta.is_tiled() && tensor.is_contiguous()
     }
 
     fn alignment(device: &CubeDevice) -> u64 {
@@ -47,46 +57,27 @@ impl RematBackend for Cube {
     }
 }
 
+/// Runs operations when it has found with which to join them: nobody knows before where their results lie.
+impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
+    fn buffer(_handle: &Self::Handle) -> BufferId {
+        BufferId::Unknown
+    }
+
+    fn is_in_order(_handle: &Self::Handle, _shape: &Shape) -> bool {
+        false
+    }
+
+    fn alignment(device: &Self::Device) -> u64 {
+        B::alignment(device)
+    }
+
+    fn repeats(device: &Self::Device, op: &OperationIr) -> bool {
+        B::repeats(device, op)
+    }
+}
+
 /// Whether kernels on `device` may add to one number from several threads: then the order of additions is left to chance.
 fn adds_atomically(device: &CubeDevice, dtype: DType) -> bool {
     let usage = device.client().properties().atomic_type_usage(Type::atomic(dtype_to_elem_type(dtype)));
     usage.contains(AtomicUsage::Add)
-}
-
-/// A handle of one of the two types.
-trait CubeHandle {
-    /// Whether it is that of the plain backend. The other one runs operations when it has found with which to join them.
-    const IS_PLAIN: bool;
-
-    fn buffer(&self) -> BufferId;
-
-    fn is_in_order(&self) -> bool;
-}
-
-impl CubeHandle for CubeTensor {
-    const IS_PLAIN: bool = true;
-
-    fn buffer(&self) -> BufferId {
-        let mut hasher = FxHasher::default();
-        self.handle.memory.clone().binding().id().hash(&mut hasher);
-        // The size of the whole allocation, rounded up as the pool does.
-        BufferId::Known { key: hasher.finish(), bytes: self.handle.size() }
-    }
-
-    fn is_in_order(&self) -> bool {
-        self.is_contiguous()
-    }
-}
-
-impl<R: burn_fusion::FusionRuntime> CubeHandle for burn_fusion::FusionTensor<R> {
-    const IS_PLAIN: bool = false;
-
-    fn buffer(&self) -> BufferId {
-        BufferId::Unknown
-    }
-
-    fn is_in_order(&self) -> bool {
-        // Nobody knows until it has run.
-        false
-    }
 }

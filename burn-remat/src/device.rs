@@ -128,7 +128,7 @@ pub trait RematExt: Sized {
 impl RematExt for Device {
     fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError> {
         let config = config.into();
-        let device = with_backend(self, ServeInProcess { config })?;
+        let device = with_backend(self, config.fusion, ServeInProcess { config })?;
         Ok(with_autodiff_of(self, device))
     }
 
@@ -307,17 +307,25 @@ trait WithBackend {
     fn run<B: RematBackend>(self, device: B::Device) -> Result<Self::Output, RematError>;
 }
 
-fn with_backend<W: WithBackend>(device: &Device, work: W) -> Result<W::Output, RematError> {
+fn with_backend<W: WithBackend>(device: &Device, fusion: bool, work: W) -> Result<W::Output, RematError> {
     let unsupported =
         |reason: &str| RematError::UnsupportedDevice { device: format!("{device:?}"), reason: reason.to_owned() };
     match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Flex(device) => work.run::<burn_flex::Flex>(*device),
         #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(device) => work.run::<burn_cubecl::Cube>(device.clone()),
+        DispatchDevice::Cube(device) if fusion && crate::cubecl::has_fusion() => {
+            work.run::<burn_cubecl::Cube>(device.clone())
+        }
         DispatchDevice::Remote(_) => Err(unsupported(
             "it is remote already. Give the budget to the device at its server: in this process with \
              `Device::flex().remat(..)`, on another machine with the `serve` command",
         )),
+        _ if fusion => Err(unsupported(
+            "it has no kernel fusion. That is there on a GPU, in a build with the feature `fusion`; without `with_fusion()` \
+             operations run one by one",
+        )),
+        DispatchDevice::Flex(device) => work.run::<burn_flex::Flex>(*device),
+        #[cfg(feature = "cubecl")]
+        DispatchDevice::Cube(device) => work.run::<burn_cubecl::CubeBackend>(device.clone()),
         #[allow(unreachable_patterns)]
         _ => Err(unsupported("use a Flex, wgpu, Vulkan or CUDA device, with the feature of that name")),
     }
@@ -362,7 +370,8 @@ pub fn serve(
     authorizer: impl PeerAuthorizer,
     transport: impl Into<Transport>,
 ) -> Result<RematReport, RematError> {
-    with_backend(device, Serve { config: config.into(), authorizer, transport: transport.into() })
+    let config = config.into();
+    with_backend(device, config.fusion, Serve { config, authorizer, transport: transport.into() })
 }
 
 struct Serve<A> {

@@ -30,6 +30,11 @@ pub fn by_name(name: &str) -> Result<Device, String> {
     }
 }
 
+/// Whether Burn itself runs the operations of `device` through its kernel fusion.
+pub fn is_fused(device: &Device) -> bool {
+    cfg!(feature = "fusion") && *device != Device::flex()
+}
+
 /// Name of the device that the end-to-end tests run on: what `BURN_REMAT_TEST_DEVICE` says, else `flex`.
 pub fn name_under_test() -> String {
     std::env::var(TEST_DEVICE).unwrap_or_else(|_| "flex".to_owned())

@@ -28,6 +28,8 @@ fn a_device_that_cannot_carry_a_budget_is_refused() {
     let device = under_test().remat("1 MiB").unwrap();
     let error = device.remat("1 MiB").unwrap_err();
     assert!(matches!(error, RematError::UnsupportedDevice { .. }), "{error}");
+    let error = Device::flex().remat(RematConfig::new("1 MiB").with_fusion()).unwrap_err();
+    assert!(error.to_string().contains("it has no kernel fusion"), "{error}");
     let error = under_test().remat_report().unwrap_err();
     assert!(matches!(error, RematError::NotRemat { .. }), "{error}");
 }

@@ -182,7 +182,8 @@ impl Network {
             after_step(step);
         }
         for weight in weights {
-            seen.push(weight.sum().into_scalar::<f32>());
+            // Summed up on a GPU they could differ by the order of additions.
+            seen.extend(weight.into_data().try_to_vec::<f32>().unwrap());
         }
         seen
     }

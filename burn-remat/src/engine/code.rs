@@ -5,8 +5,6 @@
 use burn_backend::{DType, Shape, TensorData};
 use bytemuck::try_cast_slice;
 
-use crate::planning::Need;
-
 /// A small form of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Code {
@@ -22,8 +20,6 @@ pub(super) enum Code {
     Whole,
     /// Whether each is above zero, or not a number, as bits: comes back as ones and zeros.
     Signs,
-    /// Nothing: comes back as zeros.
-    Nothing,
 }
 
 impl Code {
@@ -42,15 +38,19 @@ impl Code {
         1 + match self {
             Self::Bits | Self::Signs => count.div_ceil(8),
             Self::Whole => count * dtype.size(),
-            Self::Nothing => 0,
             _ => count * self.width(),
         }
+    }
+
+    /// Bytes of the device that a form of so many bytes takes: none where it lies elsewhere.
+    pub fn on_device(self, bytes: usize) -> u64 {
+        if self == Self::Whole { 0 } else { bytes as u64 }
     }
 
     /// Bytes of one number, where it has whole bytes of its own.
     fn width(self) -> usize {
         match self {
-            Self::Bits | Self::Bytes1 | Self::Whole | Self::Signs | Self::Nothing => 1,
+            Self::Bits | Self::Bytes1 | Self::Whole | Self::Signs => 1,
             Self::Bytes2 | Self::Bf16 => 2,
             Self::Bytes4 => 4,
         }
@@ -62,7 +62,6 @@ impl Code {
         let mut packed = Vec::with_capacity(self.bytes(count, dtype));
         packed.push(1);
         let fits = match (self, dtype) {
-            (Self::Nothing, _) => true,
             (Self::Bits, DType::F32) => try_cast_slice(bytes).is_ok_and(|values| pack_bits(values, &mut packed)),
             (Self::Bits, DType::Bool(_)) if dtype.size() == 1 => pack_bools(bytes, &mut packed),
             (Self::Signs, DType::F32) => try_cast_slice(bytes).is_ok_and(|values: &[f32]| {
@@ -95,7 +94,7 @@ impl Code {
             Self::Bytes1 => 1_i64 << 8,
             Self::Bytes2 => 1 << 16,
             Self::Bytes4 => 1 << 32,
-            Self::Bits | Self::Bf16 | Self::Whole | Self::Signs | Self::Nothing => return false,
+            Self::Bits | Self::Bf16 | Self::Whole | Self::Signs => return false,
         };
         let fits = values.iter().all(|&value| (0..end).contains(&value.into()));
         if fits {
@@ -116,9 +115,13 @@ impl Code {
             return Some(TensorData::from_bytes_vec(body.to_vec(), shape, dtype));
         }
         Some(match (self, dtype) {
-            (Self::Bits | Self::Signs, DType::F32) => TensorData::new(unpack_bits(body, count), shape),
-            (Self::Nothing, _) => TensorData::from_bytes_vec(vec![0; count * dtype.size()], shape, dtype),
-            (Self::Bits, DType::Bool(_)) => TensorData::from_bytes_vec(unpack_bools(body, count), shape, dtype),
+            (Self::Bits | Self::Signs, DType::F32) => {
+                let value = |bit| f32::from_bits(u32::from(bit) * ONE);
+                TensorData::new(unpack_bits(body, count, value), shape)
+            }
+            (Self::Bits, DType::Bool(_)) => {
+                TensorData::from_bytes_vec(unpack_bits(body, count, |bit| bit), shape, dtype)
+            }
             (Self::Bf16, DType::F32) => {
                 TensorData::from_bytes_vec(body.to_vec(), shape, DType::BF16).convert_dtype(DType::F32)
             }
@@ -133,16 +136,6 @@ impl Code {
     fn numbers(self, body: &[u8]) -> impl Iterator<Item = i64> + '_ {
         let whole = |bytes: &[u8]| bytes.iter().rev().fold(0, |value, &byte| value << 8 | i64::from(byte));
         body.chunks_exact(self.width()).map(whole)
-    }
-}
-
-impl Need {
-    /// The form of what is needed.
-    pub(super) fn code(self) -> Code {
-        match self {
-            Self::Signs => Code::Signs,
-            Self::Shape => Code::Nothing,
-        }
     }
 }
 
@@ -180,18 +173,10 @@ fn append_bits<T>(values: &[T], packed: &mut Vec<u8>, bit: impl Fn(&T) -> u8) {
     }
 }
 
-fn unpack_bits(body: &[u8], count: usize) -> Vec<f32> {
-    let mut values = vec![0.0; count];
+fn unpack_bits<T: Clone + Default>(body: &[u8], count: usize, value_of: impl Fn(u8) -> T) -> Vec<T> {
+    let mut values = vec![T::default(); count];
     for (values, &byte) in values.chunks_mut(8).zip(body) {
-        values.iter_mut().enumerate().for_each(|(at, value)| *value = f32::from_bits(u32::from(byte >> at & 1) * ONE));
-    }
-    values
-}
-
-fn unpack_bools(body: &[u8], count: usize) -> Vec<u8> {
-    let mut values = vec![0; count];
-    for (values, &byte) in values.chunks_mut(8).zip(body) {
-        values.iter_mut().enumerate().for_each(|(at, value)| *value = byte >> at & 1);
+        values.iter_mut().enumerate().for_each(|(at, value)| *value = value_of(byte >> at & 1));
     }
     values
 }
@@ -249,7 +234,6 @@ mod tests {
         let (signs, bytes) = back(Code::Signs, &data);
         assert_eq!(signs, TensorData::new(vec![1.0_f32, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0], [9]));
         assert_eq!(bytes, 3);
-        assert_eq!(back(Code::Nothing, &data), (TensorData::new(vec![0.0_f32; 9], [9]), 1));
     }
 
     #[test]

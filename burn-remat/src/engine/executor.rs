@@ -46,7 +46,7 @@ impl<B: RematBackend> Executor<B> {
     /// Whether the elements of a resident tensor lie in order.
     pub fn is_in_order(&mut self, tensor: &TensorIr) -> bool {
         match self {
-            Self::Backend(interpreter) => B::is_in_order(&interpreter.get_tensor_handle(tensor)),
+            Self::Backend(interpreter) => B::is_in_order(&interpreter.get_tensor_handle(tensor), &tensor.shape),
             Self::Dry(dry) => dry.buffers.get(&tensor.id).is_some_and(|buffer| buffer.in_order),
         }
     }

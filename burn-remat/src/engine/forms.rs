@@ -9,11 +9,12 @@
 //! may add in another order for another layout.
 //!
 //! What packing and unpacking take is measured, in ns per byte: on the first tensor of every kind, a few times, and whenever it is done.
+//! The program waits for what is offloaded: a read that is left under way on wgpu keeps memory mapped that the next one needs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use burn_backend::{DType, Shape, TensorData};
+use burn_backend::{DType, Shape};
 use burn_ir::{FloatOperationIr, ModuleOperationIr, OperationIr, TensorIr, TensorStatus};
 use burn_std::reader::try_read_sync;
 use smallvec::SmallVec;
@@ -51,11 +52,6 @@ pub(super) struct Form {
 impl Form {
     pub fn is_packed(&self) -> bool {
         self.packed.is_some()
-    }
-
-    /// Bytes of the device that it takes now.
-    fn held(&self) -> u64 {
-        if self.is_packed() { self.bytes } else { 0 }
     }
 }
 
@@ -96,7 +92,7 @@ pub(super) struct FormStats {
 }
 
 impl Forms {
-    pub fn is_measured(&self, code: Code) -> bool {
+    fn is_measured(&self, code: Code) -> bool {
         self.rates.iter().any(|(known, _)| *known == code)
     }
 
@@ -153,7 +149,7 @@ impl<B: RematBackend> Engine<B> {
             if count as u64 * (output.dtype.size() as u64) < SMALLEST {
                 return None;
             }
-            let bytes = if alternative == Alternative::Offload { 0 } else { code.bytes(count, output.dtype) as u64 };
+            let bytes = code.on_device(code.bytes(count, output.dtype));
             Some(Box::new(Form { alternative, code, shape: output.shape.clone(), bytes, packed: None }))
         };
         op.outputs().enumerate().map(form).collect()
@@ -162,25 +158,25 @@ impl<B: RematBackend> Engine<B> {
     /// Takes a form away from a tensor that was just made where it cannot be packed, and sees what packing takes where nobody
     /// knows.
     pub(super) fn settle_form(&mut self, key: TensorKey) {
-        let Some((code, shape)) = self.tensors[key].form.as_ref().map(|form| (form.code, form.shape.clone())) else {
-            return;
-        };
-        if !self.may_be_packed(key) {
+        let tensor = &self.tensors[key];
+        let Some(form) = &tensor.form else { return };
+        let (code, ir) = (form.code, TensorIr { shape: form.shape.clone(), ..tensor.bare(TensorStatus::ReadOnly) });
+        if !self.may_be_packed(key, &ir) {
             self.fix(key);
-        } else {
-            self.measure_form(key, code, shape);
+        } else if self.is_to_be_measured(code) {
+            self.measure_form(key, code, &ir);
         }
     }
 
-    /// Packs and unpacks the numbers of a resident tensor, unless it is known what that takes, and drops the result. The first
-    /// time, which waits for memory, does not count.
-    pub(super) fn measure_form(&mut self, key: TensorKey, code: Code, shape: Shape) {
-        if self.executor.is_dry() || self.forms.is_measured(code) {
-            return;
-        }
-        let tensor = &self.tensors[key];
-        let ir = TensorIr { shape, ..tensor.bare(TensorStatus::ReadOnly) };
-        let bytes = tensor.bytes;
+    /// Whether nobody knows yet what packing takes, and it can be seen here.
+    pub(super) fn is_to_be_measured(&self, code: Code) -> bool {
+        !self.executor.is_dry() && !self.forms.is_measured(code)
+    }
+
+    /// Packs and unpacks the numbers of a resident tensor, and drops the result. The first time, which waits for memory, does
+    /// not count.
+    pub(super) fn measure_form(&mut self, key: TensorKey, code: Code, ir: &TensorIr) {
+        let bytes = self.tensors[key].bytes;
         for round in 0..MEASURED {
             let start = Instant::now();
             let Some((packed, _)) = self.packed(ir.clone(), code) else { return };
@@ -194,11 +190,15 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// Whether a tensor is resident and not too small, and its elements lie in order and fill its buffer.
-    pub(super) fn may_be_packed(&mut self, key: TensorKey) -> bool {
+    pub(super) fn may_be_packed(&mut self, key: TensorKey, ir: &TensorIr) -> bool {
+        self.fills_its_buffer(key) && self.executor.is_in_order(ir)
+    }
+
+    /// Whether a tensor is resident and not too small, and its buffer no larger than its elements.
+    pub(super) fn fills_its_buffer(&self, key: TensorKey) -> bool {
         let tensor = &self.tensors[key];
-        let Some(storage) = tensor.storage.filter(|_| tensor.bytes >= SMALLEST) else { return false };
-        let fills = self.padded(tensor.bytes) == self.storages.get(storage).bytes;
-        fills && self.executor.is_in_order(&self.tensors[key].bare(TensorStatus::ReadOnly))
+        let storage = tensor.storage.filter(|_| tensor.bytes >= SMALLEST);
+        storage.is_some_and(|storage| self.padded(tensor.bytes) == self.storages.get(storage).bytes)
     }
 
     /// The form of a tensor and what it takes, for the trace.
@@ -237,7 +237,7 @@ impl<B: RematBackend> Engine<B> {
         let tensor = &self.tensors[key];
         let Some(form) = tensor.form.as_deref().filter(|_| tensor.storage.is_some()) else { return false };
         let ir = TensorIr { shape: form.shape.clone(), ..tensor.bare(TensorStatus::ReadOnly) };
-        let code = form.code;
+        let (code, bytes) = (form.code, tensor.bytes);
         if !B::IS_HOST {
             // What the device still has to do is not a part of it.
             let _ = self.executor.sync();
@@ -247,21 +247,19 @@ impl<B: RematBackend> Engine<B> {
             self.fix(key);
             return false;
         };
+        self.forms.learn(code, 0, bytes, start.elapsed());
+        let to = code.on_device(packed.len());
         let Some(form) = self.tensors[key].form.as_deref_mut() else { return false };
-        if form.bytes > 0 {
-            form.bytes = packed.len() as u64;
-        }
-        form.packed = Some(packed);
-        let (alternative, to) = (form.alternative, form.bytes);
+        (form.bytes, form.packed) = (to, Some(packed));
+        let alternative = form.alternative;
         self.storages.add_small(to);
         // For a moment there are both. What is over budget then was so before.
         let _ = self.account(self.storages.rooted, self.serving);
         self.release_buffer(key);
-        let bytes = self.tensors[key].bytes;
         self.count_packed(alternative, bytes, to);
         let used = &mut self.forms.used[alternative as usize];
         used.error = used.error.max(error);
-        self.count_packing(alternative, code, 0, bytes, start);
+        self.count_packing(alternative, start);
         true
     }
 
@@ -299,7 +297,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// Gives a packed tensor a buffer again.
     pub(super) fn unpack(&mut self, key: TensorKey) -> Result<(), Failure> {
-        let need = self.padded(self.tensors[key].bytes);
+        let (bytes, need) = (self.tensors[key].bytes, self.padded(self.tensors[key].bytes));
         self.make_room(need);
         let tensor = &mut self.tensors[key];
         let (id, dtype) = (tensor.id, tensor.dtype);
@@ -307,31 +305,25 @@ impl<B: RematBackend> Engine<B> {
         let Some(packed) = form.packed.take() else { return Ok(()) };
         let (alternative, code, to) = (form.alternative, form.code, form.bytes);
         let start = Instant::now();
-        let data: Option<TensorData> = code.unpack(&packed, form.shape.clone(), dtype);
+        let data = code.unpack(&packed, form.shape.clone(), dtype).ok_or_else(|| {
+            format!("internal error: a tensor could not be brought back from its form `{}`", alternative.name()).into()
+        });
         drop(packed);
-        let lost = || format!("a tensor could not be brought back from its form `{}`", alternative.name());
-        let data = data.ok_or_else(lost)?;
-        let executor = &mut self.executor;
-        catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
-            .map_err(|payload| self.circumstances().explain(alternative.name(), panic_message(&*payload)))?;
-        let settled = self.settle(&[key], &[], &[], false, self.serving);
+        let done = data.and_then(|data| {
+            let executor = &mut self.executor;
+            catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
+                .map_err(|payload| self.circumstances().explain(alternative.name(), panic_message(&*payload)).into())
+        });
+        let done = done.and_then(|()| self.settle(&[key], &[], &[], false, self.serving));
         self.storages.take_small(to);
-        self.count_packing(alternative, code, 1, self.tensors[key].bytes, start);
-        settled
+        self.forms.learn(code, 1, bytes, start.elapsed());
+        self.count_packing(alternative, start);
+        done
     }
 
-    /// Counts the time since `start` as that of packing (0) or unpacking (1) so many bytes.
-    pub(super) fn count_packing(
-        &mut self,
-        alternative: Alternative,
-        code: Code,
-        way: usize,
-        bytes: u64,
-        start: Instant,
-    ) {
-        let time = start.elapsed();
-        let ns = time.as_nanos() as u64;
-        self.forms.learn(code, way, bytes, time);
+    /// Counts the time since `start` as that of packing or unpacking.
+    pub(super) fn count_packing(&mut self, alternative: Alternative, start: Instant) {
+        let ns = start.elapsed().as_nanos() as u64;
         self.forms.used[alternative as usize].ns += ns;
         self.stats.recompute_ns += ns;
         self.step.recompute_ns += ns;
@@ -339,10 +331,11 @@ impl<B: RematBackend> Engine<B> {
 
     /// Drops the packed numbers of a tensor that is gone.
     pub(super) fn drop_packed(&mut self, key: TensorKey) {
-        if let Some(form) = self.tensors[key].form.as_deref_mut() {
-            let held = form.held();
-            form.packed = None;
-            self.storages.take_small(held);
+        if let Some(form) = self.tensors[key].form.as_deref_mut()
+            && form.packed.take().is_some()
+        {
+            let bytes = form.bytes;
+            self.storages.take_small(bytes);
         }
     }
 

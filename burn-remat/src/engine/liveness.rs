@@ -77,11 +77,8 @@ impl<B: RematBackend> Engine<B> {
     /// the budget has proved too small anyway: keeping the root beside its successor would then only add to what is held.
     pub(super) fn cut(&mut self, root: TensorKey, bring_back: bool) -> bool {
         let Some(frontier) = self.live_descendants(self.tensors[root].dependents.to_vec()) else { return false };
-        let evicted = |engine: &Self, key: TensorKey| {
-            let tensor = &engine.tensors[key];
-            tensor.storage.is_none() && !tensor.is_packed()
-        };
-        let missing: u64 = frontier.iter().filter(|&&key| evicted(self, key)).map(|&key| self.tensors[key].bytes).sum();
+        let evicted = frontier.iter().map(|&key| &self.tensors[key]).filter(|tensor| tensor.is_evicted());
+        let missing: u64 = evicted.map(|tensor| tensor.bytes).sum();
         let worth_it = bring_back && (missing <= self.tensors[root].bytes || self.overrun > 0);
         if missing > 0 && !worth_it {
             return false;
@@ -89,7 +86,7 @@ impl<B: RematBackend> Engine<B> {
         let mut whole = true;
         for &key in &frontier {
             self.tensors[key].pins += 1;
-            if evicted(self, key) {
+            if self.tensors[key].is_evicted() {
                 whole &= self.ensure(key).is_ok();
             }
         }

@@ -63,7 +63,7 @@ impl<B: RematBackend> Engine<B> {
         let mut stack: Vec<TensorKey> = keys.to_vec();
         while let Some(key) = stack.pop() {
             let tensor = &self.tensors[key];
-            if tensor.storage.is_some() || tensor.is_packed() {
+            if !tensor.is_evicted() {
                 continue;
             }
             if let Some(failure) = &tensor.failure {

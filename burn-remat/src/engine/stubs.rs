@@ -2,8 +2,9 @@
 //!
 //! Burn's backward of a ReLU reads what the forward pass read, but needs only the sign of it; that of a pooling or an
 //! interpolation needs only the shape. Where a plan says so, a tensor that is evicted leaves its signs, one bit for each element, or
-//! nothing but itself; and when such an operation reads it, a stand-in with the same signs and shape takes its place for as long as
-//! the operation runs. Whoever else needs the tensor gets the tensor itself, computed again.
+//! nothing but itself; and when such an operation reads it, a stand-in takes its place for as long as the operation runs: a tensor
+//! with the same signs, or a shell of the same shape without numbers. Whoever else needs the tensor gets the tensor itself, computed
+//! again.
 //!
 //! The stand-in lies in order, so only tensors that do leave stubs: see `forms.rs`.
 
@@ -11,19 +12,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use burn_backend::DType;
-use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{HandleKind, IrVisitorMut, OperationIr, TensorHandle, TensorId, TensorIr, TensorStatus};
 
+use super::code::Code;
 use super::failures::panic_message;
 use super::operation::weak_input;
 use super::table::{Description, TensorKey};
 use super::{Engine, Failure, Keys, fresh_id};
 use crate::alternatives::Alternative;
-use crate::backend::RematBackend;
+use crate::backend::{BufferId, RematBackend};
 use crate::planning::{Need, Place, TracedStub};
 
 /// What is left of a tensor.
 pub(super) struct Stub {
     need: Need,
+    /// Its signs, where they may be needed.
     packed: Vec<u8>,
 }
 
@@ -34,10 +37,7 @@ impl Stub {
 
     /// Bytes of the device that it takes.
     fn bytes(&self) -> u64 {
-        match self.need {
-            Need::Signs => self.packed.len() as u64,
-            Need::Shape => 0,
-        }
+        self.packed.len() as u64
     }
 }
 
@@ -47,33 +47,58 @@ impl<B: RematBackend> Engine<B> {
         let (ir, need) = weak_input(op)?;
         let allowed = B::IS_HOST && self.config.alternatives.allows(need.alternative()) && ir.dtype == DType::F32;
         let key = *self.index.get(&ir.id).filter(|_| allowed)?;
-        if !self.may_be_packed(key) {
+        let ir = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
+        if !self.may_be_packed(key, &ir) {
             return None;
         }
-        let code = need.code();
-        self.measure_form(key, code, ir.shape.clone());
-        let bytes = match need {
-            Need::Signs => code.bytes(ir.shape.num_elements(), ir.dtype) as u64,
-            Need::Shape => 0,
+        let bytes = self.tensors[key].bytes;
+        let stub = match need {
+            Need::Signs => {
+                let code = Code::Signs;
+                if self.is_to_be_measured(code) {
+                    self.measure_form(key, code, &ir);
+                }
+                let packed = code.bytes(ir.shape.num_elements(), ir.dtype) as u64;
+                TracedStub { place: 0, need, bytes: packed, stand_in: bytes, cost_ns: self.forms.cost_ns(code, bytes) }
+            }
+            Need::Shape => {
+                let BufferId::Known { bytes, .. } = B::buffer(&B::shell(&ir.shape, ir.dtype)?) else { return None };
+                TracedStub { place: 0, need, bytes: 0, stand_in: bytes, cost_ns: 0 }
+            }
         };
-        Some((key, TracedStub { place: 0, need, bytes, cost_ns: self.forms.cost_ns(code, self.tensors[key].bytes) }))
+        Some((key, stub))
     }
 
     /// Leaves a stub of a storage that is about to be evicted.
     pub(super) fn leave_stub(&mut self, place: Place, need: Need) {
         let Some(&(key, _)) = self.owners_of(place).first() else { return };
-        if self.tensors[key].stub.is_some() || !self.may_be_packed(key) {
+        if self.tensors[key].stub.is_some() || !self.fills_its_buffer(key) {
             return;
         }
         let start = Instant::now();
-        let bare = self.tensors[key].bare(TensorStatus::ReadOnly);
-        let Some((packed, _)) = self.packed(bare, need.code()) else { return };
+        let tensor = &self.tensors[key];
+        let packed = match need {
+            Need::Signs => {
+                let handle = self.executor.handle(&tensor.bare(TensorStatus::ReadOnly));
+                // Only where they lie in order, as the stand-in will.
+                let Some(bytes) = handle.as_ref().and_then(B::host_bytes) else { return };
+                Code::Signs.pack(bytes, tensor.dtype)
+            }
+            Need::Shape => Vec::new(),
+        };
         let stub = Stub { need, packed };
         self.storages.add_small(stub.bytes());
         let _ = self.account(self.storages.rooted, self.serving);
         self.count_packed(need.alternative(), self.tensors[key].bytes, stub.bytes());
         self.tensors[key].stub = Some(Box::new(stub));
-        self.count_packing(need.alternative(), need.code(), 0, self.tensors[key].bytes, start);
+        self.count_stub(need, 0, self.tensors[key].bytes, start);
+    }
+
+    fn count_stub(&mut self, need: Need, way: usize, bytes: u64, start: Instant) {
+        if need == Need::Signs {
+            self.forms.learn(Code::Signs, way, bytes, start.elapsed());
+            self.count_packing(need.alternative(), start);
+        }
     }
 
     /// The input that an operation can do without now: it is evicted and has left what is needed.
@@ -82,8 +107,7 @@ impl<B: RematBackend> Engine<B> {
         let (ir, need) = weak_input(op)?;
         let key = *self.index.get(&ir.id)?;
         let tensor = &self.tensors[key];
-        let is_gone = tensor.storage.is_none() && !tensor.is_packed();
-        (is_gone && tensor.stub.as_ref().is_some_and(|stub| stub.serves(need))).then_some(key)
+        (tensor.is_evicted() && tensor.stub.as_ref().is_some_and(|stub| stub.serves(need))).then_some(key)
     }
 
     /// Puts a stand-in for `spared` into an operation, which consumes it. It is pinned until the operation is done.
@@ -94,14 +118,23 @@ impl<B: RematBackend> Engine<B> {
         consumed: &mut Keys,
     ) -> Result<TensorKey, Failure> {
         let lost = "internal error: a stub does not hold what it should";
-        let (ir, _) = weak_input(op).ok_or(lost)?;
+        let (ir, need) = weak_input(op).ok_or(lost)?;
         let (known, stand_in) = (ir.id, TensorIr { id: fresh_id(), status: TensorStatus::ReadWrite, ..ir.clone() });
         let stub = self.tensors[spared].stub.as_deref().ok_or(lost)?;
-        let (need, start) = (stub.need, Instant::now());
-        let data = need.code().unpack(&stub.packed, stand_in.shape.clone(), stand_in.dtype).ok_or(lost)?;
-        let (executor, about) = (&mut self.executor, Description::of(&stand_in));
-        catch_unwind(AssertUnwindSafe(|| executor.upload(about.id, data)))
-            .map_err(|payload| self.circumstances().explain("stand-in", panic_message(&*payload)))?;
+        let (start, about) = (Instant::now(), Description::of(&stand_in));
+        let executor = &mut self.executor;
+        match need {
+            Need::Signs => {
+                let data = Code::Signs.unpack(&stub.packed, stand_in.shape.clone(), stand_in.dtype).ok_or(lost)?;
+                catch_unwind(AssertUnwindSafe(|| executor.upload(about.id, data)))
+                    .map_err(|payload| self.circumstances().explain("stand-in", panic_message(&*payload)))?;
+            }
+            Need::Shape => {
+                let shape = stand_in.shape.clone();
+                let handle = B::shell(&shape, stand_in.dtype).ok_or(lost)?;
+                executor.import(&stand_in, HandleKind::Float(B::float_tensor(TensorHandle { handle, shape })));
+            }
+        }
         let key = self.insert(about, 0, None);
         (self.tensors[key].alive, self.tensors[key].pins) = (false, 1);
         if let Err(failure) = self.settle(&[key], &[], &[], false, self.serving) {
@@ -111,7 +144,7 @@ impl<B: RematBackend> Engine<B> {
         op.visit_mut(&mut Rename { from: known, to: stand_in.id });
         consumed.retain(|other| *other != spared);
         consumed.push(key);
-        self.count_packing(need.alternative(), need.code(), 1, about.bytes, start);
+        self.count_stub(need, 1, about.bytes, start);
         Ok(key)
     }
 

@@ -103,6 +103,11 @@ impl Tensor {
         self.form.as_ref().is_some_and(|form| form.is_packed())
     }
 
+    /// Whether it has neither a buffer nor another form.
+    pub fn is_evicted(&self) -> bool {
+        self.storage.is_none() && !self.is_packed()
+    }
+
     /// A description without the shape, for where only the id counts.
     pub fn bare(&self, status: TensorStatus) -> TensorIr {
         TensorIr { id: self.id, shape: Shape::new([]), status, dtype: self.dtype }

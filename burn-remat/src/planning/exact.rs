@@ -57,11 +57,11 @@ pub(super) fn during(
             play.held[place as usize] |= holds[place as usize];
         }
         play.take(&before[at], op.reads.as_slice())?;
-        let spared = op.stub.map(|stub| stub.place).filter(|&place| play.is_spared(place));
-        let reads: Vec<Place> = op.reads.iter().copied().filter(|&place| spared != Some(place)).collect();
+        let stub = op.stub.filter(|stub| play.is_spared(stub.place));
+        let mut reads = op.reads.clone();
+        reads.retain(|place| stub.is_none_or(|stub| stub.place != *place));
         play.bring_back(&reads);
-        // A stand-in takes as much for as long as the operation runs.
-        let stand_in = spared.map_or(0, |place| trace.storages[place as usize].bytes);
+        let stand_in = stub.map_or(0, |stub| stub.stand_in);
         play.live += stand_in;
         for place in fresh(trace, at) {
             let base = trace.storages[place as usize].reuses.filter(|&base| {

@@ -563,14 +563,7 @@ fn build(
                 (stub_values.get(&(stub.place, stub.need)), values[stub.place as usize])
             {
                 with_stubs.push((op.alternatives.len(), *stub));
-                op.alternatives.push(reading_stub(
-                    &op,
-                    value,
-                    small,
-                    stub,
-                    trace.storages[stub.place as usize].bytes,
-                    weight,
-                ));
+                op.alternatives.push(reading_stub(&op, value, small, stub, weight));
             }
         }
         ranges.push(to_range(&unit.range));
@@ -694,11 +687,11 @@ fn stub_uses(trace: &Trace, units: &[Unit], is_value: impl Fn(Place) -> bool) ->
         }
         let ops = &trace.ops[unit.range.clone()];
         for stub in ops.iter().filter_map(|op| op.stub).filter(|stub| unit.inputs.contains(&stub.place)) {
-            let needs_more = |op: &&TracedOp| {
+            let needs_more = |op: &TracedOp| {
                 op.reads.contains(&stub.place)
                     && op.stub.is_none_or(|other| other.place != stub.place || other.need != stub.need)
             };
-            if is_value(stub.place) && !ops.iter().any(|op| needs_more(&op)) {
+            if is_value(stub.place) && !ops.iter().any(needs_more) {
                 let known = uses.entry(index).or_default();
                 if known.iter().all(|other| other.place != stub.place) {
                     known.push(stub);
@@ -710,14 +703,14 @@ fn stub_uses(trace: &Trace, units: &[Unit], is_value: impl Fn(Place) -> bool) ->
 }
 
 /// An op that reads a stub of one of its inputs.
-fn reading_stub(op: &Op, value: ValueId, small: ValueId, stub: &TracedStub, bytes: u64, weight: f64) -> Alternative {
+fn reading_stub(op: &Op, value: ValueId, small: ValueId, stub: &TracedStub, weight: f64) -> Alternative {
     let mut inputs: Vec<ValueId> = op.inputs.iter().copied().filter(|&input| input != value).chain([small]).collect();
     inputs.sort_unstable();
     Alternative {
         name: format!("{} from {}", op.name, stub.need.name()),
         cost: op.cost + stub.cost_ns as f64 * weight,
         inputs,
-        scratch_bytes: op.scratch_bytes + bytes,
+        scratch_bytes: op.scratch_bytes + stub.stand_in,
     }
 }
 

@@ -69,7 +69,9 @@ pub(crate) struct TracedStub {
     pub need: Need,
     /// Bytes of the device that a stub of it takes.
     pub bytes: u64,
-    /// Time to make that and a stand-in from it, in ns.
+    /// Bytes of a stand-in, while the operation runs.
+    pub stand_in: u64,
+    /// Time to make both, in ns.
     pub cost_ns: u64,
 }
 

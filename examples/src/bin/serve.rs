@@ -18,6 +18,9 @@ struct Arguments {
     /// Memory budget: `8 GiB`, `512MB`, bytes, `60%` of the first step's peak, or `unlimited`.
     #[arg(long, allow_hyphen_values = true)]
     budget: String,
+    /// Run operations through Burn's kernel fusion (on a GPU, in a build with the feature `fusion`).
+    #[arg(long)]
+    fusion: bool,
     /// Serve unencrypted WebSocket on this address rather than Iroh; for a trusted network.
     #[arg(long, value_name = "ADDR")]
     websocket: Option<SocketAddr>,
@@ -60,6 +63,7 @@ fn run(arguments: &Arguments) -> Result<RematReport, String> {
         None => iroh(arguments)?,
     };
     let config = RematConfig::new(budget);
+    let config = if arguments.fusion { config.with_fusion() } else { config };
     let served = if arguments.allow_any {
         eprintln!("warning: --allow-any lets every client that reaches this address use the device and its memory");
         serve(&device, config, AllowAll, transport)

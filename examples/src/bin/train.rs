@@ -59,6 +59,9 @@ struct Arguments {
     /// Count what kernels allocate beside tensors against the budget.
     #[arg(long)]
     count_workspaces: bool,
+    /// Run the remat devices' operations through Burn's kernel fusion (on a GPU, in a build with the feature `fusion`).
+    #[arg(long)]
+    fusion: bool,
     /// The planner: see `remat-plan list`.
     #[arg(long, default_value = "auto")]
     planner: String,
@@ -128,6 +131,7 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
             .with_planner(&arguments.planner)
             .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
         let config = if arguments.count_workspaces { config.counting_workspaces() } else { config };
+        let config = if arguments.fusion { config.with_fusion() } else { config };
         let config = if arguments.no_planning { config.without_planning() } else { config };
         if arguments.no_cache { config.without_cache() } else { config }
     };
@@ -141,12 +145,19 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
     let budgeted = measure(&remat(&device, under)?, "under the budget")?;
 
     print_table(&job, arguments.warmup as usize, &plain, &store_all, &budgeted);
-    // Reseeded masks are another random stream than plain Burn's: then store-all is what must be met.
-    let reference = if arguments.reseed { &store_all } else { &plain };
+    // Reseeded masks are another random stream than plain Burn's, and fused kernels are others than those of single operations:
+    // then store-all is what must be met.
+    let plain_is_other = arguments.reseed || device::is_fused(&device) && !arguments.fusion;
+    let reference = if plain_is_other { &store_all } else { &plain };
     let identical = reference.run.is_identical(&budgeted.run) && store_all.run.is_identical(&budgeted.run);
     if let Some(report) = &budgeted.report {
         let warmup = arguments.warmup as usize;
-        print_verdict(report, identical, budgeted.run.median_ms(warmup) / store_all.run.median_ms(warmup));
+        let same_as = if plain_is_other { "store-all" } else { "plain Burn" };
+        print_verdict(
+            report,
+            identical.then_some(same_as),
+            budgeted.run.median_ms(warmup) / store_all.run.median_ms(warmup),
+        );
         println!("\n{report}");
     }
     if let Some(folder) = &arguments.plan_report {
@@ -247,10 +258,10 @@ fn is_rounded(report: &RematReport) -> bool {
     report.alternatives.iter().any(|form| form.largest_error.is_some())
 }
 
-fn print_verdict(report: &RematReport, identical: bool, slowdown: f64) {
+fn print_verdict(report: &RematReport, same_as: Option<&str>, slowdown: f64) {
     println!();
-    if identical {
-        println!("losses, gradients and parameters: identical to the last bit");
+    if let Some(reference) = same_as {
+        println!("losses, gradients and parameters: identical to {reference}'s, to the last bit");
     } else if is_rounded(report) {
         println!("losses, gradients and parameters: close; some tensors came back rounded, as `--alternatives` allows");
     } else if report.device.starts_with("fusion<") {
