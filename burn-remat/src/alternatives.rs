@@ -92,6 +92,11 @@ impl Alternatives {
     pub(crate) fn allows(self, alternative: Alternative) -> bool {
         self.0 & (1 << alternative as u8) != 0
     }
+
+    /// These and one more.
+    pub(crate) fn with(self, alternative: Alternative) -> Self {
+        Self(self.0 | 1 << alternative as u8)
+    }
 }
 
 impl Default for Alternatives {
@@ -121,7 +126,7 @@ impl FromStr for Alternatives {
         let set = |name: &str| match (name, Alternative::ALL.iter().find(|known| known.name() == name)) {
             ("exact", _) => Ok(Self::EXACT.0),
             ("all", _) => Ok(Self::ALL.0),
-            (_, Some(&known)) => Ok(1 << known as u8),
+            (_, Some(&known)) => Ok(Self::NONE.with(known).0),
             (_, None) => Err(AlternativesError { name: name.to_owned() }),
         };
         text.split(',').map(str::trim).try_fold(Self::NONE, |all, name| Ok(Self(all.0 | set(name)?)))

@@ -99,7 +99,7 @@ pub use config::{MemoryProbe, RandomPolicy, RematConfig};
 pub use device::{RematExt, random_token, serve};
 pub use error::RematError;
 pub use module::RematModule;
-pub use planning::{PlanReport, StagePlan};
+pub use planning::{AlternativesPlan, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{FormReport, RematReport, StageReport};
 pub use stage::Stage;

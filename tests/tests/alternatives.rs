@@ -6,15 +6,17 @@ use burn::module::Module;
 use burn::nn::pool::MaxPool2dConfig;
 use burn::nn::{DropoutConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
-use burn::tensor::module::conv2d;
-use burn::tensor::ops::ConvOptions;
-use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use burn_remat::{Alternatives, FormReport, PlanReport, RematConfig, RematExt, RematReport};
+use burn::tensor::module::{conv2d, max_pool2d_with_indices};
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
+use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
+use burn_remat::{Alternatives, AlternativesPlan, FormReport, PlanReport, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::is_flex;
 use burn_remat_examples::training::{Job, ModelKind};
 
 const WIDTH: usize = 256;
 const DEPTH: usize = 12;
+/// Tensors that a program keeps.
+const KEPT: usize = 24;
 
 #[derive(Module, Debug)]
 struct Tower {
@@ -47,41 +49,38 @@ fn under(budget: u64, alternatives: &str, program: impl Fn(&Device) -> Vec<f32>)
     (program(&device), device.remat_report().unwrap())
 }
 
-/// As `under`, until `name` is used: what is cheaper is measured, and other work may be in the way.
-fn using(budget: u64, name: &str, program: fn(&Device) -> Vec<f32>) -> (Vec<f32>, RematReport) {
-    let uses = |report: &RematReport| report.alternatives.iter().any(|form| form.name == name);
-    let mut tries = (0..5).map(|_| under(budget, name, program));
-    let first = tries.next().unwrap();
-    if uses(&first.1) { first } else { tries.find(|(_, report)| uses(report)).unwrap_or(first) }
-}
-
-/// Max poolings, whose indices backward needs.
+/// Indices of max poolings of matrix products: to compute one again takes ten times as long as to pack and unpack it.
 fn pools(device: &Device) -> Vec<f32> {
-    let training = &device.clone().autodiff();
-    training.seed(4);
-    let pool = MaxPool2dConfig::new([3, 3]).with_strides([1, 1]).init();
-    let x = Tensor::<4>::random([8, 8, 40, 40], Distribution::Default, training).require_grad();
-    let mut y = x.clone();
-    for _ in 0..8 {
-        y = pool.forward(y).mul_scalar(0.9).sin();
-    }
-    let gradients = y.mean().backward();
-    let gradient = x.grad(&gradients).unwrap();
-    gradient.slice([0..1, 0..1]).into_data().try_to_vec::<f32>().unwrap()
+    let options = MaxPoolOptions::new([3, 3]).with_stride([1, 1]);
+    let kept: Vec<Tensor<4, Int>> =
+        products(device).map(|x| max_pool2d_with_indices(x.reshape([1, 16, 128, 128]), options.clone()).1).collect();
+    numbers(kept.into_iter().map(|indices| indices.float()))
 }
 
-/// Values picked by comparisons, whose masks backward needs.
+/// Results of comparisons of matrix products.
 fn comparisons(device: &Device) -> Vec<f32> {
-    let training = &device.clone().autodiff();
-    training.seed(5);
-    let x = Tensor::<2>::random([512, 256], Distribution::Default, training).require_grad();
-    let pick = |y: Tensor<2>| {
-        let large = y.clone().cos().mul_scalar(3.0).sin().greater_elem(0.4);
-        y.mask_fill(large, 0.1).add_scalar(0.2)
-    };
-    let y = (0..24).fold(x.clone(), |y, _| pick(y));
-    let gradients = y.mean().backward();
-    x.grad(&gradients).unwrap().narrow(0, 0, 2).into_data().try_to_vec::<f32>().unwrap()
+    let kept: Vec<Tensor<2, Bool>> = products(device).map(|x| x.greater_elem(0.4)).collect();
+    numbers(kept.into_iter().map(|mask| mask.float()))
+}
+
+/// What takes long to compute, 1 MiB each.
+fn products(device: &Device) -> impl Iterator<Item = Tensor<2>> {
+    device.seed(4);
+    let x = Tensor::<2>::random([512, 512], Distribution::Default, device);
+    (0..KEPT).map(move |at| (x.clone().matmul(x.clone()) + at as f32).sin())
+}
+
+/// Random numbers.
+fn randoms(device: &Device) -> Vec<f32> {
+    device.seed(6);
+    let kept: Vec<Tensor<2>> =
+        (0..KEPT).map(|_| Tensor::random([512, 256], Distribution::Normal(0.0, 1.0), device)).collect();
+    numbers(kept.into_iter())
+}
+
+/// All numbers of tensors, which are read one after the other.
+fn numbers<const D: usize>(tensors: impl Iterator<Item = Tensor<D>>) -> Vec<f32> {
+    tensors.flat_map(|tensor| tensor.into_data().try_to_vec::<f32>().unwrap()).collect()
 }
 
 /// Losses of a few steps of gradient descent on branches of convolution, ReLU and max pooling. What backward needs of the two
@@ -128,14 +127,32 @@ fn stubs() {
     let stored = Device::flex().remat(RematConfig::default().without_planning()).unwrap();
     branches(&stored);
     let budget = stored.remat_report().unwrap().peak_bytes * 35 / 100;
-    let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(1));
-    let device = Device::flex().remat(config).unwrap();
-    assert_eq!(branches(&device), plain);
-    let report = device.remat_report().unwrap();
-    ["sign-bits", "shape-only"].iter().for_each(|name| assert!(used(&report, name).tensors > 0));
+    let run = |seconds| {
+        let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(seconds));
+        let device = Device::flex().remat(config).unwrap();
+        assert_eq!(branches(&device), plain);
+        device.remat_report().unwrap()
+    };
+    // What is cheaper is measured, and other work may be in the way.
+    let kinds = ["sign-bits", "shape-only"];
+    let uses_all =
+        |report: &RematReport| kinds.iter().all(|kind| report.alternatives.iter().any(|form| form.name == *kind));
+    let report = run(1);
+    let report = if uses_all(&report) { report } else { run(10) };
+    kinds.iter().for_each(|name| assert!(used(&report, name).tensors > 0));
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
     assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{report}");
     assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{report}");
+    compared(plan);
+}
+
+/// The same step with none of the alternatives, with each alone, and with all.
+fn compared(plan: &PlanReport) {
+    let rows: Vec<AlternativesPlan> = plan.compare_alternatives(Duration::from_millis(500)).collect();
+    let allowed: Vec<&str> = rows.iter().map(|row| row.allowed.as_str()).collect();
+    assert_eq!(allowed, ["none", "small-indices", "sign-bits", "shape-only", "small-indices,sign-bits,shape-only"]);
+    let is_bounded = |row: &AlternativesPlan| row.lower_bound <= row.predicted_overhead;
+    assert!(rows.iter().all(is_bounded), "{rows:#?}");
 }
 
 fn used<'a>(report: &'a RematReport, name: &str) -> &'a FormReport {
@@ -169,7 +186,7 @@ fn online() {
     // Masks take 12 MiB, parameters and gradients 6; everything else that backward needs can be computed again.
     let budget = 18 << 20;
     let (kept, none) = under(budget, "none", tower);
-    let (packed, some) = using(budget, "mask-bits", tower);
+    let (packed, some) = under(budget, "mask-bits", tower);
     assert!(kept == plain && packed == plain);
     assert!(none.peak_bytes > budget && none.alternatives.is_empty(), "{none}");
     let bits = used(&some, "mask-bits");
@@ -178,37 +195,47 @@ fn online() {
     let (moved, some) = under(budget, "offload", tower);
     let offloaded = used(&some, "offload");
     assert!(moved == plain && some.peak_bytes <= budget, "{some}");
-    assert!(offloaded.from_bytes > 12 << 20 && offloaded.to_bytes == 0, "{some}");
+    assert!(offloaded.from_bytes > 4 << 20 && offloaded.to_bytes == 0, "{some}");
 
     let plain = pools(&Device::flex());
-    let budget = 4 << 20;
+    // Indices take 23 MiB.
+    let budget = 18 << 20;
     let (kept, none) = under(budget, "mask-bits", pools);
-    let (packed, some) = using(budget, "small-indices", pools);
+    let (packed, some) = under(budget, "small-indices", pools);
     assert!(kept == plain && packed == plain);
     let small = used(&some, "small-indices");
     // Two bytes for four, and one more for each tensor.
     assert_eq!(small.from_bytes, 2 * (small.to_bytes - small.tensors), "{some}");
-    assert!(none.alternatives.is_empty(), "{none}");
+    assert!(none.alternatives.is_empty() && some.peak_bytes <= budget, "{none}{some}");
 
     let plain = comparisons(&Device::flex());
-    let budget = 3 << 20;
+    // Comparisons take 6 MiB.
+    let budget = 6 << 20;
     let (kept, _) = under(budget, "none", comparisons);
-    let (packed, some) = using(budget, "bool-bits", comparisons);
+    let (packed, some) = under(budget, "bool-bits", comparisons);
     assert!(kept == plain && packed == plain);
     let bits = used(&some, "bool-bits");
-    assert!(bits.to_bytes * 7 < bits.from_bytes, "{some}");
+    assert!(some.peak_bytes <= budget && bits.to_bytes * 7 < bits.from_bytes, "{some}");
 }
 
 /// 16 bits for 32: what comes back is off by one part in 256 at most, and gradients by little more.
 fn rounded() {
+    let plain = randoms(&Device::flex());
+    // Random numbers take 12 MiB; while one is packed there are both forms of it.
+    let (budget, most) = (8 << 20, 9 << 20);
+    let (rounded, report) = under(budget, "bf16", randoms);
+    let form = used(&report, "bf16");
+    assert!(form.to_bytes <= form.from_bytes / 2 + form.tensors && report.peak_bytes < most, "{report}");
+    let error = |(exact, rounded): (&f32, &f32)| (exact - rounded).abs() / exact.abs();
+    let largest = plain.iter().zip(&rounded).map(error).fold(0.0, f32::max);
+    assert!(largest > 0.0 && largest <= 1.0 / 256.0, "{report}");
+    assert!(form.largest_error.is_some_and(|error| (error - f64::from(largest)).abs() < 1e-6), "{report}");
+
     let plain = tower(&Device::flex());
     let (rounded, report) = under(14 << 20, "mask-bits,bf16", tower);
-    let form = used(&report, "bf16");
-    assert!(form.largest_error.is_some_and(|error| error > 0.0 && error <= 1.0 / 256.0), "{report}");
-    assert!(form.to_bytes <= form.from_bytes / 2 + form.tensors, "{report}");
     let scale = plain.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     let error = plain.iter().zip(&rounded).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
-    assert!(rounded != plain && error <= scale / 50.0, "{error} of {scale}");
+    assert!(error <= scale / 50.0, "{error} of {scale}: {report}");
 }
 
 /// In all models, down to below what masks and indices take.
@@ -229,10 +256,6 @@ fn planned(models: &[ModelKind], alternatives: &[&str]) {
             let report = device.remat_report().unwrap();
             assert!(run.is_identical(&plain), "{model:?}, {alternatives}: {report}");
             assert_eq!((report.tensors, report.recipes), (0, 0), "{model:?}, {alternatives}: {report}");
-            if alternatives != "exact" && !matches!(model, ModelKind::Mlp | ModelKind::Lstm) {
-                // Those two have small tensors only.
-                used(&report, "offload");
-            }
             let fits = |plan: &&PlanReport| Some(plan.predicted_peak_bytes) <= report.budget_bytes;
             if let Some(plan) = report.plan.as_ref().filter(fits) {
                 assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?}, {alternatives}: {report}");

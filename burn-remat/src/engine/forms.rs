@@ -97,7 +97,7 @@ impl Forms {
     }
 
     /// Packing (0) or unpacking (1) so many bytes took so long.
-    pub fn learn(&mut self, code: Code, way: usize, bytes: u64, time: Duration) {
+    fn learn(&mut self, code: Code, way: usize, bytes: u64, time: Duration) {
         let rate = &mut self.rate(code)[way];
         *rate = Rate { bytes: rate.bytes + bytes, ns: rate.ns + time.as_nanos() as u64 };
     }
@@ -247,7 +247,6 @@ impl<B: RematBackend> Engine<B> {
             self.fix(key);
             return false;
         };
-        self.forms.learn(code, 0, bytes, start.elapsed());
         let to = code.on_device(packed.len());
         let Some(form) = self.tensors[key].form.as_deref_mut() else { return false };
         (form.bytes, form.packed) = (to, Some(packed));
@@ -259,7 +258,7 @@ impl<B: RematBackend> Engine<B> {
         self.count_packed(alternative, bytes, to);
         let used = &mut self.forms.used[alternative as usize];
         used.error = used.error.max(error);
-        self.count_packing(alternative, start);
+        self.count_packing(alternative, code, 0, bytes, start);
         true
     }
 
@@ -316,14 +315,22 @@ impl<B: RematBackend> Engine<B> {
         });
         let done = done.and_then(|()| self.settle(&[key], &[], &[], false, self.serving));
         self.storages.take_small(to);
-        self.forms.learn(code, 1, bytes, start.elapsed());
-        self.count_packing(alternative, start);
+        self.count_packing(alternative, code, 1, bytes, start);
         done
     }
 
-    /// Counts the time since `start` as that of packing or unpacking.
-    pub(super) fn count_packing(&mut self, alternative: Alternative, start: Instant) {
-        let ns = start.elapsed().as_nanos() as u64;
+    /// Counts the time since `start` as that of packing (0) or unpacking (1) so many bytes.
+    pub(super) fn count_packing(
+        &mut self,
+        alternative: Alternative,
+        code: Code,
+        way: usize,
+        bytes: u64,
+        start: Instant,
+    ) {
+        let time = start.elapsed();
+        self.forms.learn(code, way, bytes, time);
+        let ns = time.as_nanos() as u64;
         self.forms.used[alternative as usize].ns += ns;
         self.stats.recompute_ns += ns;
         self.step.recompute_ns += ns;

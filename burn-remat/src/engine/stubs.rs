@@ -19,7 +19,6 @@ use super::failures::panic_message;
 use super::operation::weak_input;
 use super::table::{Description, TensorKey};
 use super::{Engine, Failure, Keys, fresh_id};
-use crate::alternatives::Alternative;
 use crate::backend::{BufferId, RematBackend};
 use crate::planning::{Need, Place, TracedStub};
 
@@ -91,13 +90,8 @@ impl<B: RematBackend> Engine<B> {
         let _ = self.account(self.storages.rooted, self.serving);
         self.count_packed(need.alternative(), self.tensors[key].bytes, stub.bytes());
         self.tensors[key].stub = Some(Box::new(stub));
-        self.count_stub(need, 0, self.tensors[key].bytes, start);
-    }
-
-    fn count_stub(&mut self, need: Need, way: usize, bytes: u64, start: Instant) {
         if need == Need::Signs {
-            self.forms.learn(Code::Signs, way, bytes, start.elapsed());
-            self.count_packing(need.alternative(), start);
+            self.count_packing(need.alternative(), Code::Signs, 0, self.tensors[key].bytes, start);
         }
     }
 
@@ -144,7 +138,9 @@ impl<B: RematBackend> Engine<B> {
         op.visit_mut(&mut Rename { from: known, to: stand_in.id });
         consumed.retain(|other| *other != spared);
         consumed.push(key);
-        self.count_stub(need, 1, about.bytes, start);
+        if need == Need::Signs {
+            self.count_packing(need.alternative(), Code::Signs, 1, about.bytes, start);
+        }
         Ok(key)
     }
 
@@ -152,15 +148,6 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn drop_stub(&mut self, key: TensorKey) {
         if let Some(stub) = self.tensors[key].stub.take() {
             self.storages.take_small(stub.bytes());
-        }
-    }
-}
-
-impl Need {
-    pub(super) fn alternative(self) -> Alternative {
-        match self {
-            Self::Signs => Alternative::SignBits,
-            Self::Shape => Alternative::ShapeOnly,
         }
     }
 }

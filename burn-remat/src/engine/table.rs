@@ -173,15 +173,19 @@ impl Storages {
     /// Adds `owner` to the buffer `key`, which is new, shared, or left over from a consumed input.
     pub fn attach(&mut self, key: u64, bytes: u64, owner: TensorKey, fixed: bool, step: u32) -> StorageKey {
         let slab = &mut self.slab;
-        let storage = *self.by_key.entry(key).or_insert_with(|| {
-            slab.insert(Storage { key, bytes: 0, owners: SmallVec::new(), roots: 0, step, aside: false })
+        // Without an owner it is an address that the operation took over, or freed and took again. Of another size it is
+        // another buffer, and there were both for a while.
+        let known = self.by_key.get(&key).copied();
+        let known = known.filter(|&known| !slab[known].owners.is_empty() || slab[known].bytes == bytes);
+        let storage = known.unwrap_or_else(|| {
+            let storage = slab.insert(Storage { key, bytes, owners: SmallVec::new(), roots: 0, step, aside: false });
+            self.by_key.insert(key, storage);
+            self.live += bytes;
+            storage
         });
-        if self.slab[storage].owners.is_empty() {
-            // New, or an address that the operation freed and took again: its size is the new one.
+        if slab[storage].owners.is_empty() {
+            slab[storage].step = step;
             self.leave_aside(storage);
-            let entry = &mut self.slab[storage];
-            self.live = self.live - entry.bytes + bytes;
-            (entry.bytes, entry.step) = (bytes, step);
         }
         let entry = &mut self.slab[storage];
         entry.owners.push(owner);
@@ -250,7 +254,9 @@ impl Storages {
             self.leave_aside(storage);
             let entry = self.slab.remove(storage);
             self.live -= entry.bytes;
-            self.by_key.remove(&entry.key);
+            if self.by_key.get(&entry.key) == Some(&storage) {
+                self.by_key.remove(&entry.key);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 //! does between operations, and [`exact`] tells how much that holds.
 
 mod cache;
+mod compare;
 mod exact;
 mod fit;
 mod forced;
@@ -17,6 +18,7 @@ mod schedule;
 mod stages;
 mod trace;
 
+pub use compare::AlternativesPlan;
 pub(crate) use fit::Fit;
 pub(crate) use lower::lower;
 pub(crate) use plans::{Followed, Origin, PlanSettings, Plans, Wait};

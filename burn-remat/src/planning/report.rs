@@ -8,6 +8,7 @@ use std::time::Duration;
 use burn_remat_plan::{Graph, Step};
 use serde::Serialize;
 
+use super::compare::{self, AlternativesPlan};
 use super::picture;
 use super::plans::{PlanState, Plans};
 use super::schedule::Schedule;
@@ -146,6 +147,17 @@ impl PlanReport {
     /// What the drawing library says.
     pub fn overhead_picture(&self, limit: Duration, size: (u32, u32)) -> Result<String, String> {
         picture::overhead(&self.schedule, limit, size)
+    }
+
+    /// What the step would cost within its budget with none of its alternatives, with each alone, and with all: planned anew from
+    /// the same measured times, so that nothing but what is allowed differs. An item may take `limit`; it is made when it is asked for.
+    ///
+    /// The alternatives are those that the device allows and of which the step can make use. Without a budget there are no items.
+    pub fn compare_alternatives(&self, limit: Duration) -> impl Iterator<Item = AlternativesPlan> + use<> {
+        self.budget.into_iter().flat_map({
+            let schedule = self.schedule.clone();
+            move |budget| compare::alternatives(schedule.clone(), budget, limit)
+        })
     }
 
     /// Writes `graph.json`, `plan.json`, `memory.svg` and `overhead.svg` into `folder`, which is made where it is not

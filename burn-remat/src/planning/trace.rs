@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::stages::Visit;
-use crate::alternatives::Alternative;
+use crate::alternatives::{Alternative, Alternatives};
 use crate::checkpoint::Rule;
 
 /// Number of an operation within its step.
@@ -57,6 +57,13 @@ impl Need {
         match self {
             Self::Signs => "signs",
             Self::Shape => "shape",
+        }
+    }
+
+    pub fn alternative(self) -> Alternative {
+        match self {
+            Self::Signs => Alternative::SignBits,
+            Self::Shape => Alternative::ShapeOnly,
         }
     }
 }
@@ -165,6 +172,37 @@ impl Trace {
     /// Most bytes that the step would hold if nothing were ever evicted.
     pub fn peak(&self) -> u64 {
         self.store_all().into_iter().max().unwrap_or(0)
+    }
+
+    /// The alternatives of which this step could make use.
+    pub fn alternatives(&self) -> impl Iterator<Item = Alternative> + '_ {
+        let forms = self.storages.iter().filter_map(|storage| storage.form.map(|form| form.alternative));
+        forms.chain(self.ops.iter().filter_map(|op| op.stub.map(|stub| stub.need.alternative())))
+    }
+
+    /// The step if no more than these alternatives were allowed. What may not take its own form may still be offloaded, at the rate
+    /// of what is offloaded here.
+    pub fn with_alternatives(mut self, allowed: Alternatives) -> Self {
+        let offloads = |storage: &&TracedStorage| {
+            storage.bytes > 0 && storage.form.is_some_and(|form| form.alternative == Alternative::Offload)
+        };
+        let offload = self.storages.iter().find(offloads).and_then(|storage| {
+            let ns_per_byte = storage.form?.cost_ns as f64 / storage.bytes as f64;
+            allowed.allows(Alternative::Offload).then_some(move |bytes: u64| TracedForm {
+                alternative: Alternative::Offload,
+                bytes: 0,
+                cost_ns: (bytes as f64 * ns_per_byte) as u64,
+            })
+        });
+        for storage in &mut self.storages {
+            let Some(form) = storage.form.filter(|form| !allowed.allows(form.alternative)) else { continue };
+            let may_move = form.alternative != Alternative::Offload;
+            storage.form = offload.filter(|_| may_move).map(|offload| offload(storage.bytes));
+        }
+        for op in &mut self.ops {
+            op.stub = op.stub.filter(|stub| allowed.allows(stub.need.alternative()));
+        }
+        self
     }
 
     /// An update is one only if what it makes outlives the step: in the first step, where nothing tells a parameter from

@@ -80,6 +80,10 @@ struct Arguments {
     /// Write the planned graph, the plan and two pictures into this folder.
     #[arg(long)]
     plan_report: Option<PathBuf>,
+    /// At the end, plan the step with none of the `--alternatives`, with each alone and with all, and print what each would
+    /// cost.
+    #[arg(long)]
+    compare_alternatives: bool,
     /// Write the result as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -160,8 +164,12 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         );
         println!("\n{report}");
     }
+    let plan = budgeted.report.as_ref().and_then(|report| report.plan.as_ref());
+    if arguments.compare_alternatives {
+        compare_alternatives(plan, arguments.time_limit);
+    }
     if let Some(folder) = &arguments.plan_report {
-        save_plan(budgeted.report.as_ref().and_then(|report| report.plan.as_ref()), folder)?;
+        save_plan(plan, folder)?;
     }
     if let Some(file) = &arguments.json {
         let json = to_json(arguments, budget, &plain, &store_all, &budgeted, identical);
@@ -251,6 +259,20 @@ fn save_plan(plan: Option<&PlanReport>, folder: &Path) -> Result<(), String> {
     plan.save(folder).map_err(|error| format!("--plan-report {}: {error}", folder.display()))?;
     println!("graph, plan and pictures are in {}", folder.display());
     Ok(())
+}
+
+fn compare_alternatives(plan: Option<&PlanReport>, time_limit: f64) {
+    let Some(plan) = plan else {
+        println!("--compare-alternatives: nothing was planned, so there is nothing to compare");
+        return;
+    };
+    println!("\n{:>16}{:>16}{:>14}  alternatives allowed", "planned overhead", "lower bound", "floor");
+    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.2}%", 100.0 * share));
+    for row in plan.compare_alternatives(Duration::from_secs_f64(time_limit)) {
+        let overhead = row.predicted_overhead.map_or("no plan".to_owned(), |share| percent(Some(share)));
+        let floor = DisplayBytes(row.floor_bytes).to_string();
+        println!("{overhead:>16}{:>16}{floor:>14}  {}", percent(row.lower_bound), row.allowed);
+    }
 }
 
 /// Whether tensors came back from fewer bits than they had, which was asked for.

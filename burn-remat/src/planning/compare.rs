@@ -1,0 +1,56 @@
+//! What alternatives are worth: one measured step, planned with none of them, with each alone, and with all.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::fit::Fit;
+use super::lower::lower;
+use super::schedule::Schedule;
+use crate::alternatives::Alternatives;
+
+/// What planning comes to where some alternatives are allowed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct AlternativesPlan {
+    /// The alternatives, as [`Alternatives`](crate::Alternatives) reads them.
+    pub allowed: String,
+    /// Smallest budget for which a plan is known, in bytes.
+    pub floor_bytes: u64,
+    /// Time that the cheapest plan found adds, as a share of the step's; `None` where no plan keeps to the budget.
+    pub predicted_overhead: Option<f64>,
+    /// No plan within the budget adds less than this share, where that is proven.
+    pub lower_bound: Option<f64>,
+}
+
+/// Plans the step of `schedule` anew for every choice of alternatives.
+pub(super) fn alternatives(
+    schedule: Arc<Schedule>,
+    budget: u64,
+    limit: Duration,
+) -> impl Iterator<Item = AlternativesPlan> {
+    let present: BTreeSet<_> = schedule.trace.alternatives().collect();
+    let all = present.iter().fold(Alternatives::NONE, |all, &one| all.with(one));
+    let alone = present.iter().map(|&one| Alternatives::NONE.with(one)).filter(move |one| *one != all);
+    let mut choices: Vec<Alternatives> = [Alternatives::NONE].into_iter().chain(alone).chain([all]).collect();
+    choices.dedup();
+    choices.into_iter().filter_map(move |allowed| plan(&schedule, allowed, budget, limit))
+}
+
+fn plan(schedule: &Schedule, allowed: Alternatives, budget: u64, limit: Duration) -> Option<AlternativesPlan> {
+    let trace = schedule.trace.clone().with_alternatives(allowed);
+    let lowered = lower(&trace, schedule.lowered.graph.name()).ok()?;
+    let cost_ns = lowered.cost_ns.max(1) as f64;
+    let fit = Fit::new(trace, lowered).ok()?;
+    let found = fit.best("auto", budget, limit).filter(|(schedule, _)| schedule.peak <= budget);
+    let floor = found.as_ref().map_or(u64::MAX, |(schedule, _)| schedule.peak).min(fit.floor().0);
+    let bound = found.as_ref().and_then(|(_, outcome)| outcome.lower_bound);
+    Some(AlternativesPlan {
+        allowed: allowed.to_string(),
+        floor_bytes: floor,
+        predicted_overhead: found.map(|(schedule, _)| schedule.overhead()),
+        lower_bound: bound.map(|bound| (bound / cost_ns - 1.0).max(0.0)),
+    })
+}
