@@ -88,6 +88,8 @@ impl Alternatives {
     pub const EXACT: Self = Self(0b1_1111);
     /// All that change no bit of any result.
     pub const ALL: Self = Self(0b11_1111);
+    /// Also those that do.
+    pub(crate) const EVERY: Self = Self(0b111_1111);
 
     pub(crate) fn allows(self, alternative: Alternative) -> bool {
         self.0 & (1 << alternative as u8) != 0

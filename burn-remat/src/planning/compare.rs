@@ -1,4 +1,4 @@
-//! What alternatives are worth: one measured step, planned with none of them, with each alone, and with all.
+//! What alternatives are worth: one measured step, planned with several choices of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,17 +25,25 @@ pub struct AlternativesPlan {
     pub lower_bound: Option<f64>,
 }
 
-/// Plans the step of `schedule` anew for every choice of alternatives.
+/// Plans the step of `schedule` anew with none of its alternatives, with each alone, with the exact ones and with all.
 pub(super) fn alternatives(
     schedule: Arc<Schedule>,
     budget: u64,
     limit: Duration,
 ) -> impl Iterator<Item = AlternativesPlan> {
     let present: BTreeSet<_> = schedule.trace.alternatives().collect();
-    let all = present.iter().fold(Alternatives::NONE, |all, &one| all.with(one));
-    let alone = present.iter().map(|&one| Alternatives::NONE.with(one)).filter(move |one| *one != all);
-    let mut choices: Vec<Alternatives> = [Alternatives::NONE].into_iter().chain(alone).chain([all]).collect();
-    choices.dedup();
+    let only = |allowed: Alternatives| {
+        present.iter().filter(|one| allowed.allows(**one)).fold(Alternatives::NONE, |some, &one| some.with(one))
+    };
+    let alone = present.iter().map(|&one| Alternatives::NONE.with(one));
+    let mut choices: Vec<Alternatives> = Vec::new();
+    for choice in
+        [Alternatives::NONE].into_iter().chain(alone).chain([only(Alternatives::EXACT), only(Alternatives::EVERY)])
+    {
+        if !choices.contains(&choice) {
+            choices.push(choice);
+        }
+    }
     choices.into_iter().filter_map(move |allowed| plan(&schedule, allowed, budget, limit))
 }
 

@@ -149,7 +149,7 @@ impl PlanReport {
         picture::overhead(&self.schedule, limit, size)
     }
 
-    /// What the step would cost within its budget with none of its alternatives, with each alone, and with all: planned anew from
+    /// What the step would cost within its budget with none of its alternatives, with each alone, with those that are exact, and with all: planned anew from
     /// the same measured times, so that nothing but what is allowed differs. An item may take `limit`; it is made when it is asked for.
     ///
     /// The alternatives are those that the device allows and of which the step can make use. Without a budget there are no items.

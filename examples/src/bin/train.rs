@@ -80,7 +80,7 @@ struct Arguments {
     /// Write the planned graph, the plan and two pictures into this folder.
     #[arg(long)]
     plan_report: Option<PathBuf>,
-    /// At the end, plan the step with none of the `--alternatives`, with each alone and with all, and print what each would
+    /// At the end, plan the step with none of the `--alternatives`, with each alone, with the exact ones and with all, and print what each would
     /// cost.
     #[arg(long)]
     compare_alternatives: bool,
