@@ -15,15 +15,19 @@ use burn_remat_plan::{
     solve,
 };
 
-use super::lower::Lowered;
+use super::lower::{Lowered, lower};
+use super::plain::with_forms;
 use super::schedule::Schedule;
 use super::trace::Trace;
+use crate::alternatives::Alternatives;
 
 /// Most quick plans, and time of each.
 const ROUNDS: u32 = 8;
 const QUICK: Duration = Duration::from_millis(400);
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
+/// One part in so many of the time goes to plans without other forms, where there are any.
+const PLAIN_SHARE: u32 = 4;
 /// A plan this near to its lower bound is not improved further.
 const GOOD_ENOUGH: f64 = 0.002;
 
@@ -116,9 +120,11 @@ impl Fit {
     pub fn run(&self, terms: &Terms<'_>, mut found: impl FnMut(Found<'_>)) {
         let start = Instant::now();
         let graph = &self.lowered.graph;
+        let plain = self.plain(terms);
         // Most bytes that a plan may hold: the budget, once a plan is known that keeps it. Until then as much as leaves a
         // planner something to choose.
-        let known = self.known.as_ref().filter(|(schedule, _)| schedule.peak <= terms.budget);
+        let known = self.known.iter().chain(&plain).filter(|(schedule, _)| schedule.peak <= terms.budget);
+        let known = known.min_by(|a, b| a.1.makespan.total_cmp(&b.1.makespan));
         let keeps = self.fallback.peak <= terms.budget || known.is_some();
         let mut target = if keeps { terms.budget } else { terms.budget.max(self.least) };
 
@@ -130,6 +136,8 @@ impl Fit {
             best = outcome.makespan;
             found(Found::Plan(schedule.clone(), outcome));
         }
+        // Proved for budgets no smaller than this one.
+        let mut bound: Option<f64> = None;
         // Plans once and hands on what is better and fits.
         let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
             let mut request = Request::new(budget);
@@ -148,6 +156,9 @@ impl Fit {
                 (outcome.status, outcome.lower_bound) = (Status::Feasible, None);
             }
             let (peak, makespan) = (schedule.peak, outcome.makespan);
+            if budget >= *target && outcome.lower_bound > bound {
+                bound = outcome.lower_bound;
+            }
             log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {target}");
             if peak <= terms.budget && *target > terms.budget {
                 (*target, best) = (terms.budget, f64::INFINITY);
@@ -203,5 +214,38 @@ impl Fit {
         if best.is_infinite() && keeps {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
         }
+        if let (Some((schedule, outcome)), Some(bound)) = (known, bound)
+            && outcome.makespan <= best
+        {
+            let outcome = Outcome { lower_bound: Some(bound.min(outcome.makespan)), ..outcome.clone() };
+            found(Found::Plan(schedule.clone(), &outcome));
+        }
+    }
+
+    /// A plan that makes no use of other forms, where there are any: more choices then never make a step dearer, however short the
+    /// search.
+    fn plain(&self, terms: &Terms<'_>) -> Option<(Arc<Schedule>, Outcome)> {
+        if self.lowered.small_forms.is_empty() {
+            return None;
+        }
+        let trace = self.trace.clone().with_alternatives(Alternatives::NONE);
+        let lowered = lower(&trace, self.lowered.graph.name()).ok()?;
+        let fit = Self::new(trace, lowered).ok()?;
+        if fit.floor().0 > terms.budget {
+            return None;
+        }
+        let mut best = None;
+        let terms = Terms { limit: terms.limit / PLAIN_SHARE, progress: terms.progress.clone(), ..*terms };
+        fit.run(&terms, |found| {
+            if let Found::Plan(schedule, outcome) = found {
+                best = Some((schedule, outcome.planner.clone()));
+            }
+        });
+        let (schedule, planner) = best?;
+        let plan = with_forms(&self.lowered, &schedule.plan)?;
+        let checked = check(&self.lowered.graph, &plan, u64::MAX).ok()?;
+        let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked);
+        let outcome = Outcome::of_plan(&planner, &self.lowered.graph, plan, Status::Feasible, StopReason::Heuristic);
+        Some((Arc::new(schedule), outcome))
     }
 }

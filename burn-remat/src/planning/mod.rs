@@ -12,6 +12,7 @@ mod fit;
 mod forced;
 mod lower;
 mod picture;
+mod plain;
 mod plans;
 mod report;
 mod schedule;

@@ -1,0 +1,144 @@
+//! A plan that makes no use of other forms, in the terms of a graph that has them.
+//!
+//! The graph of a step without alternatives has the same ops and values, less those that make forms and stubs, and without
+//! what reads them. So every plan for it is one for the graph with alternatives: a form is made, unpacked and let go at once, a stub let go as it is left.
+//! Planners search a smaller space there, so what they find in it bounds what the larger one may cost.
+//!
+//! Complexity: O(ops + steps).
+
+use std::collections::BTreeSet;
+
+use burn_remat_plan::{OpId, Plan, Step};
+
+use super::lower::Lowered;
+
+/// What stands for an op of the graph without alternatives.
+struct Counterpart {
+    op: OpId,
+    /// The op that unpacks its result, where `op` packs it.
+    unpack: Option<OpId>,
+    /// Ops that leave stubs behind it.
+    leaves: Vec<OpId>,
+}
+
+/// `plan`, made for the graph of the same step without alternatives, as a plan for `lowered`. `None` if it is of another step.
+pub(super) fn with_forms(lowered: &Lowered, plan: &Plan) -> Option<Plan> {
+    let counterparts = counterparts(lowered);
+    let ops = lowered.graph.ops();
+    let mut seen = BTreeSet::new();
+    let mut steps = Vec::with_capacity(plan.steps.len() * 2);
+    for step in &plan.steps {
+        let op = match *step {
+            Step::Compute(op) => op,
+            Step::Evict(value) => {
+                steps.push(Step::Evict(value));
+                continue;
+            }
+            Step::ComputeAlternative(..) => return None,
+        };
+        let Counterpart { op: at, unpack, leaves } = counterparts.get(op)?;
+        if !seen.insert(op) {
+            // What unpacks has the op itself as its first alternative.
+            steps.push(unpack.map_or(Step::Compute(*at), |unpack| Step::ComputeAlternative(unpack, 0)));
+            continue;
+        }
+        steps.push(Step::Compute(*at));
+        let gone =
+            |at: OpId, steps: &mut Vec<Step>| steps.extend(ops[at].outputs.iter().map(|&value| Step::Evict(value)));
+        if let Some(unpack) = *unpack {
+            steps.push(Step::Compute(unpack));
+            gone(*at, &mut steps);
+        }
+        for &leave in leaves {
+            steps.push(Step::Compute(leave));
+            gone(leave, &mut steps);
+        }
+    }
+    Some(Plan { steps })
+}
+
+fn counterparts(lowered: &Lowered) -> Vec<Counterpart> {
+    let mut all: Vec<Counterpart> = Vec::new();
+    for (at, op) in lowered.graph.ops().iter().enumerate() {
+        let is_small = !op.outputs.is_empty() && op.outputs.iter().all(|value| lowered.small_forms.contains(value));
+        let packs = lowered.unpacks.contains(&(at + 1));
+        match all.last_mut() {
+            Some(last) if lowered.unpacks.contains(&at) => last.unpack = Some(at),
+            Some(last) if is_small && !packs => last.leaves.push(at),
+            _ => all.push(Counterpart { op: at, unpack: None, leaves: Vec::new() }),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_remat_plan::{check, minimum};
+
+    use super::super::lower::lower;
+    use super::super::schedule::Schedule;
+    use super::super::trace::{Need, Trace, TracedForm, TracedOp, TracedStorage, TracedStub};
+    use super::*;
+    use crate::alternatives::{Alternative, Alternatives};
+
+    const BYTES: u64 = 1 << 20;
+    const DEPTH: u32 = 8;
+
+    /// Forward and backward through a chain. All activations have a form, and backward needs only the signs of every other.
+    fn chain() -> Trace {
+        let mut trace = Trace { held_at_start: BYTES, ..Trace::default() };
+        let storage = |made_by: Option<u32>, died| TracedStorage {
+            bytes: BYTES,
+            made_by,
+            uploaded: false,
+            appeared: made_by.unwrap_or(0),
+            died,
+            reuses: None,
+            form: made_by.map(|_| TracedForm { alternative: Alternative::Offload, bytes: 0, cost_ns: 500 }),
+        };
+        let op = |at: u32, reads: &[u32]| TracedOp {
+            signature: u64::from(at),
+            kind: u64::from(at),
+            reads: reads.iter().copied().collect(),
+            writes: [at + 1].into_iter().collect(),
+            cost_ns: 1000 + u64::from(at),
+            scratch: 0,
+            recordable: true,
+            updates: false,
+            visit: 0,
+            rule: None,
+            stub: None,
+        };
+        trace.storages.push(storage(None, None));
+        for at in 0..DEPTH {
+            trace.ops.push(op(at, &[at]));
+            trace.storages.push(storage(Some(at), Some(2 * DEPTH - 1 - at)));
+        }
+        for at in DEPTH..2 * DEPTH {
+            let activation = 2 * DEPTH - at;
+            let mut op = op(at, &[at, activation]);
+            let stub =
+                TracedStub { place: activation, need: Need::Signs, bytes: BYTES / 32, stand_in: BYTES, cost_ns: 90 };
+            op.stub = (at % 2 == 0).then_some(stub);
+            trace.ops.push(op);
+            trace.storages.push(storage(Some(at), Some((at + 1).min(2 * DEPTH - 1))));
+        }
+        trace
+    }
+
+    #[test]
+    fn a_plan_without_forms_holds_and_costs_the_same_among_forms() {
+        let rich = chain();
+        let poor = rich.clone().with_alternatives(Alternatives::NONE);
+        let (with, without) = (lower(&rich, "chain").unwrap(), lower(&poor, "chain").unwrap());
+        assert!(with.unpacks.len() > 8 && !with.stubs.is_empty() && without.small_forms.is_empty());
+        let found = minimum(&without.graph);
+        let plan = with_forms(&with, &found.plan).unwrap();
+        let before = check(&without.graph, &found.plan, found.achieved).unwrap();
+        let after = check(&with.graph, &plan, u64::MAX).unwrap();
+        assert_eq!(before.makespan(), after.makespan());
+        assert!(before.makespan() > without.graph.ops().iter().map(|op| op.cost).sum(), "nothing is computed again");
+        let (before, after) = (Schedule::new(poor, without, &before), Schedule::new(rich, with, &after));
+        assert_eq!((before.peak, before.makespan), (after.peak, after.makespan));
+    }
+}
