@@ -326,7 +326,6 @@ impl<B: RematBackend> Engine<B> {
             let (recordable, replaces, seed) = self.settle_roots(&mut op, &mut consumed, produced);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let updates = !recordable && self.is_update(&dying, &outs);
-            let computed = recordable || self.is_computed(&op, &dying);
             let kept = (recordable && !self.light).then(|| self.boxed(&op));
             let views = is_view(&op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
@@ -336,17 +335,17 @@ impl<B: RematBackend> Engine<B> {
             }
             let position = (!aside).then(|| self.last_position());
             let cost_ns = self.run(op, seed, kind, position)?;
-            Ok((kept, recordable, computed, seed, cost_ns, views, updates, traced, forms, stub))
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms, stub))
         });
         match done {
-            Ok((kept, recordable, computed, seed, cost_ns, views, updates, traced, forms, stub)) => {
+            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms, stub)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let stage = self.stages.current();
                 self.count_in_stage(stage, cost_ns);
                 let outputs: SmallVec<[TensorKey; 2]> =
                     outs.into_iter().map(|out| self.insert(out, kind, None)).collect();
-                if computed {
+                if recordable {
                     self.note_computed(&inputs, &outputs);
                 }
                 if let Some(op) = kept {
@@ -523,13 +522,6 @@ impl<B: RematBackend> Engine<B> {
             self.stats.unrepeatable.push(self.serving);
         }
         differs
-    }
-
-    /// Whether an operation that cannot run again makes no parameter even so: it does not repeat, or takes what such an
-    /// operation made.
-    fn is_computed(&self, op: &OperationIr, consumed: &[TensorKey]) -> bool {
-        let computed = |&key: &TensorKey| self.tensors[key].computed || self.tensors[key].recipe.is_some();
-        !is_random(op) && !is_opaque(op) && consumed.iter().all(computed)
     }
 
     /// What a buffer of `bytes` takes.
@@ -721,7 +713,7 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// An operation that takes no parameter over has read `inputs` and made `outputs`.
+    /// An operation that can run again has read `inputs` and made `outputs`.
     fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
         for &input in inputs {
             let tensor = &mut self.tensors[input];
