@@ -39,7 +39,9 @@ impl<B: RematBackend> Engine<B> {
             // The plan has made room.
             return;
         }
-        let target = budget.max(self.overrun);
+        let most = budget.max(self.overrun);
+        // Room to pack the next one: for a moment there are both forms of it.
+        let target = most.saturating_sub(self.forms.reserve);
         if self.storages.live.saturating_add(need) <= target {
             return;
         }
@@ -53,7 +55,7 @@ impl<B: RematBackend> Engine<B> {
             }
             return;
         }
-        while self.storages.live.saturating_add(need) > target && self.evict_some(need, target) {}
+        while self.storages.live.saturating_add(need) > target && self.evict_some(need, target, most) {}
     }
 
     /// Called when an operation has run and all it needed is held: keeps the peak and the floor.
@@ -106,9 +108,10 @@ impl<B: RematBackend> Engine<B> {
         Ok(())
     }
 
-    /// Evicts up to [`BATCH`] storages in order of their score; `false` if none could be.
-    fn evict_some(&mut self, need: u64, budget: u64) -> bool {
-        let excess = self.storages.live + need - budget;
+    /// Evicts up to [`BATCH`] storages in order of their score until `need` more bytes keep to `target`, with at most `most` held
+    /// meanwhile; `false` if none could be.
+    fn evict_some(&mut self, need: u64, target: u64, most: u64) -> bool {
+        let excess = self.storages.live + need - target;
         // Small buffers only when no large one is left: they free little and cost a recipe each.
         let mut candidates = self.candidates(excess / 64);
         if candidates.is_empty() {
@@ -116,13 +119,14 @@ impl<B: RematBackend> Engine<B> {
         }
         let mut left = BATCH;
         for &(_, storage) in &candidates {
-            if self.storages.live + need <= budget || left == 0 {
+            if self.storages.live + need <= target || left == 0 {
                 break;
             }
-            left -= usize::from(self.evict_cheaply(storage, budget));
+            left -= usize::from(self.evict_cheaply(storage, most));
         }
         // To be over budget for a moment is better than to stay so.
-        left < BATCH || candidates.first().is_some_and(|&(_, storage)| self.evict_cheaply(storage, u64::MAX))
+        let is_over = self.storages.live + need > most;
+        left < BATCH || is_over && candidates.first().is_some_and(|&(_, storage)| self.evict_cheaply(storage, u64::MAX))
     }
 
     /// Evictable storages of more than `least` bytes, best first.

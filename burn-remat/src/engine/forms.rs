@@ -32,6 +32,9 @@ use crate::report::FormReport;
 /// Tensors of fewer bytes are not packed.
 const SMALLEST: u64 = 16 << 10;
 
+/// At most one part in so many of the budget is left free to pack into.
+const MOST_RESERVED: u64 = 64;
+
 /// How often a tensor is packed to see what that takes.
 const MEASURED: u32 = 4;
 
@@ -77,6 +80,8 @@ struct Rate {
 pub(super) struct Forms {
     /// By code: packing, and unpacking.
     rates: Vec<(Code, [Rate; 2])>,
+    /// Bytes that the online policy leaves free to pack into: those of the largest form that is small beside the budget.
+    pub reserve: u64,
     /// For the report, by alternative.
     pub used: [FormStats; Alternative::ALL.len()],
 }
@@ -161,6 +166,9 @@ impl<B: RematBackend> Engine<B> {
         let tensor = &self.tensors[key];
         let Some(form) = &tensor.form else { return };
         let (code, ir) = (form.code, TensorIr { shape: form.shape.clone(), ..tensor.bare(TensorStatus::ReadOnly) });
+        if self.budget.is_some_and(|budget| form.bytes <= budget / MOST_RESERVED) {
+            self.forms.reserve = self.forms.reserve.max(form.bytes);
+        }
         if !self.may_be_packed(key, &ir) {
             self.fix(key);
         } else if self.is_to_be_measured(code) {
