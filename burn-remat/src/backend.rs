@@ -21,6 +21,7 @@ use burn_ir::{
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
 use burn_std::Bytes;
 use burn_std::future::DynFut;
+use smallvec::SmallVec;
 
 use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
@@ -66,6 +67,9 @@ pub enum BufferId {
     Unknown,
 }
 
+/// The dimensions of a tensor as they lie in memory, outermost first; those of size one come first of all, by number.
+pub type MemoryOrder = SmallVec<[usize; 6]>;
+
 /// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
 pub trait RematBackend: BackendIr {
     /// Whether tensors lie in this process's memory, so that looking at their numbers moves none.
@@ -93,6 +97,20 @@ pub trait RematBackend: BackendIr {
     /// The device's allocator gives a multiple of so many bytes.
     fn alignment(_device: &Self::Device) -> u64 {
         1
+    }
+
+    /// Whether a result lies in memory as the input over which an operation may write, and in another way where it may
+    /// not. Then [`memory_order`](Self::memory_order) and [`laid`](Self::laid) are asked.
+    const LAYOUT_FOLLOWS_REUSE: bool = false;
+
+    /// In which order a tensor lies in memory; `None` where elements share memory, so that nothing is written over it.
+    fn memory_order(_handle: &Self::Handle, shape: &Shape) -> Option<MemoryOrder> {
+        Some((0..shape.num_dims()).collect())
+    }
+
+    /// The same tensor in a buffer of its own where it lies in memory in `order`.
+    fn laid(handle: Self::Handle, _shape: &Shape, _order: &MemoryOrder) -> Self::Handle {
+        handle
     }
 
     /// Whether `op` gives the same bits when it runs again on the same inputs. What does not is kept rather than computed
@@ -293,17 +311,22 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
         dtype: DType,
     ) -> RouterTensor<RematClient<B>> {
         let id = fresh_id();
-        let tensor = TensorHandle { handle, shape: shape.clone() };
-        let tensor = if dtype.is_float() {
-            HandleKind::Float(B::float_tensor(tensor))
-        } else if dtype.is_bool() {
-            HandleKind::Bool(B::bool_tensor(tensor))
-        } else {
-            HandleKind::Int(B::int_tensor(tensor))
-        };
+        let tensor = typed::<B>(handle, shape.clone(), dtype);
         let ir = TensorIr { id, shape: shape.clone(), dtype, status: TensorStatus::ReadOnly };
         client.engine().import(ir, tensor);
         RouterTensor::new(id, shape, dtype, client.clone())
+    }
+}
+
+/// A handle as a tensor of its type.
+pub(crate) fn typed<B: RematBackend>(handle: B::Handle, shape: Shape, dtype: DType) -> HandleKind<B> {
+    let tensor = TensorHandle { handle, shape };
+    if dtype.is_float() {
+        HandleKind::Float(B::float_tensor(tensor))
+    } else if dtype.is_bool() {
+        HandleKind::Bool(B::bool_tensor(tensor))
+    } else {
+        HandleKind::Int(B::int_tensor(tensor))
     }
 }
 

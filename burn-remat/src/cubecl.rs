@@ -9,14 +9,17 @@ use std::hash::{Hash, Hasher};
 use burn_backend::cubecl::dtype_to_elem_type;
 use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{DType, Shape};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::permute;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::{Fusion, FusionBackend};
 use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, TensorHandle};
+use burn_std::tensor::layout::nested_dim_order;
 use cubecl_kernels::features::AtomicUsage;
 use cubecl_kernels::ir::Type;
 use rustc_hash::FxHasher;
 
-use crate::backend::{BufferId, RematBackend};
+use crate::backend::{BufferId, MemoryOrder, RematBackend};
 
 /// Whether this build has Burn's kernel fusion.
 pub(crate) fn has_fusion() -> bool {
@@ -25,6 +28,8 @@ pub(crate) fn has_fusion() -> bool {
 
 impl RematBackend for CubeBackend {
     const HAS_CLOCK: bool = true;
+    // Kernels that go through a tensor element by element walk it as it lies (burn-cubecl's `kernel/memory_order.rs`).
+    const LAYOUT_FOLLOWS_REUSE: bool = true;
 
     fn buffer(handle: &Self::Handle) -> BufferId {
         let mut hasher = FxHasher::default();
@@ -36,6 +41,21 @@ impl RematBackend for CubeBackend {
     fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool {
         let tensor = CubeBackend::float_tensor(TensorHandle { handle: handle.clone(), shape: shape.clone() });
         !tensor.meta.is_tiled() && tensor.is_contiguous()
+    }
+
+    fn memory_order(handle: &Self::Handle, _shape: &Shape) -> Option<MemoryOrder> {
+        let (shape, strides) = (handle.meta.shape(), handle.meta.strides());
+        let mut order: MemoryOrder = nested_dim_order(shape, strides)?.iter().copied().collect();
+        order.sort_by_key(|&axis| (shape[axis] != 1, if shape[axis] == 1 { axis } else { 0 }));
+        Some(order)
+    }
+
+    fn laid(handle: Self::Handle, _shape: &Shape, order: &MemoryOrder) -> Self::Handle {
+        let mut back = order.clone();
+        for (at, &axis) in order.iter().enumerate() {
+            back[axis] = at;
+        }
+        permute(into_contiguous(permute(handle, order)), &back)
     }
 
     fn alignment(device: &CubeDevice) -> u64 {

@@ -30,9 +30,9 @@ pub fn by_name(name: &str) -> Result<Device, String> {
     }
 }
 
-/// Whether Burn itself runs the operations of `device` through its kernel fusion.
-pub fn is_fused(device: &Device) -> bool {
-    cfg!(feature = "fusion") && *device != Device::flex()
+/// Whether plain Burn joins kernels on `device` that a remat device runs one by one, because it is not to be `fused`.
+pub fn runs_other_kernels(device: &Device, fused: bool) -> bool {
+    cfg!(feature = "fusion") && !fused && *device != Device::flex()
 }
 
 /// Name of the device that the end-to-end tests run on: what `BURN_REMAT_TEST_DEVICE` says, else `flex`.

@@ -135,10 +135,9 @@ fn stubs() {
     };
     // What is cheaper is measured, and other work may be in the way.
     let kinds = ["sign-bits", "shape-only"];
-    let uses_all =
-        |report: &RematReport| kinds.iter().all(|kind| report.alternatives.iter().any(|form| form.name == *kind));
     let report = run(1);
-    let report = if uses_all(&report) { report } else { run(10) };
+    let is_missing = kinds.iter().any(|kind| find(&report, kind).is_none());
+    let report = if is_missing { run(10) } else { report };
     kinds.iter().for_each(|name| assert!(used(&report, name).tensors > 0));
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
     assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{report}");
@@ -155,9 +154,12 @@ fn compared(plan: &PlanReport) {
     assert!(rows.iter().all(is_bounded), "{rows:#?}");
 }
 
+fn find<'a>(report: &'a RematReport, name: &str) -> Option<&'a FormReport> {
+    report.alternatives.iter().find(|form| form.name == name)
+}
+
 fn used<'a>(report: &'a RematReport, name: &str) -> &'a FormReport {
-    let form = report.alternatives.iter().find(|form| form.name == name);
-    form.unwrap_or_else(|| panic!("`{name}` is not used: {report}"))
+    find(report, name).unwrap_or_else(|| panic!("`{name}` is not used: {report}"))
 }
 
 #[test]
@@ -195,7 +197,7 @@ fn online() {
     let (moved, some) = under(budget, "offload", tower);
     let offloaded = used(&some, "offload");
     assert!(moved == plain && some.peak_bytes <= budget, "{some}");
-    assert!(offloaded.from_bytes > 4 << 20 && offloaded.to_bytes == 0, "{some}");
+    assert!(offloaded.from_bytes > 12 << 20 && offloaded.to_bytes == 0, "{some}");
 
     let plain = pools(&Device::flex());
     // Indices take 23 MiB.

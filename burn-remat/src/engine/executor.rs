@@ -12,9 +12,10 @@ use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
 use rustc_hash::FxHashMap;
 
+use super::layout::Layout;
 use super::operation::{is_reshape, is_view};
 use super::table::Description;
-use crate::backend::{BufferId, RematBackend};
+use crate::backend::{BufferId, MemoryOrder, RematBackend, typed};
 use crate::planning::Trace;
 
 /// See the [module](self).
@@ -48,6 +49,22 @@ impl<B: RematBackend> Executor<B> {
         match self {
             Self::Backend(interpreter) => B::is_in_order(&interpreter.get_tensor_handle(tensor), &tensor.shape),
             Self::Dry(dry) => dry.buffers.get(&tensor.id).is_some_and(|buffer| buffer.in_order),
+        }
+    }
+
+    /// In which order a resident tensor lies in memory.
+    pub fn memory_order(&mut self, tensor: &TensorIr) -> Option<MemoryOrder> {
+        let tensor = TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() };
+        B::memory_order(&self.handle(&tensor)?, &tensor.shape)
+    }
+
+    /// Copies a resident tensor into another buffer if it does not lie as it should.
+    pub fn lay(&mut self, Layout { out, order }: &Layout) {
+        let Self::Backend(interpreter) = self else { return };
+        let handle = interpreter.get_tensor_handle(out);
+        if B::memory_order(&handle, &out.shape).as_ref() != Some(order) {
+            let (handle, shape) = (B::laid(handle, &out.shape, order), out.shape.clone());
+            interpreter.register_tensor_to_device(out.id, typed::<B>(handle, shape, out.dtype));
         }
     }
 

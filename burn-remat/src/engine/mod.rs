@@ -27,6 +27,7 @@ mod executor;
 mod failures;
 mod follow;
 mod forms;
+mod layout;
 mod liveness;
 mod operation;
 mod pool;
@@ -65,6 +66,7 @@ pub(crate) use failures::panic_message;
 use failures::{Late, watched};
 use follow::Follow;
 use forms::Forms;
+use layout::{Layout, Taken};
 use operation::{is_opaque, is_random, is_view, mark_read_only, operation_kind, operation_name};
 use pool::Pool;
 use reuse::Reuse;
@@ -130,6 +132,18 @@ struct Stats {
     unrepeatable: SmallVec<[u64; 2]>,
     /// By path.
     stages: Vec<StageStats>,
+}
+
+/// What becomes of an operation that consumes roots.
+struct Settled {
+    /// Whether it can run again.
+    recordable: bool,
+    /// Whether it takes a root, whose place its results take.
+    replaces: bool,
+    /// What to seed the generator with before it runs.
+    seed: Option<u64>,
+    /// Whether its results are roots only because the device may not compute something twice alike.
+    once: bool,
 }
 
 /// See the [module](self).
@@ -323,10 +337,12 @@ impl<B: RematBackend> Engine<B> {
         let spared = self.spared(&op);
         let mut lent = None;
         let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed, spared).and_then(|()| {
-            let (recordable, replaces, seed) = self.settle_roots(&mut op, &mut consumed, produced);
+            let taken = self.taken(&op);
+            let Settled { recordable, replaces, seed, once } = self.settle_roots(&mut op, &mut consumed, produced);
+            let layout = self.layout(&op, taken, &consumed);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let updates = !recordable && self.is_update(&dying, &outs);
-            let kept = (recordable && !self.light).then(|| self.boxed(&op));
+            let kept = (recordable && !self.light).then(|| (self.boxed(&op), taken));
             let views = is_view(&op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
             let stub = if self.tracer.is_some() && !aside { self.traced_stub(&op) } else { None };
@@ -334,11 +350,11 @@ impl<B: RematBackend> Engine<B> {
                 lent = Some(self.lend(&mut op, spared, &mut consumed)?);
             }
             let position = (!aside).then(|| self.last_position());
-            let cost_ns = self.run(op, seed, kind, position)?;
-            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms, stub))
+            let cost_ns = self.run(op, seed, kind, position, layout)?;
+            Ok((kept, (recordable, once), seed, cost_ns, views, updates, traced, forms, stub))
         });
         match done {
-            Ok((kept, recordable, seed, cost_ns, views, updates, traced, forms, stub)) => {
+            Ok((kept, (recordable, once), seed, cost_ns, views, updates, traced, forms, stub)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let stage = self.stages.current();
@@ -359,6 +375,9 @@ impl<B: RematBackend> Engine<B> {
                     for &output in &outputs {
                         self.tensors[output].updated = self.clock;
                     }
+                }
+                for &output in outputs.iter().filter(|_| once) {
+                    self.tensors[output].once = true;
                 }
                 for (&output, form) in outputs.iter().zip(forms) {
                     self.tensors[output].form = form;
@@ -476,8 +495,7 @@ impl<B: RematBackend> Engine<B> {
     /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
     /// their sake.
     ///
-    /// Returns whether it can be recorded, whether it replaces a root, and the seed to set before it runs.
-    fn settle_roots(&mut self, op: &mut OperationIr, consumed: &mut Keys, produced: u64) -> (bool, bool, Option<u64>) {
+    fn settle_roots(&mut self, op: &mut OperationIr, consumed: &mut Keys, produced: u64) -> Settled {
         for &key in consumed.iter() {
             let tensor = &self.tensors[key];
             if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
@@ -486,7 +504,7 @@ impl<B: RematBackend> Engine<B> {
         }
         let light = self.light;
         let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
-        let mut takes_root = false;
+        let (mut replaces, mut replaces_other) = (false, false);
         consumed.retain(|key| {
             let tensor = &self.tensors[*key];
             if tensor.recipe.is_some() || (light && tensor.computed) {
@@ -496,7 +514,9 @@ impl<B: RematBackend> Engine<B> {
                 return !tensor.held;
             }
             let small = tensor.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
-            takes_root |= !small && !tensor.held;
+            let takes = !small && !tensor.held;
+            replaces |= takes;
+            replaces_other |= takes && !tensor.once;
             let keep = (small && !light) || tensor.held || !tensor.dependents.is_empty();
             if keep {
                 kept.push(tensor.id);
@@ -508,15 +528,13 @@ impl<B: RematBackend> Engine<B> {
         }
         let random = is_random(op);
         let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
-        let recordable = !takes_root && !self.is_unrepeatable(op) && (!random || seed.is_some());
-        (recordable, takes_root, seed)
+        let differs = self.is_unrepeatable(op);
+        let recordable = !replaces && !is_opaque(op) && !differs && (!random || seed.is_some());
+        Settled { recordable, replaces, seed, once: !replaces_other && (replaces || differs) }
     }
 
-    /// Whether an operation cannot be trusted to give the same result twice.
+    /// Whether the device may compute another result when `op` runs again.
     fn is_unrepeatable(&mut self, op: &OperationIr) -> bool {
-        if is_opaque(op) {
-            return true;
-        }
         let differs = !B::repeats(&self.device, op);
         if differs && !self.stats.unrepeatable.contains(&self.serving) {
             self.stats.unrepeatable.push(self.serving);
@@ -533,6 +551,7 @@ impl<B: RematBackend> Engine<B> {
     fn is_update(&self, consumed: &[TensorKey], outs: &[Description]) -> bool {
         consumed.iter().map(|&key| &self.tensors[key]).any(|tensor| {
             !tensor.computed
+                && !tensor.once
                 && tensor.read
                 && self.detector.may_be_parameter(tensor.born)
                 && outs.iter().any(|out| out.shape == tensor.shape)
@@ -559,6 +578,7 @@ impl<B: RematBackend> Engine<B> {
         seed: Option<u64>,
         kind: u64,
         position: Option<Position>,
+        layout: Option<Layout>,
     ) -> Result<u64, Failure> {
         let dry = self.dry_cost(&op, kind);
         let timed = self.begin_timing(&op, kind);
@@ -576,6 +596,9 @@ impl<B: RematBackend> Engine<B> {
             }
             if let Some(op) = op.take() {
                 executor.run(op);
+            }
+            if let Some(layout) = &layout {
+                executor.lay(layout);
             }
         }));
         let elapsed = start.elapsed().as_nanos() as u64;
@@ -667,6 +690,7 @@ impl<B: RematBackend> Engine<B> {
             made_by,
             read: false,
             computed: false,
+            once: false,
             updated: 0,
             held: false,
             step: u32::MAX,
@@ -682,7 +706,7 @@ impl<B: RematBackend> Engine<B> {
 
     fn record(
         &mut self,
-        op: Box<OperationIr>,
+        (op, taken): (Box<OperationIr>, Taken),
         inputs: &[TensorKey],
         outputs: &[TensorKey],
         seed: Option<u64>,
@@ -696,6 +720,7 @@ impl<B: RematBackend> Engine<B> {
         }
         let recipe = self.recipes.insert(Recipe {
             op,
+            taken,
             inputs: inputs.into(),
             outputs: outputs.iter().map(|&output| Some(output)).collect(),
             seed,
@@ -717,7 +742,7 @@ impl<B: RematBackend> Engine<B> {
     fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
         for &input in inputs {
             let tensor = &mut self.tensors[input];
-            if !std::mem::replace(&mut tensor.read, true) && !tensor.computed {
+            if !std::mem::replace(&mut tensor.read, true) && !tensor.computed && !tensor.once {
                 self.detector.root_read();
             }
         }

@@ -9,6 +9,7 @@ use burn_ir::{
     OperationIr, TensorId, TensorIr, TensorStatus,
 };
 use rustc_hash::FxHasher;
+use smallvec::{SmallVec, smallvec};
 
 use crate::planning::Need;
 
@@ -118,6 +119,39 @@ pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
     // It may be its own gradient, for all we know.
     let is_once = op.inputs().filter(|other| other.id == input.id).count() == 1;
     is_once.then_some((input, need))
+}
+
+/// An operation whose result may lie in memory as the input over which it writes.
+pub(super) struct Overwrites<'a> {
+    /// The inputs over which it may write, by preference.
+    pub inputs: SmallVec<[&'a TensorIr; 2]>,
+    /// Whether a result of its own also lies as they do where they lie alike; else it lies in the order of its indices.
+    pub walks: bool,
+}
+
+/// What an operation may write over on a GPU, where its result has the shape and type of what it reads.
+pub(super) fn overwrites(op: &OperationIr) -> Option<Overwrites<'_>> {
+    use NumericOperationIr::{Add, Div, Mul, Powi, Rem, Sub};
+    let (inputs, walks): (SmallVec<[&TensorIr; 2]>, bool) = match op {
+        OperationIr::NumericFloat(_, Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op))
+        | OperationIr::NumericInt(_, Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op))
+        | OperationIr::Float(_, FloatOperationIr::Powf(op) | FloatOperationIr::Hypot(op)) => {
+            (smallvec![&op.lhs, &op.rhs], true)
+        }
+        OperationIr::BaseFloat(BaseOperationIr::MaskWhere(op))
+        | OperationIr::BaseInt(BaseOperationIr::MaskWhere(op)) => (smallvec![&op.tensor, &op.value], false),
+        OperationIr::BaseFloat(BaseOperationIr::MaskFill(op)) | OperationIr::BaseInt(BaseOperationIr::MaskFill(op)) => {
+            (smallvec![&op.tensor], false)
+        }
+        OperationIr::Activation(ActivationOperationIr::Relu(op)) => (smallvec![&op.input], false),
+        // The gradient, masked.
+        OperationIr::Activation(ActivationOperationIr::ReluBackward(op)) => (smallvec![&op.rhs], false),
+        _ => return None,
+    };
+    let out = op.outputs().next()?;
+    let alike = |input: &&TensorIr| input.shape == out.shape && input.dtype == out.dtype;
+    let inputs: SmallVec<[&TensorIr; 2]> = inputs.into_iter().filter(alike).collect();
+    (!inputs.is_empty()).then_some(Overwrites { inputs, walks })
 }
 
 /// Whether an operation gives its input another shape.

@@ -119,7 +119,8 @@ impl<B: RematBackend> Engine<B> {
             self.release(output);
         }
         let views = is_view(&op);
-        let ran = self.run(op, seed, kind, None);
+        let layout = self.layout(&op, self.recipes[key].taken, &consumed);
+        let ran = self.run(op, seed, kind, None, layout);
         let cost_ns = match ran {
             Ok(cost_ns) => cost_ns,
             Err(failure) => {

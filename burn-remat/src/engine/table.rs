@@ -14,6 +14,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::forms::Form;
+use super::layout::Taken;
 use super::stages::PathId;
 use super::stubs::Stub;
 use crate::checkpoint::CheckpointPolicy;
@@ -74,6 +75,8 @@ pub(super) struct Tensor {
     pub read: bool,
     /// Whether an operation that can run again made it. With a recipe, unless nothing was recorded then.
     pub computed: bool,
+    /// Whether it is a root only because the device may not compute it, or what it was made from, twice alike: no parameter.
+    pub once: bool,
     /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
     pub updated: u64,
     /// Whether a plan holds it: a pin of its own.
@@ -117,6 +120,8 @@ impl Tensor {
 /// A recorded operation.
 pub(super) struct Recipe {
     pub op: Box<OperationIr>,
+    /// What the program let it write over.
+    pub taken: Taken,
     /// Inputs, each once.
     pub inputs: SmallVec<[TensorKey; 4]>,
     /// Outputs in the operation's order; `None` once nothing needs it from this recipe.

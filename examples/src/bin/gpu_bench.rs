@@ -217,7 +217,7 @@ impl Bench<'_> {
             rows.push(self.measure(&name, &self.remat(config)?)?);
         }
         // Fused kernels are others than those of single operations.
-        let kernels_differ = device::is_fused(self.device) && !self.arguments.fusion;
+        let kernels_differ = device::runs_other_kernels(self.device, self.arguments.fusion);
         let digests = [rows[0].digest, rows[2].digest];
         for (at, row) in rows.iter_mut().enumerate() {
             row.identical = row.digest == digests[usize::from(kernels_differ && at >= 2)];

@@ -1,7 +1,7 @@
 //! Trains a model three times on the same data and compares: plain Burn, a remat device without a limit (store-all), and
 //! a remat device under the budget.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -151,7 +151,7 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
     print_table(&job, arguments.warmup as usize, &plain, &store_all, &budgeted);
     // Reseeded masks are another random stream than plain Burn's, and fused kernels are others than those of single operations:
     // then store-all is what must be met.
-    let plain_is_other = arguments.reseed || device::is_fused(&device) && !arguments.fusion;
+    let plain_is_other = arguments.reseed || device::runs_other_kernels(&device, arguments.fusion);
     let reference = if plain_is_other { &store_all } else { &plain };
     let identical = reference.run.is_identical(&budgeted.run) && store_all.run.is_identical(&budgeted.run);
     if let Some(report) = &budgeted.report {
@@ -164,12 +164,8 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         );
         println!("\n{report}");
     }
-    let plan = budgeted.report.as_ref().and_then(|report| report.plan.as_ref());
-    if arguments.compare_alternatives {
-        compare_alternatives(plan, arguments.time_limit);
-    }
-    if let Some(folder) = &arguments.plan_report {
-        save_plan(plan, folder)?;
+    if arguments.compare_alternatives || arguments.plan_report.is_some() {
+        tell_of_plan(arguments, budgeted.report.as_ref().and_then(|report| report.plan.as_ref()))?;
     }
     if let Some(file) = &arguments.json {
         let json = to_json(arguments, budget, &plain, &store_all, &budgeted, identical);
@@ -251,21 +247,23 @@ fn print_table(job: &Job, warmup: usize, plain: &Measured, store_all: &Measured,
     }
 }
 
-fn save_plan(plan: Option<&PlanReport>, folder: &Path) -> Result<(), String> {
+/// What was asked for about the plan.
+fn tell_of_plan(arguments: &Arguments, plan: Option<&PlanReport>) -> Result<(), String> {
     let Some(plan) = plan else {
-        println!("--plan-report: nothing was planned, so nothing was written");
+        println!("nothing was planned, so there is nothing to compare or to write");
         return Ok(());
     };
-    plan.save(folder).map_err(|error| format!("--plan-report {}: {error}", folder.display()))?;
-    println!("graph, plan and pictures are in {}", folder.display());
+    if arguments.compare_alternatives {
+        compare_alternatives(plan, arguments.time_limit);
+    }
+    if let Some(folder) = &arguments.plan_report {
+        plan.save(folder).map_err(|error| format!("--plan-report {}: {error}", folder.display()))?;
+        println!("graph, plan and pictures are in {}", folder.display());
+    }
     Ok(())
 }
 
-fn compare_alternatives(plan: Option<&PlanReport>, time_limit: f64) {
-    let Some(plan) = plan else {
-        println!("--compare-alternatives: nothing was planned, so there is nothing to compare");
-        return;
-    };
+fn compare_alternatives(plan: &PlanReport, time_limit: f64) {
     println!("\n{:>16}{:>16}{:>14}  alternatives allowed", "planned overhead", "lower bound", "floor");
     let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.2}%", 100.0 * share));
     for row in plan.compare_alternatives(Duration::from_secs_f64(time_limit)) {
