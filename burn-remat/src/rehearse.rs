@@ -121,6 +121,7 @@ pub fn minimum_budget_with<R>(
     let mut most: Option<Needs> = None;
     for trace in &traces {
         let needs = needs_of(trace)?;
+        log::debug!("a step of {} operations needs {needs:?}", trace.ops.len());
         if most.as_ref().is_none_or(|most| needs.minimum_bytes > most.minimum_bytes) {
             most = Some(needs);
         }

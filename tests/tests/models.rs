@@ -38,7 +38,9 @@ fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
         assert!(budgeted.is_identical(&plain), "{model:?} at {share}%");
         assert!(report.peak_bytes <= budget, "{model:?} at {share}%: {report}");
         assert_eq!(report.steps_over_budget, 0, "{model:?} at {share}%: {report}");
-        assert!(report.steps + 1 >= steps as u64, "{model:?} at {share}%: {report}");
+        // Where the last one ends, nobody can tell.
+        let seen = steps as u64 - 1..=steps as u64;
+        assert!(seen.contains(&report.steps), "{model:?} at {share}%: {report}");
     }
 }
 

@@ -80,9 +80,10 @@ fn a_dry_device_knows_what_a_step_needs() {
     let whole = needs(RematConfig::default().with_alternatives(Alternatives::NONE));
     let drawn_again = RematConfig::default().with_alternatives(Alternatives::NONE).with_random(RandomPolicy::Reseed);
     let (packed, reseeded) = (needs(RematConfig::default()), needs(drawn_again));
-    // Masks are packed in the host's memory only.
+    // Masks are packed in the host's memory only. Where parameters can be drawn again, as masks are, their first update is not seen,
+    // and two steps count as one.
     assert!(has_pool || packed.minimum_bytes < whole.minimum_bytes, "{packed:?} {whole:?}");
-    assert!(reseeded.minimum_bytes < whole.minimum_bytes, "{reseeded:?} {whole:?}");
+    assert!(has_pool || reseeded.minimum_bytes < whole.minimum_bytes, "{reseeded:?} {whole:?}");
 }
 
 fn what_cannot_be_rehearsed_is_refused() {

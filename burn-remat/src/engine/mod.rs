@@ -67,7 +67,7 @@ use failures::{Late, watched};
 use follow::Follow;
 use forms::Forms;
 use layout::{Layout, Taken};
-use operation::{is_opaque, is_random, is_view, mark_read_only, operation_kind, operation_name};
+use operation::{is_mask, is_opaque, is_random, is_view, mark_read_only, operation_kind, operation_name};
 use pool::Pool;
 use reuse::Reuse;
 use stages::{StageStats, Stages};
@@ -142,8 +142,8 @@ struct Settled {
     replaces: bool,
     /// What to seed the generator with before it runs.
     seed: Option<u64>,
-    /// Whether its results are roots only because the device may not compute something twice alike.
-    once: bool,
+    /// Whether its results, if they are roots, are surely no parameters.
+    passing: bool,
 }
 
 /// See the [module](self).
@@ -338,7 +338,7 @@ impl<B: RematBackend> Engine<B> {
         let mut lent = None;
         let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed, spared).and_then(|()| {
             let taken = self.taken(&op);
-            let Settled { recordable, replaces, seed, once } = self.settle_roots(&mut op, &mut consumed, produced);
+            let Settled { recordable, replaces, seed, passing } = self.settle_roots(&mut op, &mut consumed, produced);
             let layout = self.layout(&op, taken, &consumed);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let updates = !recordable && self.is_update(&dying, &outs);
@@ -351,10 +351,10 @@ impl<B: RematBackend> Engine<B> {
             }
             let position = (!aside).then(|| self.last_position());
             let cost_ns = self.run(op, seed, kind, position, layout)?;
-            Ok((kept, (recordable, once), seed, cost_ns, views, updates, traced, forms, stub))
+            Ok((kept, (recordable, passing), seed, cost_ns, views, updates, traced, forms, stub))
         });
         match done {
-            Ok((kept, (recordable, once), seed, cost_ns, views, updates, traced, forms, stub)) => {
+            Ok((kept, (recordable, passing), seed, cost_ns, views, updates, traced, forms, stub)) => {
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let stage = self.stages.current();
@@ -376,8 +376,8 @@ impl<B: RematBackend> Engine<B> {
                         self.tensors[output].updated = self.clock;
                     }
                 }
-                for &output in outputs.iter().filter(|_| once) {
-                    self.tensors[output].once = true;
+                for &output in outputs.iter().filter(|_| passing) {
+                    self.tensors[output].passing = true;
                 }
                 for (&output, form) in outputs.iter().zip(forms) {
                     self.tensors[output].form = form;
@@ -516,7 +516,7 @@ impl<B: RematBackend> Engine<B> {
             let small = tensor.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
             let takes = !small && !tensor.held;
             replaces |= takes;
-            replaces_other |= takes && !tensor.once;
+            replaces_other |= takes && !tensor.passing;
             let keep = (small && !light) || tensor.held || !tensor.dependents.is_empty();
             if keep {
                 kept.push(tensor.id);
@@ -530,7 +530,7 @@ impl<B: RematBackend> Engine<B> {
         let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
         let differs = self.is_unrepeatable(op);
         let recordable = !replaces && !is_opaque(op) && !differs && (!random || seed.is_some());
-        Settled { recordable, replaces, seed, once: !replaces_other && (replaces || differs) }
+        Settled { recordable, replaces, seed, passing: !replaces_other && (replaces || differs || is_mask(op)) }
     }
 
     /// Whether the device may compute another result when `op` runs again.
@@ -551,7 +551,7 @@ impl<B: RematBackend> Engine<B> {
     fn is_update(&self, consumed: &[TensorKey], outs: &[Description]) -> bool {
         consumed.iter().map(|&key| &self.tensors[key]).any(|tensor| {
             !tensor.computed
-                && !tensor.once
+                && !tensor.passing
                 && tensor.read
                 && self.detector.may_be_parameter(tensor.born)
                 && outs.iter().any(|out| out.shape == tensor.shape)
@@ -690,7 +690,7 @@ impl<B: RematBackend> Engine<B> {
             made_by,
             read: false,
             computed: false,
-            once: false,
+            passing: false,
             updated: 0,
             held: false,
             step: u32::MAX,
@@ -742,7 +742,7 @@ impl<B: RematBackend> Engine<B> {
     fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
         for &input in inputs {
             let tensor = &mut self.tensors[input];
-            if !std::mem::replace(&mut tensor.read, true) && !tensor.computed && !tensor.once {
+            if !std::mem::replace(&mut tensor.read, true) && !tensor.computed && !tensor.passing {
                 self.detector.root_read();
             }
         }

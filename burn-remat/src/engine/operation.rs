@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 
+use burn_backend::Distribution;
 use burn_ir::{
     ActivationOperationIr, BaseOperationIr, FloatOperationIr, IrVisitorMut, ModuleOperationIr, NumericOperationIr,
     OperationIr, TensorId, TensorIr, TensorStatus,
@@ -93,6 +94,11 @@ pub(super) fn is_random(op: &OperationIr) -> bool {
         OperationIr::Float(_, FloatOperationIr::Random(_))
             | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
     )
+}
+
+/// Whether an operation draws a mask, as dropout does. No parameter begins as one.
+pub(super) fn is_mask(op: &OperationIr) -> bool {
+    matches!(op, OperationIr::Float(_, FloatOperationIr::Random(op)) if matches!(op.distribution, Distribution::Bernoulli(_)))
 }
 
 /// Whether an operation cannot be trusted to give the same result twice: uninitialised memory, user code, and

@@ -65,7 +65,7 @@ impl StepDetector {
 
     /// Whether reading a tensor that was an update at `clock` begins a step.
     ///
-    /// In the first step a dropout mask consumed in backward looks like a parameter: there, a third of the roots that were
+    /// In the first step random noise that is consumed in backward looks like a parameter: there, a third of the roots that were
     /// read must have been updated.
     pub fn begins_step(&self, clock: u64) -> bool {
         self.source == Source::Updates

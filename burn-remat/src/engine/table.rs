@@ -75,8 +75,9 @@ pub(super) struct Tensor {
     pub read: bool,
     /// Whether an operation that can run again made it. With a recipe, unless nothing was recorded then.
     pub computed: bool,
-    /// Whether it is a root only because the device may not compute it, or what it was made from, twice alike: no parameter.
-    pub once: bool,
+    /// Whether it is surely no parameter, though it may be a root: a mask, what the device may not compute twice alike, or what has
+    /// taken the place of such a root.
+    pub passing: bool,
     /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
     pub updated: u64,
     /// Whether a plan holds it: a pin of its own.
