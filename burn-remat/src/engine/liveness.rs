@@ -83,6 +83,7 @@ impl<B: RematBackend> Engine<B> {
         if missing > 0 && !worth_it {
             return false;
         }
+        let passing = self.tensors[root].passing;
         let mut whole = true;
         for &key in &frontier {
             self.tensors[key].pins += 1;
@@ -93,6 +94,7 @@ impl<B: RematBackend> Engine<B> {
         for key in frontier {
             if whole {
                 self.make_root(key);
+                self.tensors[key].passing |= passing;
             }
             self.unpin(key);
         }

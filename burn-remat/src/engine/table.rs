@@ -76,7 +76,7 @@ pub(super) struct Tensor {
     /// Whether an operation that can run again made it. With a recipe, unless nothing was recorded then.
     pub computed: bool,
     /// Whether it is surely no parameter, though it may be a root: a mask, what the device may not compute twice alike, or what has
-    /// taken the place of such a root.
+    /// taken the place of such a root or was cut off from one.
     pub passing: bool,
     /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
     pub updated: u64,
