@@ -43,14 +43,14 @@ impl RematBackend for CubeBackend {
         !tensor.meta.is_tiled() && tensor.is_contiguous()
     }
 
-    fn memory_order(handle: &Self::Handle, _shape: &Shape) -> Option<MemoryOrder> {
+    fn memory_order(handle: &Self::Handle) -> Option<MemoryOrder> {
         let (shape, strides) = (handle.meta.shape(), handle.meta.strides());
         let mut order: MemoryOrder = nested_dim_order(shape, strides)?.iter().copied().collect();
         order.sort_by_key(|&axis| (shape[axis] != 1, if shape[axis] == 1 { axis } else { 0 }));
         Some(order)
     }
 
-    fn laid(handle: Self::Handle, _shape: &Shape, order: &MemoryOrder) -> Self::Handle {
+    fn laid(handle: Self::Handle, order: &MemoryOrder) -> Self::Handle {
         let mut back = order.clone();
         for (at, &axis) in order.iter().enumerate() {
             back[axis] = at;

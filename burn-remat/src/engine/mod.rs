@@ -376,8 +376,8 @@ impl<B: RematBackend> Engine<B> {
                         self.tensors[output].updated = self.clock;
                     }
                 }
-                for &output in outputs.iter().filter(|_| passing) {
-                    self.tensors[output].passing = true;
+                for &output in &outputs {
+                    self.tensors[output].passing = passing;
                 }
                 for (&output, form) in outputs.iter().zip(forms) {
                     self.tensors[output].form = form;
@@ -550,8 +550,7 @@ impl<B: RematBackend> Engine<B> {
     /// Whether an operation that takes `consumed` replaces a parameter: see `steps.rs`.
     fn is_update(&self, consumed: &[TensorKey], outs: &[Description]) -> bool {
         consumed.iter().map(|&key| &self.tensors[key]).any(|tensor| {
-            !tensor.computed
-                && !tensor.passing
+            tensor.may_be_parameter()
                 && tensor.read
                 && self.detector.may_be_parameter(tensor.born)
                 && outs.iter().any(|out| out.shape == tensor.shape)
@@ -742,7 +741,7 @@ impl<B: RematBackend> Engine<B> {
     fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
         for &input in inputs {
             let tensor = &mut self.tensors[input];
-            if !std::mem::replace(&mut tensor.read, true) && !tensor.computed && !tensor.passing {
+            if !std::mem::replace(&mut tensor.read, true) && tensor.may_be_parameter() {
                 self.detector.root_read();
             }
         }

@@ -97,6 +97,11 @@ pub(super) struct Tensor {
 }
 
 impl Tensor {
+    /// Whether it may be a parameter, by how it came to be.
+    pub fn may_be_parameter(&self) -> bool {
+        !self.computed && !self.passing
+    }
+
     /// Whether it must keep its buffer: it can neither be computed again nor packed.
     pub fn is_fixed(&self) -> bool {
         self.recipe.is_none() && self.form.is_none()

@@ -6,6 +6,7 @@
 //! that is handed on holds at most the budget; where none is found that does, the least that the graph can do with takes the
 //! budget's place.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,8 @@ pub(crate) struct Fit {
     blocking_op: OpId,
     /// A plan made before, with other costs perhaps.
     known: Option<(Arc<Schedule>, Outcome)>,
-    /// The same step without other forms, where there are any.
-    plain: Option<Box<Self>>,
+    /// The same step without other forms, where there are any, once it has been asked for.
+    plain: OnceCell<Option<Box<Self>>>,
 }
 
 /// What planning may take.
@@ -85,15 +86,16 @@ impl Fit {
         let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
         let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
         let (least, blocking_op) = (found.achieved, found.blocking_op);
-        let plain = if lowered.small_forms.is_empty() { None } else { Self::without_forms(&trace, &lowered) };
-        let plain = plain.map(Box::new);
-        Ok(Self { trace, lowered, least, fallback, smallest, blocking_op, known: None, plain })
+        Ok(Self { trace, lowered, least, fallback, smallest, blocking_op, known: None, plain: OnceCell::new() })
     }
 
-    fn without_forms(trace: &Trace, lowered: &Lowered) -> Option<Self> {
-        let trace = trace.clone().with_alternatives(Alternatives::NONE);
-        let lowered = lower(&trace, lowered.graph.name()).ok()?;
-        Self::new(trace, lowered).ok()
+    fn without_forms(&self) -> Option<Box<Self>> {
+        if self.lowered.small_forms.is_empty() {
+            return None;
+        }
+        let trace = self.trace.clone().with_alternatives(Alternatives::NONE);
+        let lowered = lower(&trace, self.lowered.graph.name()).ok()?;
+        Self::new(trace, lowered).ok().map(Box::new)
     }
 
     /// Takes over a plan that `planner` made for a step of the same operations: what is found is then no dearer.
@@ -235,7 +237,8 @@ impl Fit {
     /// A plan that makes no use of other forms, where there are any: more choices then never make a step dearer, however short the
     /// search.
     fn plain(&self, terms: &Terms<'_>) -> Option<(Arc<Schedule>, Outcome)> {
-        let fit = self.plain.as_deref().filter(|fit| fit.floor().0 <= terms.budget)?;
+        let plain = self.plain.get_or_init(|| self.without_forms());
+        let fit = plain.as_deref().filter(|fit| fit.floor().0 <= terms.budget)?;
         let mut best = None;
         let terms = Terms { limit: terms.limit / PLAIN_SHARE, progress: terms.progress.clone(), ..*terms };
         fit.run(&terms, |found| {
