@@ -150,6 +150,8 @@ fn compared(plan: &PlanReport) {
     assert_eq!(allowed, ["none", "small-indices", "sign-bits", "shape-only", "small-indices,sign-bits,shape-only"]);
     let is_bounded = |row: &AlternativesPlan| row.lower_bound <= row.predicted_overhead;
     assert!(rows.iter().all(is_bounded), "{rows:#?}");
+    // Signs and shapes spare nearly all that is computed again otherwise.
+    assert!(rows[4].predicted_overhead < rows[0].predicted_overhead, "{rows:#?}");
 }
 
 fn find<'a>(report: &'a RematReport, name: &str) -> Option<&'a FormReport> {

@@ -157,6 +157,11 @@ impl<B: RematBackend> Engine<B> {
                 Action::Evict(place) => self.give_up(*place),
                 Action::Pack(place) => self.pack_away(*place),
                 Action::Stub(place, need, _) => self.leave_stub(*place, *need),
+                Action::DropStub(place) => {
+                    for (key, _) in self.owners_of(*place) {
+                        self.drop_stub(key);
+                    }
+                }
                 Action::Loosen(place) => {
                     for name in self.owners_of(*place) {
                         self.let_go(name);

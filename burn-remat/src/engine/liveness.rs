@@ -23,7 +23,10 @@ impl<B: RematBackend> Engine<B> {
             return;
         }
         self.trace_kill(key);
-        self.drop_stub(key);
+        if self.follow.is_none() {
+            // A plan says itself when it needs a stub no more: what reads it may run again.
+            self.drop_stub(key);
+        }
         let tensor = &mut self.tensors[key];
         tensor.alive = false;
         if tensor.computed {
@@ -173,6 +176,7 @@ impl<B: RematBackend> Engine<B> {
                 continue;
             }
             self.release(key);
+            self.drop_stub(key);
             let tensor = self.tensors.remove(key);
             self.index.remove(&tensor.id);
             if let Some(recipe) = tensor.recipe {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::operation::{is_view, operation_kind};
 use super::table::{Description, RecipeKey, TensorKey};
-use super::{Engine, Failure, fresh_id};
+use super::{Engine, Failure, Keys, fresh_id};
 use crate::backend::RematBackend;
 
 impl<B: RematBackend> Engine<B> {
@@ -75,7 +75,9 @@ impl<B: RematBackend> Engine<B> {
                 continue;
             }
             plan.push((recipe.born, at));
-            stack.extend_from_slice(&recipe.inputs);
+            let recipe = &self.recipes[at];
+            let spared = self.spared(&recipe.op);
+            stack.extend(recipe.inputs.iter().filter(|&&input| spared != Some(input)));
         }
         // What a recipe reads was recorded before it.
         plan.sort_unstable();
@@ -83,14 +85,14 @@ impl<B: RematBackend> Engine<B> {
         Ok(plan)
     }
 
-    /// Runs one recipe again. All its inputs are resident and pinned.
+    /// Runs one recipe again. All its inputs are pinned, and resident but for one of which a stub is enough.
     fn replay(&mut self, key: RecipeKey) -> Result<(), Failure> {
         let recipe = &self.recipes[key];
         let seed = recipe.seed;
         let inputs = recipe.inputs.clone();
         let outputs = recipe.outputs.clone();
         // Inputs that nothing but this run needs may be taken in place.
-        let consumed: SmallVec<[TensorKey; 4]> = inputs
+        let mut consumed: Keys = inputs
             .iter()
             .copied()
             .filter(|&input| {
@@ -120,10 +122,15 @@ impl<B: RematBackend> Engine<B> {
         }
         let views = is_view(&op);
         let layout = self.layout(&op, self.recipes[key].taken, &consumed);
-        let ran = self.run(op, seed, kind, None, layout);
+        let lent = self.spared(&op).map(|spared| self.lend(&mut op, spared, &mut consumed)).transpose();
+        let (ran, lent) = match lent {
+            Ok(lent) => (self.run(op, seed, kind, None, layout), lent),
+            Err(failure) => (Err(failure), None),
+        };
         let cost_ns = match ran {
             Ok(cost_ns) => cost_ns,
             Err(failure) => {
+                lent.into_iter().for_each(|stand_in| self.unpin(stand_in));
                 for output in outputs.into_iter().flatten() {
                     self.fail(output, failure.clone());
                 }
@@ -140,6 +147,7 @@ impl<B: RematBackend> Engine<B> {
         for (ir, (_, id)) in extra.into_iter().zip(renamed) {
             self.executor.run(OperationIr::Drop(TensorIr { id, status: TensorStatus::ReadWrite, ..ir }));
         }
+        lent.into_iter().for_each(|stand_in| self.unpin(stand_in));
         for output in outputs {
             let tensor = &mut self.tensors[output];
             tensor.used = self.clock;

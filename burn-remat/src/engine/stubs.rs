@@ -3,8 +3,9 @@
 //! Burn's backward of a ReLU reads what the forward pass read, but needs only the sign of it; that of a pooling or an
 //! interpolation needs only the shape. Where a plan says so, a tensor that is evicted leaves its signs, one bit for each element, or
 //! nothing but itself; and when such an operation reads it, a stand-in takes its place for as long as the operation runs: a tensor
-//! with the same signs, or a shell of the same shape without numbers. Whoever else needs the tensor gets the tensor itself, computed
-//! again.
+//! with the same signs, or a shell of the same shape without numbers. That holds whenever the operation runs, the first time or again,
+//! and also when the program has let go of the tensor: the plan says when a stub goes. Whoever else needs the tensor gets the tensor itself,
+//! computed again.
 //!
 //! The stand-in lies in order, so only tensors that do leave stubs: see `forms.rs`.
 
@@ -144,7 +145,7 @@ impl<B: RematBackend> Engine<B> {
         Ok(key)
     }
 
-    /// Drops the stub of a tensor that the program has let go of.
+    /// Drops the stub of a tensor, if there is one.
     pub(super) fn drop_stub(&mut self, key: TensorKey) {
         if let Some(stub) = self.tensors[key].stub.take() {
             self.storages.take_small(stub.bytes());

@@ -14,7 +14,7 @@ use burn_remat_plan::Phase;
 
 use super::lower::Lowered;
 use super::schedule::Action;
-use super::trace::{Place, Position, Trace};
+use super::trace::{Place, Position, Trace, TracedOp};
 
 /// Most bytes held from the end of the operation before to the end of each operation; `None` where the actions do not
 /// fit the trace.
@@ -57,11 +57,11 @@ pub(super) fn during(
             play.held[place as usize] |= holds[place as usize];
         }
         play.take(&before[at], op.reads.as_slice())?;
-        let stub = op.stub.filter(|stub| play.is_spared(stub.place));
+        let spared = play.spared(op);
         let mut reads = op.reads.clone();
-        reads.retain(|place| stub.is_none_or(|stub| stub.place != *place));
+        reads.retain(|place| spared != Some(*place));
         play.bring_back(&reads);
-        let stand_in = stub.map_or(0, |stub| stub.stand_in);
+        let stand_in = play.stand_in(op);
         play.live += stand_in;
         for place in fresh(trace, at) {
             let base = trace.storages[place as usize].reuses.filter(|&base| {
@@ -77,7 +77,6 @@ pub(super) fn during(
         most.push(std::mem::replace(&mut play.most, play.live));
         for &place in &deaths[at] {
             play.alive[place as usize] = false;
-            play.live -= play.stubs[place as usize].take().unwrap_or(0);
             play.settle(place);
         }
         for &place in &op.reads {
@@ -158,10 +157,16 @@ impl Play<'_> {
         }
     }
 
-    /// Whether a stub of a storage takes its place.
-    fn is_spared(&self, place: Place) -> bool {
+    /// The storage of which a stub takes the place where `op` reads it.
+    fn spared(&self, op: &TracedOp) -> Option<Place> {
+        let place = op.stub?.place;
         let at = place as usize;
-        !self.resident[at] && !self.packed[at] && self.stubs[at].is_some()
+        (!self.resident[at] && !self.packed[at] && self.stubs[at].is_some()).then_some(place)
+    }
+
+    /// Bytes of what stands in for a stub while `op` runs.
+    fn stand_in(&self, op: &TracedOp) -> u64 {
+        op.stub.filter(|_| self.spared(op).is_some()).map_or(0, |stub| stub.stand_in)
     }
 
     /// Makes those storages that are packed from their other form.
@@ -223,6 +228,7 @@ impl Play<'_> {
                         self.most = self.most.max(self.live);
                     }
                 }
+                Action::DropStub(place) => self.live -= self.stubs[*place as usize].take().unwrap_or(0),
                 Action::Loosen(place) => {
                     self.held[*place as usize] = false;
                     if !reads.contains(place) {
@@ -256,8 +262,9 @@ impl Play<'_> {
         while let Some(place) = stack.pop() {
             let Some(made) = self.trace.storages[place as usize].made_by else { continue };
             if positions.insert(made) {
-                let reads = &self.trace.ops[made as usize].reads;
-                stack.extend(reads.iter().copied().filter(|&read| missing(self, read)));
+                let op = &self.trace.ops[made as usize];
+                let spared = self.spared(op);
+                stack.extend(op.reads.iter().copied().filter(|&read| spared != Some(read) && missing(self, read)));
             }
         }
         let trace = self.trace;
@@ -268,6 +275,8 @@ impl Play<'_> {
         self.unpack(places);
         for &position in &positions {
             self.unpack(reads_of(position));
+            let stand_in = self.stand_in(&trace.ops[position as usize]);
+            self.live += stand_in;
             for place in fresh(trace, position as usize) {
                 let base = trace.storages[place as usize].reuses.filter(|&base| {
                     let at = base as usize;
@@ -277,6 +286,7 @@ impl Play<'_> {
                 self.make(place, base);
             }
             self.most = self.most.max(self.live + trace.ops[position as usize].scratch);
+            self.live -= stand_in;
             for &read in reads_of(position) {
                 self.readers[read as usize] -= 1;
                 self.settle(read);
@@ -285,5 +295,51 @@ impl Play<'_> {
                 self.settle(place);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_remat_plan::{Plan, Step, check, simulate};
+
+    use super::super::lower::lower;
+    use super::super::schedule::Schedule;
+    use super::super::trace::examples::chain;
+    use super::*;
+    use crate::alternatives::Alternatives;
+
+    #[test]
+    fn what_reads_a_stub_runs_again_from_it() {
+        let trace = chain().with_alternatives("sign-bits".parse::<Alternatives>().unwrap());
+        let lowered = lower(&trace, "chain").unwrap();
+        let graph = &lowered.graph;
+        let (&(reader, way), stub) = lowered.stubs.iter().next().unwrap();
+        let position = lowered.ranges[reader].start as usize;
+        assert_eq!(trace.storages[stub.place as usize].died, Some(position as Position));
+        let value = lowered.values[stub.place as usize].unwrap();
+        let &[result] = graph.ops()[reader].outputs.as_slice() else { panic!("one result") };
+        // Everything is kept but the value with the stub and, for a moment, what is made from it. By then the program has let go of it.
+        let last = graph.consumers(value).iter().copied().rfind(|&op| op < reader).unwrap();
+        let from_stub = Step::ComputeAlternative(reader, way);
+        let mut steps = Vec::new();
+        for op in 0..graph.ops().len() {
+            match op {
+                op if op == reader => steps.extend([from_stub, Step::Evict(result), from_stub]),
+                op => steps.push(Step::Compute(op)),
+            }
+            if op == last {
+                steps.push(Step::Evict(value));
+            }
+        }
+        let plan = check(graph, &Plan { steps }, u64::MAX).unwrap();
+        let timeline = simulate(graph, plan.plan());
+        let schedule = Schedule::new(trace.clone(), lowered.clone(), &plan);
+        let Schedule { holds, before, after, .. } = &schedule;
+        assert!(before[position + 1].contains(&Action::DropStub(stub.place)), "{before:?}");
+        let held = during(&trace, &lowered, holds, before, after).unwrap();
+        let again = plan.plan().steps.iter().rposition(|&step| step == from_stub).unwrap();
+        // The result again, its input, the stub and the stand-in, but not the value.
+        assert!(held[position + 1] <= timeline.bytes[again..].iter().copied().max().unwrap());
+        assert_eq!(held[position], held[position + 1]);
     }
 }

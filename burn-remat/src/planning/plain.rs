@@ -77,54 +77,9 @@ mod tests {
 
     use super::super::lower::lower;
     use super::super::schedule::Schedule;
-    use super::super::trace::{Need, Trace, TracedForm, TracedOp, TracedStorage, TracedStub};
+    use super::super::trace::examples::chain;
     use super::*;
-    use crate::alternatives::{Alternative, Alternatives};
-
-    const BYTES: u64 = 1 << 20;
-    const DEPTH: u32 = 8;
-
-    /// Forward and backward through a chain. All activations have a form, and backward needs only the signs of every other.
-    fn chain() -> Trace {
-        let mut trace = Trace { held_at_start: BYTES, ..Trace::default() };
-        let storage = |made_by: Option<u32>, died| TracedStorage {
-            bytes: BYTES,
-            made_by,
-            uploaded: false,
-            appeared: made_by.unwrap_or(0),
-            died,
-            reuses: None,
-            form: made_by.map(|_| TracedForm { alternative: Alternative::Offload, bytes: 0, cost_ns: 500 }),
-        };
-        let op = |at: u32, reads: &[u32]| TracedOp {
-            signature: u64::from(at),
-            kind: u64::from(at),
-            reads: reads.iter().copied().collect(),
-            writes: [at + 1].into_iter().collect(),
-            cost_ns: 1000 + u64::from(at),
-            scratch: 0,
-            recordable: true,
-            updates: false,
-            visit: 0,
-            rule: None,
-            stub: None,
-        };
-        trace.storages.push(storage(None, None));
-        for at in 0..DEPTH {
-            trace.ops.push(op(at, &[at]));
-            trace.storages.push(storage(Some(at), Some(2 * DEPTH - 1 - at)));
-        }
-        for at in DEPTH..2 * DEPTH {
-            let activation = 2 * DEPTH - at;
-            let mut op = op(at, &[at, activation]);
-            let stub =
-                TracedStub { place: activation, need: Need::Signs, bytes: BYTES / 32, stand_in: BYTES, cost_ns: 90 };
-            op.stub = (at % 2 == 0).then_some(stub);
-            trace.ops.push(op);
-            trace.storages.push(storage(Some(at), Some((at + 1).min(2 * DEPTH - 1))));
-        }
-        trace
-    }
+    use crate::alternatives::Alternatives;
 
     #[test]
     fn a_plan_without_forms_holds_and_costs_the_same_among_forms() {

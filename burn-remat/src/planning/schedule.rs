@@ -3,6 +3,8 @@
 //! The plan is first made tight (nothing is kept beyond its last use before it is computed again), so that what the
 //! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
 
+use std::collections::BTreeMap;
+
 use burn_remat_plan::sequence::tightened;
 use burn_remat_plan::{CheckedPlan, OpId, Phase, Plan, Step, ValueId, simulate};
 use rustc_hash::FxHashMap;
@@ -23,6 +25,8 @@ pub(crate) enum Action {
     Pack(Place),
     /// Leaves a stub of a storage, of so many bytes, before it goes.
     Stub(Place, Need, u64),
+    /// Drops the stub of a storage.
+    DropStub(Place),
     /// Lets a storage go by itself: the next operations are the last that need it.
     Loosen(Place),
     /// Lets all go: parameters are about to be updated, or the step ends.
@@ -64,6 +68,14 @@ struct Gone {
     packs: bool,
     /// What of it is still read.
     stub: Option<TracedStub>,
+}
+
+/// Steps of a plan at which stubs come and go.
+struct Stubs {
+    /// Steps that evict a value and leave a stub of it.
+    left: FxHashMap<usize, TracedStub>,
+    /// Steps that are the last to read some stubs.
+    dropped: FxHashMap<usize, Vec<TracedStub>>,
 }
 
 impl Schedule {
@@ -119,7 +131,7 @@ impl Schedule {
         let mut resident = vec![false; graph.values().len()];
         // Resident values of each storage: two where a policy has it computed again.
         let mut residents = vec![0_u32; self.trace.storages.len()];
-        let (packs, stubs) = (self.packs(), self.stubs());
+        let (packs, Stubs { left, dropped }) = (self.packs(), self.stubs());
         // Whether a storage is packed.
         let mut packed = vec![false; self.trace.storages.len()];
         let form_bytes = |place: Place| self.trace.storages[place as usize].form.map_or(0, |form| form.bytes);
@@ -137,8 +149,6 @@ impl Schedule {
         }
         let mut next = 0;
         let mut pending: Vec<Action> = Vec::new();
-        // Stubs that are there: when they go, and their bytes.
-        let mut left: Vec<(Option<Position>, u64)> = Vec::new();
         let mut most: u64 = 0;
         let steps = &self.plan.steps;
         let mut at = 0;
@@ -149,11 +159,13 @@ impl Schedule {
                 steps[first..].iter().position(|step| step.op().is_some()).map_or(steps.len(), |count| first + count);
             let evicted: Vec<Gone> = (first..end)
                 .filter_map(|at| match steps[at] {
-                    Step::Evict(value) => Some(Gone { value, packs: packs[at], stub: stubs.get(&at).copied() }),
+                    Step::Evict(value) => Some(Gone { value, packs: packs[at], stub: left.get(&at).copied() }),
                     _ => None,
                 })
                 .filter(|gone| !self.lowered.small_forms.contains(&gone.value))
                 .collect();
+            // The next ops read no more of these stubs.
+            let stale = op.and_then(|_| dropped.get(&at)).map_or(&[][..], Vec::as_slice);
             most = most.max(bytes[at]);
             at = end;
             if op == Some(next) {
@@ -190,11 +202,10 @@ impl Schedule {
             let evicted: Vec<Gone> =
                 evicted.into_iter().filter(|gone| residents[place(gone.value) as usize] == 0).collect();
             for gone in &evicted {
-                if let Some(stub) = gone.stub {
-                    held += stub.bytes;
-                    left.push((self.trace.storages[place(gone.value) as usize].died, stub.bytes));
-                }
+                held += gone.stub.map_or(0, |stub| stub.bytes);
             }
+            held -= stale.iter().map(|stub| stub.bytes).sum::<u64>();
+            let drops = stale.iter().map(|stub| Action::DropStub(stub.place));
             let recompute = || -> Option<Action> {
                 let is_gone = |value: ValueId| evicted.iter().any(|gone| gone.value == value && !gone.packs);
                 let kept: SmallVec<[Place; 2]> =
@@ -236,16 +247,11 @@ impl Schedule {
                             self.before[last].push(Action::Loosen(place(value)));
                         }
                     }
-                    // A stub goes when the program lets go of the tensor.
-                    left.retain(|&(died, bytes)| {
-                        let stays = died.is_none_or(|died| died as usize >= end);
-                        held -= if stays { 0 } else { bytes };
-                        stays
-                    });
                     if !lets_go {
                         let after = &mut self.after[end.max(1) - 1];
                         // What an update cuts goes when the program lets go of it.
                         let stays = |value: ValueId| updates && self.lowered.until[place(value) as usize] <= start;
+                        after.extend(drops);
                         after.extend(evicted.iter().filter(|gone| !stays(gone.value)).flat_map(give_up));
                         // What the program drops between two steps may still be there behind the last operation. An op that
                         // makes a form has made the value itself, which is counted with the next op.
@@ -258,6 +264,7 @@ impl Schedule {
                 }
                 Some(_) => {
                     pending.extend(recompute());
+                    pending.extend(drops);
                     // An output that is not wanted may come about on the way to one that is.
                     pending.extend(evicted.iter().flat_map(give_up));
                 }
@@ -283,26 +290,38 @@ impl Schedule {
         packs
     }
 
-    /// Which steps evict a value of which an op then reads the stub.
-    fn stubs(&self) -> FxHashMap<usize, TracedStub> {
-        let mut wanted: FxHashMap<Place, TracedStub> = FxHashMap::default();
-        let mut stubs = FxHashMap::default();
+    /// Where stubs are left and dropped. A storage has one at most, from the first eviction before an op that reads it to the last such
+    /// op, whether the storage itself is there meanwhile or not.
+    fn stubs(&self) -> Stubs {
+        // What reads of the stub of each storage, and the step that leaves it.
+        let mut wanted: BTreeMap<Place, (TracedStub, Option<usize>)> = BTreeMap::new();
+        let mut last_read: Vec<(usize, Place)> = Vec::new();
         for (at, &step) in self.plan.steps.iter().enumerate().rev() {
             match step {
                 Step::ComputeAlternative(op, k) => {
                     if let Some(&stub) = self.lowered.stubs.get(&(op, k)) {
-                        let known = wanted.entry(stub.place).or_insert(stub);
+                        let (known, _) = wanted.entry(stub.place).or_insert_with(|| {
+                            last_read.push((at, stub.place));
+                            (stub, None)
+                        });
                         if stub.need == Need::Signs {
                             *known = stub;
                         }
                     }
                 }
                 Step::Evict(value) if !self.lowered.small_forms.contains(&value) => {
-                    if let Some(stub) = wanted.remove(&self.lowered.places[value]) {
-                        stubs.insert(at, stub);
+                    if let Some((_, left)) = wanted.get_mut(&self.lowered.places[value]) {
+                        *left = Some(at);
                     }
                 }
                 Step::Compute(_) | Step::Evict(_) => {}
+            }
+        }
+        let mut stubs = Stubs { left: FxHashMap::default(), dropped: FxHashMap::default() };
+        for (at, place) in last_read {
+            if let Some(&(stub, Some(left))) = wanted.get(&place) {
+                stubs.left.insert(left, stub);
+                stubs.dropped.entry(at).or_default().push(stub);
             }
         }
         stubs
@@ -322,7 +341,7 @@ impl Schedule {
                     Action::Recompute(places) => places.iter().for_each(|&place| held[place as usize] = true),
                     Action::Evict(place) | Action::Pack(place) | Action::Loosen(place) => held[*place as usize] = false,
                     Action::ReleaseAll => held.fill(false),
-                    Action::Check(_) | Action::Stub(..) => {}
+                    Action::Check(_) | Action::Stub(..) | Action::DropStub(_) => {}
                 }
             }
         };

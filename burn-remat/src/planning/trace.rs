@@ -232,3 +232,53 @@ impl Trace {
 pub(crate) fn extend(prefix: u64, signature: u64) -> u64 {
     (prefix.rotate_left(5) ^ signature).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
+
+#[cfg(test)]
+pub(super) mod examples {
+    use super::*;
+
+    const BYTES: u64 = 1 << 20;
+    const DEPTH: u32 = 8;
+
+    /// Forward and backward through a chain. All activations have a form, and backward needs only the signs of every other.
+    pub fn chain() -> Trace {
+        let mut trace = Trace { held_at_start: BYTES, ..Trace::default() };
+        let storage = |made_by: Option<u32>, died| TracedStorage {
+            bytes: BYTES,
+            made_by,
+            uploaded: false,
+            appeared: made_by.unwrap_or(0),
+            died,
+            reuses: None,
+            form: made_by.map(|_| TracedForm { alternative: Alternative::Offload, bytes: 0, cost_ns: 500 }),
+        };
+        let op = |at: u32, reads: &[u32]| TracedOp {
+            signature: u64::from(at),
+            kind: u64::from(at),
+            reads: reads.iter().copied().collect(),
+            writes: [at + 1].into_iter().collect(),
+            cost_ns: 1000 + u64::from(at),
+            scratch: 0,
+            recordable: true,
+            updates: false,
+            visit: 0,
+            rule: None,
+            stub: None,
+        };
+        trace.storages.push(storage(None, None));
+        for at in 0..DEPTH {
+            trace.ops.push(op(at, &[at]));
+            trace.storages.push(storage(Some(at), Some(2 * DEPTH - 1 - at)));
+        }
+        for at in DEPTH..2 * DEPTH {
+            let activation = 2 * DEPTH - at;
+            let mut op = op(at, &[at, activation]);
+            let stub =
+                TracedStub { place: activation, need: Need::Signs, bytes: BYTES / 32, stand_in: BYTES, cost_ns: 90 };
+            op.stub = (at % 2 == 0).then_some(stub);
+            trace.ops.push(op);
+            trace.storages.push(storage(Some(at), Some((at + 1).min(2 * DEPTH - 1))));
+        }
+        trace
+    }
+}
