@@ -26,7 +26,7 @@ fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
     for share in shares {
         let mut budget = stored.peak_bytes * share / 100;
         let (mut budgeted, mut report) = run(&job, &budget.to_string());
-        for _ in 0..4 {
+        for _ in 0..8 {
             assert!(budgeted.is_identical(&plain), "{model:?} at {budget}");
             assert!(report.peak_bytes <= report.floor_bytes.max(budget), "{model:?} at {budget}: {report}");
             if report.steps_over_budget == 0 {

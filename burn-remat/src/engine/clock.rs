@@ -1,9 +1,12 @@
 //! What operations take on a device that runs them later.
 //!
-//! There the time of a call is that of enqueueing. So while a step is traced every operation runs in a profiling window of
+//! There the time of a call is that of enqueueing. So while a step is traced operations run in profiling windows of
 //! Burn's, which the device stamps. Windows are read when the step has ended: nothing waits for the device in between. The
 //! least time seen stands for all operations of a kind with the same shapes, so that a first run, which compiles its kernels or tries
 //! several of them (autotune), is not planned on. Until a time is known, that of the call stands in.
+//!
+//! A window takes longer than a small kernel, so a step has only a few for each kind: a recurrent network runs the same operations
+//! thousands of times.
 
 use std::hash::{Hash, Hasher};
 
@@ -16,12 +19,19 @@ use super::Engine;
 use crate::backend::RematBackend;
 use crate::planning::{Position, Trace};
 
+/// Most windows for the operations of a kind in one step.
+const WINDOWS: u32 = 8;
+
 /// Times of operations by kind and shapes.
 #[derive(Default)]
 pub(super) struct Clock {
     least_ns: FxHashMap<u64, u64>,
-    /// Windows of the step under way, and the place of the operation in its trace, where it has one.
-    windows: Vec<(u64, Option<Position>, ProfileDuration)>,
+    /// Windows of the step under way.
+    windows: Vec<(u64, ProfileDuration)>,
+    /// How many there are of each kind.
+    begun: FxHashMap<u64, u32>,
+    /// Operations of the step, by their places in its trace.
+    places: Vec<(u64, Position)>,
     /// The device has no clock, or has failed to tell the time.
     off: bool,
 }
@@ -30,25 +40,25 @@ pub(super) struct Clock {
 pub(super) struct Timed {
     /// Kind and shapes.
     kind: u64,
-    /// The window, while the step is traced.
+    /// The window, where it has one.
     token: Option<ProfileToken>,
 }
 
 impl Clock {
     /// Reads the windows of the step that has ended, and corrects its trace.
     pub fn read(&mut self, trace: Option<&mut Trace>) {
-        let mut places = Vec::with_capacity(self.windows.len());
-        for (kind, position, window) in self.windows.drain(..) {
+        self.begun.clear();
+        for (kind, window) in self.windows.drain(..) {
             let Some(Some(ticks)) = try_read_sync(window.into_future()) else { continue };
             let ns = (ticks.duration().as_nanos() as u64).max(1);
             let least = self.least_ns.entry(kind).or_insert(ns);
             *least = ns.min(*least);
-            places.extend(position.map(|position| (kind, position)));
         }
+        let places = std::mem::take(&mut self.places);
         let Some(trace) = trace else { return };
         for (kind, position) in places {
-            if let Some(op) = trace.ops.get_mut(position as usize) {
-                op.cost_ns = self.least_ns[&kind];
+            if let (Some(op), Some(&ns)) = (trace.ops.get_mut(position as usize), self.least_ns.get(&kind)) {
+                op.cost_ns = ns;
             }
         }
     }
@@ -65,12 +75,17 @@ impl<B: RematBackend> Engine<B> {
         for tensor in op.inputs().chain(op.outputs()) {
             (&tensor.shape, tensor.dtype).hash(&mut hasher);
         }
+        let (kind, clock) = (hasher.finish(), &mut self.device_clock);
         let mut token = None;
         if self.tracer.is_some() {
-            token = B::profile_start(&self.device).ok().flatten();
-            self.device_clock.off = token.is_none();
+            let begun = clock.begun.entry(kind).or_insert(0);
+            if *begun < WINDOWS {
+                *begun += 1;
+                token = B::profile_start(&self.device).ok().flatten();
+                clock.off = token.is_none();
+            }
         }
-        Some(Timed { kind: hasher.finish(), token })
+        Some(Timed { kind, token })
     }
 
     /// Ends it. The window of an operation that has failed is abandoned. Gives the time that is known of such operations.
@@ -84,10 +99,13 @@ impl<B: RematBackend> Engine<B> {
         match token {
             Some(token) if !has_run => B::profile_abandon(&self.device, token),
             Some(token) => match B::profile_end(&self.device, token, ProfileOptions::default()) {
-                Ok(window) => self.device_clock.windows.push((kind, position, window)),
+                Ok(window) => self.device_clock.windows.push((kind, window)),
                 Err(_) => self.device_clock.off = true,
             },
             None => {}
+        }
+        if self.tracer.is_some() && has_run {
+            self.device_clock.places.extend(position.map(|position| (kind, position)));
         }
         self.device_clock.least_ns.get(&kind).copied()
     }
