@@ -104,12 +104,12 @@ pub trait RematBackend: BackendIr {
     const LAYOUT_FOLLOWS_REUSE: bool = false;
 
     /// In which order a tensor lies in memory; `None` where elements share memory, so that nothing is written over it.
-    fn memory_order(_handle: &Self::Handle) -> Option<MemoryOrder> {
+    fn memory_order(_handle: &Self::Handle, _shape: &Shape) -> Option<MemoryOrder> {
         None
     }
 
     /// The same tensor in a buffer of its own where it lies in memory in `order`.
-    fn laid(handle: Self::Handle, _order: &MemoryOrder) -> Self::Handle {
+    fn laid(handle: Self::Handle, _shape: &Shape, _order: &MemoryOrder) -> Self::Handle {
         handle
     }
 

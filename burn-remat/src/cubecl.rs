@@ -11,6 +11,7 @@ use burn_backend::tensor::IndexingUpdateOp;
 use burn_backend::{DType, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::permute;
+use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::{Fusion, FusionBackend};
 use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, TensorHandle};
@@ -39,23 +40,24 @@ impl RematBackend for CubeBackend {
     }
 
     fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool {
-        let tensor = CubeBackend::float_tensor(TensorHandle { handle: handle.clone(), shape: shape.clone() });
+        let tensor = tensor(handle.clone(), shape);
         !tensor.meta.is_tiled() && tensor.is_contiguous()
     }
 
-    fn memory_order(handle: &Self::Handle) -> Option<MemoryOrder> {
-        let (shape, strides) = (handle.meta.shape(), handle.meta.strides());
+    fn memory_order(handle: &Self::Handle, shape: &Shape) -> Option<MemoryOrder> {
+        let tensor = tensor(handle.clone(), shape);
+        let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
         let mut order: MemoryOrder = nested_dim_order(shape, strides)?.iter().copied().collect();
         order.sort_by_key(|&axis| (shape[axis] != 1, if shape[axis] == 1 { axis } else { 0 }));
         Some(order)
     }
 
-    fn laid(handle: Self::Handle, order: &MemoryOrder) -> Self::Handle {
+    fn laid(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
         let mut back = order.clone();
         for (at, &axis) in order.iter().enumerate() {
             back[axis] = at;
         }
-        permute(into_contiguous(permute(handle, order)), &back)
+        CubeBackend::float_tensor_handle(permute(into_contiguous(permute(tensor(handle, shape), order)), &back))
     }
 
     fn alignment(device: &CubeDevice) -> u64 {
@@ -75,6 +77,11 @@ impl RematBackend for CubeBackend {
             _ => true,
         }
     }
+}
+
+/// The tensor behind a handle, whatever its type: in a build with Burn's fusion a handle does not know its shape.
+fn tensor(handle: <CubeBackend as BackendIr>::Handle, shape: &Shape) -> CubeTensor {
+    CubeBackend::float_tensor(TensorHandle { handle, shape: shape.clone() })
 }
 
 /// Runs operations when it has found with which to join them: nobody knows before where their results lie.

@@ -16,6 +16,7 @@ use burn::tensor::Device;
 use burn_ir::{CustomOpIr, ScalarIr};
 use burn_remote::server::BackendServer;
 use burn_router::get_client;
+use burn_std::config::{BurnConfig, RuntimeConfig};
 use tokio::runtime::Runtime;
 
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
@@ -416,11 +417,35 @@ impl WithBackend for ServeInProcess {
             }
         });
         let host = RemoteHost::websocket(&format!("ws://{address}")).with_credential(token);
+        send_at_once();
         let remote = Device::remote_options(&host).init().map_err(|error| failed(error.to_string()))?;
         let engine = Arc::new(get_client::<RematChannel<B>>(&device));
         lock(&ENGINES).push((remote.clone(), engine));
         stage::expect_devices();
         Ok(remote)
+    }
+}
+
+/// Has the clients of this process send each operation as the program asks for it.
+///
+/// In a build with Burn's fusion, clients collect operations into graphs, up to the next read or upload. So the last updates of a step
+/// arrived within the next one, in another order, and no two steps looked alike. Burn's configuration bounds the size of such graphs; what the
+/// program has set itself stays. Clients of other servers lose their graphs too.
+fn send_at_once() {
+    let config = BurnConfig::get();
+    if config.fusion().max_graph_size.is_some() {
+        return;
+    }
+    // Burn reads its configuration from files; its fields are not open to programs.
+    let changed = serde_json::to_value(&*config).and_then(|mut config| {
+        config["fusion"]["max_graph_size"] = 0.into();
+        serde_json::from_value::<BurnConfig>(config)
+    });
+    match changed {
+        Ok(config) => *BurnConfig::storage().lock() = Some(Arc::new(config)),
+        Err(error) => {
+            log::warn!("Burn's configuration could not be changed, operations may come out of order: {error}")
+        }
     }
 }
 
@@ -450,4 +475,15 @@ fn runtime() -> Result<&'static Runtime, RematError> {
         })
         .as_ref()
         .map_err(|reason| RematError::Serve { reason: reason.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_collect_no_graphs_once_there_is_a_remat_device() {
+        let _device = Device::flex().remat("64 MiB").unwrap();
+        assert_eq!(BurnConfig::get().fusion().max_graph_size, Some(0));
+    }
 }

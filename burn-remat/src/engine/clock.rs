@@ -1,8 +1,8 @@
 //! What operations take on a device that runs them later.
 //!
-//! There the time of a call is that of enqueueing. So while a step is traced operations run in profiling windows of
-//! Burn's, which the device stamps. Windows are read when the step has ended: nothing waits for the device in between. The
-//! least time seen stands for all operations of a kind with the same shapes, so that a first run, which compiles its kernels or tries
+//! There the time of a call is that of enqueueing. So while a step is traced, or measured under a plan that was made without that,
+//! operations run in profiling windows of Burn's, which the device stamps. Windows are read when the step has ended: nothing waits for
+//! the device in between. The least time seen stands for all operations of a kind with the same shapes, so that a first run, which compiles its kernels or tries
 //! several of them (autotune), is not planned on. Until a time is known, that of the call stands in.
 //!
 //! A window takes longer than a small kernel, so a step has only a few for each kind: a recurrent network runs the same operations
@@ -16,6 +16,7 @@ use burn_std::reader::try_read_sync;
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::Engine;
+use super::follow::Follow;
 use crate::backend::RematBackend;
 use crate::planning::{Position, Trace};
 
@@ -65,7 +66,7 @@ impl Clock {
 }
 
 impl<B: RematBackend> Engine<B> {
-    /// Begins to time an operation of this kind, where the device has a clock.
+    /// Begins to time an operation of this kind, where the device has a clock. It is looked at while a step is traced or measured.
     pub(super) fn begin_timing(&mut self, op: &OperationIr, kind: u64) -> Option<Timed> {
         if !B::HAS_CLOCK || self.device_clock.off || self.executor.is_dry() {
             return None;
@@ -77,7 +78,7 @@ impl<B: RematBackend> Engine<B> {
         }
         let (kind, clock) = (hasher.finish(), &mut self.device_clock);
         let mut token = None;
-        if self.tracer.is_some() {
+        if self.tracer.is_some() || self.follow.as_ref().is_some_and(Follow::is_measured) {
             let begun = clock.begun.entry(kind).or_insert(0);
             if *begun < WINDOWS {
                 *begun += 1;

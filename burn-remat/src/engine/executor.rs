@@ -55,15 +55,15 @@ impl<B: RematBackend> Executor<B> {
     /// In which order a resident tensor lies in memory.
     pub fn memory_order(&mut self, tensor: &TensorIr) -> Option<MemoryOrder> {
         let tensor = TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() };
-        B::memory_order(&self.handle(&tensor)?)
+        B::memory_order(&self.handle(&tensor)?, &tensor.shape)
     }
 
     /// Copies a resident tensor into another buffer if it does not lie as it should.
     pub fn lay(&mut self, Layout { out, order }: &Layout) {
         let Self::Backend(interpreter) = self else { return };
         let handle = interpreter.get_tensor_handle(out);
-        if B::memory_order(&handle).as_ref() != Some(order) {
-            let tensor = typed::<B>(B::laid(handle, order), out.shape.clone(), out.dtype);
+        if B::memory_order(&handle, &out.shape).as_ref() != Some(order) {
+            let tensor = typed::<B>(B::laid(handle, &out.shape, order), out.shape.clone(), out.dtype);
             interpreter.register_tensor_to_device(out.id, tensor);
         }
     }

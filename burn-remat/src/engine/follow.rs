@@ -55,6 +55,11 @@ impl Follow {
         self.made.len() == self.schedule.trace.ops.len()
     }
 
+    /// Whether its operations are measured.
+    pub fn is_measured(&self) -> bool {
+        self.measures.is_some()
+    }
+
     pub fn schedule(&self) -> &Arc<Schedule> {
         &self.schedule
     }

@@ -88,6 +88,10 @@ impl Pool {
     pub fn outgrows(&mut self, peak: u64, budget: u64) -> bool {
         let room = self.room(budget);
         let planned = self.planned;
+        if self.beside <= planned {
+            // That more may come was foreseen.
+            return false;
+        }
         self.planned = room.max(planned);
         peak + planned <= budget && peak + room > budget
     }
@@ -163,6 +167,8 @@ mod tests {
         assert!(!pool.outgrows(BUDGET - 200_000, BUDGET), "it leaves enough");
         let mut pool = Pool { beside: 90_000, ..Pool::default() };
         assert!(pool.outgrows(BUDGET, BUDGET));
+        let mut pool = Pool { beside: 90_000, planned: 100_000, ..Pool::default() };
+        assert!(!pool.outgrows(BUDGET - 100_000, BUDGET), "what came was left free");
         assert!(!pool.outgrows(BUDGET, BUDGET), "what is planned anew holds no less");
     }
 }
