@@ -137,7 +137,7 @@ impl Trace {
         self.ops.iter().fold(0, |prefix, op| extend(prefix, op.signature))
     }
 
-    /// Bytes that would be held during each operation if nothing were ever evicted.
+    /// Bytes that would be held during each operation if nothing were ever evicted, workspaces included where they count.
     pub fn store_all(&self) -> Vec<u64> {
         let mut deaths = vec![0_u64; self.ops.len()];
         let mut appears = vec![0_u64; self.ops.len() + 1];
@@ -157,12 +157,12 @@ impl Trace {
             }
         }
         let mut held = self.held_at_start;
-        deaths
+        self.ops
             .iter()
-            .zip(&appears)
-            .map(|(death, appear)| {
+            .zip(deaths.iter().zip(&appears))
+            .map(|(op, (death, appear))| {
                 held += appear;
-                let during = held;
+                let during = held + op.scratch;
                 held = held.saturating_sub(*death);
                 during
             })
