@@ -8,6 +8,25 @@
 //! Data flows one way: a file or a trace becomes a [`Graph`]; a planner turns it into an [`Outcome`]; [`simulate()`]
 //! tells what a plan costs; [`check`](check::check) decides, sharing no code with any of them, whether a plan is valid.
 //!
+//! ```
+//! use std::time::Duration;
+//!
+//! use burn_remat_plan::{Graph, Request, generate, minimum, registry, simulate, solve};
+//!
+//! // A training step of MobileNet; `Graph::read("graph.json")` for one of your own.
+//! let graph = generate::by_name("mobilenet", &generate::Options::default())?;
+//! let least = minimum(&graph).achieved;
+//! let request = Request { time_limit: Duration::from_millis(500), ..Request::new(2 * least) };
+//! let planner = registry::planner("auto").ok_or("no such planner")?;
+//! let solved = solve(&*planner, &graph, &request)?;
+//! let plan = solved.checked.ok_or("no plan in time")?;
+//! assert!(plan.peak_bytes() <= 2 * least);
+//! assert_eq!(simulate(&graph, plan.plan()).makespan, plan.makespan());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The command `remat-plan` does the same with files.
+//!
 //! [`planners`] has tables that lead from each planner to its paper, and from the papers' equations and algorithms to the
 //! code.
 

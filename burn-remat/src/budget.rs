@@ -8,7 +8,7 @@ use crate::grammar::{self, BudgetText};
 /// How much memory the tensors of a device may hold at once, parameters and optimizer state included.
 ///
 /// Text forms: a number of bytes, a number with a decimal (`kB`, `MB`, `GB`, `TB`) or binary unit (`KiB`, `MiB`, `GiB`,
-/// `TiB`), a share of the store-all peak (`60%`), or `unlimited`. Units are told apart whatever their case.
+/// `TiB`), a share of what the first step holds (`60%`), or `unlimited`. Case does not matter.
 ///
 /// ```
 /// use burn_remat::Budget;

@@ -31,19 +31,7 @@ use crate::stage::{self, Stage};
 /// The in-band operation that marks a step.
 const MARK: &str = "remat.mark";
 
-/// Memory budgets for [`Device`].
-///
-/// ```
-/// use burn::tensor::{Device, Tensor};
-/// use burn_remat::RematExt;
-///
-/// let device = Device::flex().remat("64 MiB")?;
-/// let x = Tensor::<2>::ones([8, 8], &device.clone().autodiff()).require_grad();
-/// let gradients = x.clone().matmul(x.clone()).sum().backward();
-/// assert!(x.grad(&gradients).is_some());
-/// println!("{}", device.remat_report()?);
-/// # Ok::<(), burn_remat::RematError>(())
-/// ```
+/// Memory budgets for [`Device`]: see the [example](crate) of the crate.
 pub trait RematExt: Sized {
     /// A device like this one on which tensors are evicted and recomputed to stay inside a budget.
     ///

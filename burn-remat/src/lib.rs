@@ -1,4 +1,22 @@
 //! Train any Burn model inside a memory budget stated in bytes.
+//!
+//! What does not fit is released and computed again when it is needed; gradients are those of plain Burn, bit for bit, and the model does not change.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use burn_remat::RematExt;
+//!
+//! let device = Device::flex().remat("512 MiB")?; // the one line
+//! let x = Tensor::<2>::ones([8, 8], &device.clone().autodiff()).require_grad();
+//! let gradients = x.clone().matmul(x.clone()).sum().backward();
+//! assert!(x.grad(&gradients).is_some());
+//! println!("{}", device.remat_report()?);
+//! # Ok::<(), burn_remat::RematError>(())
+//! ```
+//!
+//! Start at [`RematExt`], which gives any device a budget, [`RematConfig`], which sets everything else, and [`RematReport`], which tells what it cost.
+//! [`minimum_budget`] and [`largest_batch`] answer before anything is allocated; the attribute [`remat`](macro@remat) and [`checkpoint`] say by hand what the planner cannot know.
+//! At the backend level [`Remat`] decorates a Burn backend. The repository's `docs/guide.md` is the book.
 #![recursion_limit = "256"]
 
 mod alternatives;

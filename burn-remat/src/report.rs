@@ -41,7 +41,8 @@ pub struct RematReport {
     pub operations: u64,
     /// Operations that ran again to bring back an evicted tensor.
     pub recomputed_operations: u64,
-    /// Time of the program's operations, in ns. On an asynchronous device: the time to enqueue them.
+    /// Time of the program's operations, in ns. On an asynchronous device: by its own clock where that has measured an operation of the
+    /// kind and shape, else the time to enqueue it.
     pub compute_ns: u64,
     /// Time of the operations that ran again, and of packing and unpacking other forms, in ns.
     pub recompute_ns: u64,
@@ -53,8 +54,8 @@ pub struct RematReport {
     pub steps: u64,
     /// Steps that held more than the budget at some point.
     pub steps_over_budget: u64,
-    /// Most bytes that one operation needed at once without any of them being evictable; over budget, the least with which
-    /// the run went on. No budget below it can hold.
+    /// Most bytes so far that had to be held together: what an operation needed and what could not be evicted. Of an operation during
+    /// which the device was over its budget, all that it held. A plan may need less: see `floor_bytes` of [`PlanReport`].
     pub floor_bytes: u64,
     /// The operation that sets the floor.
     pub floor_op: Option<String>,

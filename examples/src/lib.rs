@@ -15,3 +15,8 @@ pub mod training;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide.md")]
 pub struct Guide;
+
+/// The code of the README, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

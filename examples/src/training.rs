@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::{AdamConfig, GradientsParams};
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use clap::ValueEnum;
 
@@ -165,12 +165,26 @@ impl Job {
 ///
 /// What the device reports when a loss is read.
 pub fn train<M: Module>(
+    model: M,
+    steps: usize,
+    seen: &mut dyn FnMut(usize, f32),
+    loss: impl Fn(&M, usize) -> Tensor<1>,
+) -> Result<Run, String> {
+    train_with(AdamConfig::new().init(), model, steps, seen, loss)
+}
+
+/// The same with any optimizer.
+///
+/// # Errors
+///
+/// As [`train`].
+pub fn train_with<M: Module>(
+    mut optimizer: ModuleOptimizer,
     mut model: M,
     steps: usize,
     seen: &mut dyn FnMut(usize, f32),
     loss: impl Fn(&M, usize) -> Tensor<1>,
 ) -> Result<Run, String> {
-    let mut optimizer = AdamConfig::new().init();
     let mut run = Run { losses: Vec::new(), step_ms: Vec::new(), digest: 0 };
     let mut hasher = DefaultHasher::new();
     for step in 0..steps {

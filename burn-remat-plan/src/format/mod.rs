@@ -1,5 +1,39 @@
 //! The JSON formats `remat-graph/1` and `remat-plan/1`. (`remat-chain/1` is read and written by [`Chain`](crate::Chain).)
 //!
+//! # A graph
+//!
+//! ```
+//! let text = r#"{ "format": "remat-graph/1", "name": "two layers",
+//!   "values": [ { "bytes": 40, "name": "x" }, { "bytes": 80, "name": "h" }, { "bytes": 8, "name": "loss" }, { "bytes": 80, "name": "dh" } ],
+//!   "ops": [ { "name": "layer", "cost": 10, "inputs": [0], "outputs": [1] },
+//!            { "name": "loss", "cost": 1, "inputs": [1], "outputs": [2] },
+//!            { "name": "loss backward", "cost": 2, "inputs": [1, 2], "outputs": [3], "phase": "backward", "scratch_bytes": 16 } ],
+//!   "results": [3] }"#;
+//! let graph = burn_remat_plan::Graph::from_json(text)?;
+//! assert_eq!(graph.ops().len(), 3);
+//! # Ok::<(), burn_remat_plan::GraphError>(())
+//! ```
+//!
+//! | field | meaning |
+//! | --- | --- |
+//! | `name` | optional, like every other `name` |
+//! | `constant_bytes` | bytes that are there all the time beside the values; 0 if left out |
+//! | `values` | what ops read and write: its `bytes`. One that no op outputs is an input: there from the start to its last use, and never computed again |
+//! | `ops` | in the order of execution: `cost` (any one unit), `inputs` and `outputs` (numbers of values, from 0) |
+//! | `scratch_bytes` | bytes that the op takes while it runs; 0 if left out |
+//! | `recomputable` | whether it may run again; `true` if left out |
+//! | `phase`, `stage` | optional: `forward`, `backward` or `update`; a name of the part of the model |
+//! | `alternatives` | optional: other ways to the same outputs, each with `name`, `cost`, `inputs`, `scratch_bytes` |
+//! | `results` | values that are there at the end; the last op's outputs if left out |
+//!
+//! # A plan
+//!
+//! `steps` are computations of ops, `"+3"` or, by its first alternative, `"+3:0"`, and evictions of values, `"-5"`; beside them the planner's name, `status` (`optimal`, `feasible`, `infeasible`,
+//! `no_solution`), `stop_reason` (`proved`, `gap`, `time_limit`, `heuristic`), `makespan` and `lower_bound` in the unit of the costs, `overhead` over the store-all makespan,
+//! `peak_bytes`, and, where no plan fits, `minimum_budget` and `blocking_op`.
+//!
+//! # Errors
+//!
 //! Unknown keys, wrong tags and wrong types are errors that name the field; what the types themselves forbid (a
 //! cycle, an index out of range) is found where they are built. Numbers survive writing and reading to the last bit.
 

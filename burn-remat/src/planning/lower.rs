@@ -539,7 +539,7 @@ fn build(
             let bytes_of = |value: &ValueId| trace.storages[places[*value] as usize].bytes;
             let beside: u64 = left.iter().map(|&place| trace.storages[place].bytes).sum();
             let held = beside + inputs.iter().chain(&outputs).map(bytes_of).sum::<u64>();
-            let most = phase.clone().map(|at| store_all[at]).max().unwrap_or(0);
+            let most = store_all[phase.clone()].iter().max().copied().unwrap_or(0);
             let mut op = Op::new("update", std::mem::take(&mut rest) as f64, inputs, outputs);
             op.scratch_bytes = most.saturating_sub(held + constant);
             op.recomputable = false;

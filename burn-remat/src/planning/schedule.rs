@@ -70,6 +70,15 @@ struct Gone {
     stub: Option<TracedStub>,
 }
 
+/// A stub that a plan reads.
+struct Wanted {
+    stub: TracedStub,
+    /// The last step that reads it.
+    last_read: usize,
+    /// The first step that gives the storage up.
+    left: Option<usize>,
+}
+
 /// Steps of a plan at which stubs come and go.
 struct Stubs {
     /// Steps that evict a value and leave a stub of it.
@@ -165,7 +174,7 @@ impl Schedule {
                 .filter(|gone| !self.lowered.small_forms.contains(&gone.value))
                 .collect();
             // The next ops read no more of these stubs.
-            let stale = op.and_then(|_| dropped.get(&at)).map_or(&[][..], Vec::as_slice);
+            let stale = dropped.get(&at).map_or(&[][..], Vec::as_slice);
             most = most.max(bytes[at]);
             at = end;
             if op == Some(next) {
@@ -201,9 +210,7 @@ impl Schedule {
             }
             let evicted: Vec<Gone> =
                 evicted.into_iter().filter(|gone| residents[place(gone.value) as usize] == 0).collect();
-            for gone in &evicted {
-                held += gone.stub.map_or(0, |stub| stub.bytes);
-            }
+            held += evicted.iter().filter_map(|gone| gone.stub).map(|stub| stub.bytes).sum::<u64>();
             held -= stale.iter().map(|stub| stub.bytes).sum::<u64>();
             let drops = stale.iter().map(|stub| Action::DropStub(stub.place));
             let recompute = || -> Option<Action> {
@@ -293,35 +300,30 @@ impl Schedule {
     /// Where stubs are left and dropped. A storage has one at most, from the first eviction before an op that reads it to the last such
     /// op, whether the storage itself is there meanwhile or not.
     fn stubs(&self) -> Stubs {
-        // What reads of the stub of each storage, and the step that leaves it.
-        let mut wanted: BTreeMap<Place, (TracedStub, Option<usize>)> = BTreeMap::new();
-        let mut last_read: Vec<(usize, Place)> = Vec::new();
+        let mut wanted: BTreeMap<Place, Wanted> = BTreeMap::new();
         for (at, &step) in self.plan.steps.iter().enumerate().rev() {
             match step {
                 Step::ComputeAlternative(op, k) => {
                     if let Some(&stub) = self.lowered.stubs.get(&(op, k)) {
-                        let (known, _) = wanted.entry(stub.place).or_insert_with(|| {
-                            last_read.push((at, stub.place));
-                            (stub, None)
-                        });
+                        let known = wanted.entry(stub.place).or_insert(Wanted { stub, last_read: at, left: None });
                         if stub.need == Need::Signs {
-                            *known = stub;
+                            known.stub = stub;
                         }
                     }
                 }
                 Step::Evict(value) if !self.lowered.small_forms.contains(&value) => {
-                    if let Some((_, left)) = wanted.get_mut(&self.lowered.places[value]) {
-                        *left = Some(at);
+                    if let Some(known) = wanted.get_mut(&self.lowered.places[value]) {
+                        known.left = Some(at);
                     }
                 }
                 Step::Compute(_) | Step::Evict(_) => {}
             }
         }
         let mut stubs = Stubs { left: FxHashMap::default(), dropped: FxHashMap::default() };
-        for (at, place) in last_read {
-            if let Some(&(stub, Some(left))) = wanted.get(&place) {
+        for Wanted { stub, last_read, left } in wanted.into_values() {
+            if let Some(left) = left {
                 stubs.left.insert(left, stub);
-                stubs.dropped.entry(at).or_default().push(stub);
+                stubs.dropped.entry(last_read).or_default().push(stub);
             }
         }
         stubs
