@@ -113,6 +113,15 @@ pub trait RematBackend: BackendIr {
         handle
     }
 
+    /// Whether a result is a part of its buffer where an operation may write over such a part, and else fills one of its own. Then
+    /// [`copied`](Self::copied) is asked.
+    const PARTS_FOLLOW_REUSE: bool = false;
+
+    /// The same tensor in a copy of its whole buffer.
+    fn copied(handle: Self::Handle) -> Self::Handle {
+        handle
+    }
+
     /// Whether `op` gives the same bits when it runs again on the same inputs. What does not is kept rather than computed
     /// again.
     fn repeats(_device: &Self::Device, _op: &OperationIr) -> bool {
@@ -139,6 +148,21 @@ impl RematBackend for Flex {
 
     fn host_bytes(handle: &Self::Handle) -> Option<&[u8]> {
         flex_tensor(handle).filter(|tensor| tensor.is_contiguous()).map(FlexTensor::bytes)
+    }
+
+    const PARTS_FOLLOW_REUSE: bool = true;
+
+    fn copied(handle: Self::Handle) -> Self::Handle {
+        let copied = |tensor: FlexTensor| {
+            let bytes = Bytes::from_bytes_vec(tensor.bytes().to_vec());
+            FlexTensor::new(bytes, tensor.layout().clone(), tensor.dtype())
+        };
+        match handle {
+            HandleKind::Float(tensor) => HandleKind::Float(copied(tensor)),
+            HandleKind::Int(tensor) => HandleKind::Int(copied(tensor)),
+            HandleKind::Bool(tensor) => HandleKind::Bool(copied(tensor)),
+            HandleKind::Quantized(tensor) => HandleKind::Quantized(tensor),
+        }
     }
 
     fn shell(shape: &Shape, dtype: DType) -> Option<Self::Handle> {

@@ -220,6 +220,7 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
     while high <= MOST && holds(high)? {
         (low, high) = (high, 2 * high);
     }
+    high = high.min(MOST + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if holds(middle)? { low = middle } else { high = middle }

@@ -41,6 +41,11 @@ enum Instruction {
     View(usize),
     /// An operation with two results.
     Two(usize),
+    /// Half of the rows, by another operation: it may write them over where they are.
+    Rows(u8, usize),
+    /// A sum over all of some rows, the other way round.
+    Whole(usize),
+    DropRows(usize),
     Drop(usize),
     Read(usize),
     Step,
@@ -57,6 +62,9 @@ fn instruction() -> impl Strategy<Value = Instruction> {
         6 => (any::<u8>(), at.clone(), at.clone()).prop_map(|(op, a, b)| Binary(op, a, b)),
         2 => at.clone().prop_map(View),
         1 => at.clone().prop_map(Two),
+        2 => (any::<u8>(), at.clone()).prop_map(|(op, a)| Rows(op, a)),
+        2 => at.clone().prop_map(Whole),
+        1 => at.clone().prop_map(DropRows),
         3 => at.clone().prop_map(Drop),
         2 => at.prop_map(Read),
         1 => Just(Step),
@@ -80,7 +88,12 @@ fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn())
         data.as_bytes().to_vec()
     };
     let mut live: Vec<B::FloatTensorPrimitive> = vec![B::float_ones(shape.clone(), device, FloatDType::F32)];
-    let mut seen = Vec::new();
+    let (mut seen, mut rows) = (Vec::new(), Vec::new());
+    // Its rounding tells in which order the rows lie.
+    let whole = |rows: B::FloatTensorPrimitive| {
+        let sum = B::float_sum(B::float_sin(B::float_swap_dims(rows.clone(), 0, 1)));
+        B::float_add(sum, B::float_sum(B::float_swap_dims(rows, 0, 1)))
+    };
     for instruction in program {
         let count = live.len();
         let at = |index: &usize| index % count;
@@ -114,6 +127,18 @@ fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn())
                 let chosen = B::float_gather(1, rows.clone(), B::int_expand(indices, shape.clone()));
                 live.push(B::float_add(rows, chosen));
             }
+            Instruction::Rows(op, a) => {
+                let from = if op & 4 == 0 { 0 } else { SIDE / 2 };
+                let half = [(from..from + SIDE / 2).into(), (0..SIDE).into()];
+                let taken = if op & 8 == 0 || count == 1 { live[at(a)].clone() } else { live.swap_remove(at(a)) };
+                rows.push(unary::<B>(*op, B::float_slice(taken, &half)));
+            }
+            Instruction::Whole(a) if !rows.is_empty() => {
+                let sum = whole(rows[a % rows.len()].clone());
+                live.push(B::float_expand(B::float_reshape(sum, Shape::new([1, 1])), shape.clone()));
+            }
+            Instruction::DropRows(a) if !rows.is_empty() => drop(rows.swap_remove(a % rows.len())),
+            Instruction::Whole(_) | Instruction::DropRows(_) => {}
             Instruction::Drop(a) => {
                 if count > 1 {
                     live.swap_remove(at(a));
@@ -124,7 +149,7 @@ fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn())
         }
         assert_eq!(live[0].shape(), shape);
     }
-    seen.extend(live.into_iter().map(read));
+    seen.extend(rows.into_iter().map(whole).chain(live).map(read));
     seen
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::Module;
-use burn::nn::activation::{GluConfig, PReluConfig};
 use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::conv::{
     Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig, ConvTranspose1d, ConvTranspose1dConfig,
@@ -17,6 +16,7 @@ use burn::nn::norm::*;
 use burn::nn::pool::{AdaptiveAvgPool2dConfig, AdaptiveAvgPool3dConfig, AvgPool2dConfig, MaxPool1dConfig};
 use burn::nn::transformer::*;
 use burn::nn::*;
+use burn::optim::momentum::MomentumConfig;
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData, activation};
 use burn_remat::{RematConfig, RematExt, RematReport};
@@ -34,7 +34,7 @@ trait Task: Module {
     fn loss(&self, step: usize) -> Tensor<1>;
     fn optimizer() -> ModuleOptimizer;
 
-    fn train(device: &Device, mut after_step: impl FnMut(usize)) -> Run {
+    fn run(device: &Device, mut after_step: impl FnMut(usize)) -> Run {
         let device = device.clone().autodiff();
         device.seed(11);
         train_with(Self::optimizer(), Self::new(&device), STEPS, &mut |step, _| after_step(step), |model, step| {
@@ -325,7 +325,7 @@ impl<const OPTIMIZER: usize> Task for Noisy<OPTIMIZER> {
 
 fn under<T: Task>(config: RematConfig) -> (Run, RematReport) {
     let device = under_test().remat(config.without_cache().with_time_limit(Duration::from_millis(400))).unwrap();
-    let run = T::train(&device, |step| {
+    let run = T::run(&device, |step| {
         if step + 1 == SEEN {
             assert!(device.remat_wait_for_plan(Duration::from_secs(120)).unwrap());
         } else if step == SEEN {
@@ -336,7 +336,7 @@ fn under<T: Task>(config: RematConfig) -> (Run, RematReport) {
 }
 
 fn check<T: Task>(name: &str) {
-    let plain = T::train(&under_test(), |_| {});
+    let plain = T::run(&under_test(), |_| {});
     let (stored, without) = under::<T>(RematConfig::default().without_planning());
     assert!(stored.is_identical(&plain), "{name} without a budget: {:?}, {:?}", stored.losses, plain.losses);
     for share in [80, 60, 40] {

@@ -25,6 +25,8 @@ enum Layer {
     Mul(usize),
     /// Half the columns, moved to the other side.
     Roll,
+    /// Half the rows, scaled, and their sum the other way round.
+    Rows,
     Transposed,
     Normalize,
     Softmax,
@@ -60,7 +62,7 @@ impl Network {
     }
 
     fn layer(rng: &mut ChaCha8Rng, at: usize, weights: &mut usize, nest: bool) -> Layer {
-        match rng.random_range(0..if nest { 17 } else { 14 }) {
+        match rng.random_range(0..if nest { 18 } else { 15 }) {
             0..=3 => {
                 *weights += 1;
                 Layer::Weight(*weights - 1)
@@ -75,8 +77,9 @@ impl Network {
             11 => Layer::Roll,
             12 => Layer::Normalize,
             13 => Layer::Softmax,
-            14 => Layer::Transposed,
-            15 => Layer::Read,
+            14 => Layer::Rows,
+            15 => Layer::Transposed,
+            16 => Layer::Read,
             _ => {
                 let policy = [
                     CheckpointPolicy::MustSave,
@@ -111,6 +114,12 @@ impl Network {
                 let [rows, width] = x.dims();
                 let (left, right) = (x.clone().slice([0..rows, 0..half]), x.slice([0..rows, half..width]));
                 Tensor::cat(vec![right, left], 1)
+            }
+            Layer::Rows => {
+                let (rows, half) = (x.dims()[0], x.dims()[0] / 2);
+                let first = x.clone().narrow(0, 0, half).mul_scalar(1.1);
+                let sum = first.clone().swap_dims(0, 1).sin().sum() / rows as f64;
+                Tensor::cat(vec![first, x.narrow(0, half, rows - half)], 0) * sum.unsqueeze::<2>()
             }
             Layer::Transposed => x.clone().transpose().tanh().transpose() + x,
             Layer::Normalize => {

@@ -89,6 +89,14 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
+    /// Makes `new` a copy of `source` in a buffer of the same size.
+    pub fn copy(&mut self, source: &TensorIr, new: &TensorIr) {
+        if let Self::Backend(interpreter) = self {
+            let handle = B::copied(interpreter.get_tensor_handle(source));
+            interpreter.register_tensor_to_device(new.id, typed::<B>(handle, new.shape.clone(), new.dtype));
+        }
+    }
+
     pub fn read(&mut self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
         match self {
             Self::Backend(interpreter) => interpreter.read_tensor_async(tensor),

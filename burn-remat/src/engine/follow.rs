@@ -15,7 +15,7 @@ use super::table::TensorKey;
 use super::tracing::{ARRIVED, EXTERNAL, origin};
 use super::{Engine, Failure};
 use crate::backend::RematBackend;
-use crate::planning::{Action, Followed, Place, Schedule};
+use crate::planning::{Action, Followed, Place, Schedule, Trace};
 
 type Named = (TensorKey, TensorId);
 
@@ -310,10 +310,12 @@ impl<B: RematBackend> Engine<B> {
             self.resume_trace(&old.trace, at as u32);
             return;
         };
-        // Equal beginnings have equal numbers for their storages.
+        let places = self.renumber(&old.trace, &schedule.trace, at);
+        let renumbered = |(place, &name): (&Place, &Named)| Some((*places.get(place)?, name));
+        let externals = follow.externals.iter().filter_map(renumbered).collect();
         // What was measured so far speaks of this step too.
         let measures = if self.plans.is_unmeasured(&schedule) { follow.measures } else { None };
-        self.follow = Some(Follow { schedule: schedule.clone(), measures, ..follow });
+        self.follow = Some(Follow { schedule: schedule.clone(), measures, externals, ..follow });
         for (place, held) in schedule.held_before(at).into_iter().enumerate() {
             let owners = self.owners_of(place as Place);
             match owners.first() {
@@ -323,6 +325,26 @@ impl<B: RematBackend> Engine<B> {
             }
         }
         self.follow_before(signature, kind, inputs, spared);
+    }
+
+    /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not
+    /// read yet has one too. Gives this step's tensors the numbers of `new`.
+    fn renumber(&mut self, old: &Trace, new: &Trace, at: usize) -> FxHashMap<Place, Place> {
+        let mut places = FxHashMap::default();
+        for (old, new) in old.ops[..at].iter().zip(&new.ops[..at]) {
+            let pairs = old.reads.iter().zip(&new.reads).chain(old.writes.iter().zip(&new.writes));
+            places.extend(pairs.map(|(&old, &new)| (old, new)));
+        }
+        let step = self.step_number;
+        for (_, tensor) in self.tensors.iter_mut().filter(|(_, tensor)| tensor.step == step && tensor.place != ARRIVED)
+        {
+            match places.get(&tensor.place) {
+                Some(&place) => tensor.place = place,
+                // It counts as having been there.
+                None => tensor.step = step.wrapping_sub(1),
+            }
+        }
+        places
     }
 
     /// Gives the plan up for this step: it does not fit what happens.

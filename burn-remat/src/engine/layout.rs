@@ -11,15 +11,18 @@
 //! Source: burn-cubecl 0.22.1, `kernel/memory_order.rs`, `kernel/binary.rs` and `kernel/mask`. Operations that are made of several
 //! kernels (the backward passes of GELU and sigmoid, say) write over their own intermediate results and need none of this.
 
+use std::sync::Arc;
+
 use burn_ir::{OperationIr, TensorIr, TensorStatus};
 use smallvec::SmallVec;
 
 use super::Engine;
 use super::operation::overwrites;
-use super::table::{Description, TensorKey};
+use super::table::{Description, StorageKey, TensorKey};
 use crate::backend::{MemoryOrder, RematBackend};
 
-/// Which of the inputs that an operation may write over the program lets it take: a bit for each, in the order of [`overwrites`].
+/// Which of the inputs that an operation may write over the program lets it take: a bit for each, in the order of [`overwrites`], or of the
+/// operation's inputs where [parts](super::parts) of buffers count.
 pub(super) type Taken = u8;
 
 /// How a result is to lie.
@@ -30,24 +33,49 @@ pub(super) struct Layout {
 
 impl<B: RematBackend> Engine<B> {
     /// What an operation of the program may write over, its inputs resident.
-    pub(super) fn taken(&self, op: &OperationIr) -> Taken {
-        let Some(overwrites) = B::LAYOUT_FOLLOWS_REUSE.then(|| overwrites(op)).flatten() else { return 0 };
+    pub(super) fn taken(&self, op: &OperationIr, inputs: &[TensorKey]) -> Taken {
+        if !B::LAYOUT_FOLLOWS_REUSE {
+            return self.taken_of_parts(op, inputs);
+        }
+        let Some(overwrites) = overwrites(op) else { return 0 };
         let mut taken = 0;
         for (at, input) in overwrites.inputs.iter().enumerate() {
+            let key = self.index.get(&input.id);
             let is_last = input.status == TensorStatus::ReadWrite;
-            let is_once = op.inputs().filter(|other| other.id == input.id).count() == 1;
-            taken |= Taken::from(is_last && is_once && self.is_only_name(input)) << at;
+            taken |= Taken::from(is_last && key.is_some_and(|&key| self.is_taken(op, key))) << at;
         }
         taken
     }
 
-    /// Whether the program has no other tensor in this one's buffer.
-    fn is_only_name(&self, tensor: &TensorIr) -> bool {
-        let storage = self.index.get(&tensor.id).and_then(|&key| self.tensors[key].storage);
-        storage.is_some_and(|storage| {
-            let owners = self.storages.get(storage).owners.iter();
-            owners.filter(|&&owner| self.tensors[owner].alive).count() <= 1
-        })
+    /// Whether plain Burn gives an operation that is the last to read a tensor the buffer too: it reads it once, and the program has no other tensor there.
+    pub(super) fn is_taken(&self, op: &OperationIr, key: TensorKey) -> bool {
+        let tensor = &self.tensors[key];
+        let is_only = tensor.name.as_ref().is_none_or(|name| Arc::strong_count(name) == 1);
+        is_only && op.inputs().filter(|input| input.id == tensor.id).count() == 1
+    }
+
+    /// Notes which outputs of an operation of the program are other names for the buffers of its inputs, which were in `before`.
+    pub(super) fn share_names(
+        &mut self,
+        inputs: &[TensorKey],
+        before: &[Option<StorageKey>],
+        outputs: &[TensorKey],
+        view: bool,
+    ) {
+        if !B::LAYOUT_FOLLOWS_REUSE && !B::PARTS_FOLLOW_REUSE {
+            return;
+        }
+        for &output in outputs {
+            let storage = self.tensors[output].storage;
+            // A consumed input has no buffer any more: what was written over it is no view of it.
+            let shares = |(&input, &before): (&TensorKey, &Option<StorageKey>)| {
+                (before.is_some() && before == storage && (view || self.tensors[input].storage == before))
+                    .then_some(input)
+            };
+            if let Some(input) = inputs.iter().zip(before).find_map(shares) {
+                self.tensors[output].name = Some(self.tensors[input].name.get_or_insert_default().clone());
+            }
+        }
     }
 
     /// How the result of an operation about to run has to lie, where that depends on what it may write over; and room for

@@ -29,6 +29,7 @@ impl<B: RematBackend> Engine<B> {
         }
         let tensor = &mut self.tensors[key];
         tensor.alive = false;
+        tensor.name = None;
         if tensor.computed {
             self.computed_bytes -= tensor.bytes;
         }

@@ -30,6 +30,7 @@ mod forms;
 mod layout;
 mod liveness;
 mod operation;
+mod parts;
 mod pool;
 mod rematerialize;
 mod reuse;
@@ -72,7 +73,7 @@ use pool::Pool;
 use reuse::Reuse;
 use stages::{StageStats, Stages};
 use steps::{Step, StepDetector};
-use table::{Description, Recipe, RecipeKey, Storages, Tensor, TensorKey};
+use table::{Description, Recipe, RecipeKey, StorageKey, Storages, Tensor, TensorKey};
 use tracing::{EXTERNAL, Tracer};
 
 /// While a step holds at most one part in this many of the budget, nothing is recorded: see [`Engine::light`].
@@ -335,9 +336,11 @@ impl<B: RematBackend> Engine<B> {
         let signature = if watched { self.signature(kind, rule, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
         let spared = self.spared(&op);
-        let mut lent = None;
+        let (mut lent, mut began) = (Keys::new(), false);
+        let mut before: SmallVec<[Option<StorageKey>; 4]> = SmallVec::new();
         let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed, spared).and_then(|()| {
-            let taken = self.taken(&op);
+            let taken = self.taken(&op, &inputs);
+            before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
             let Settled { recordable, replaces, seed, passing } = self.settle_roots(&mut op, &mut consumed, produced);
             let layout = self.layout(&op, taken, &consumed);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
@@ -346,10 +349,9 @@ impl<B: RematBackend> Engine<B> {
             let views = is_view(&op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
             let stub = if self.tracer.is_some() && !aside { self.traced_stub(&op) } else { None };
-            if let Some(spared) = spared {
-                lent = Some(self.lend(&mut op, spared, &mut consumed)?);
-            }
+            self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent)?;
             let position = (!aside).then(|| self.last_position());
+            began = true;
             let cost_ns = self.run(op, seed, kind, position, layout)?;
             Ok((kept, (recordable, passing), seed, cost_ns, views, updates, traced, forms, stub))
         });
@@ -383,6 +385,7 @@ impl<B: RematBackend> Engine<B> {
                     self.tensors[output].form = form;
                 }
                 let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
+                self.share_names(&inputs, &before, &outputs, views);
                 if settled.is_ok() {
                     outputs.iter().for_each(|&output| self.settle_form(output));
                 }
@@ -402,16 +405,14 @@ impl<B: RematBackend> Engine<B> {
             }
             Err(failure) => {
                 self.forget_step();
-                for &input in &consumed {
+                for &input in consumed.iter().filter(|_| began) {
                     // The backend may or may not have taken it; either way it is dead.
                     self.release(input);
                 }
                 self.register_failed(outs, failure);
             }
         }
-        if let Some(stand_in) = lent {
-            self.unpin(stand_in);
-        }
+        lent.into_iter().for_each(|stand_in| self.unpin(stand_in));
         for &input in &dying {
             self.kill(input);
         }
@@ -695,6 +696,7 @@ impl<B: RematBackend> Engine<B> {
             step: u32::MAX,
             place: 0,
             origin: EXTERNAL,
+            name: None,
             form: None,
             stub: None,
             failure,
@@ -827,6 +829,8 @@ impl<B: RematBackend> Engine<B> {
         let trace = self.end_following(whole);
         self.detector.set_boundary(boundary);
         self.forget_before(boundary);
+        let tensors = &self.tensors;
+        self.stages.prune(|key, id| tensors.get(key).is_some_and(|tensor| tensor.id == id));
         self.stats.steps += 1;
         self.stats.steps_over_budget += u64::from(self.step.over_budget);
         self.stats.base_ns = self.step.compute_ns;
@@ -945,6 +949,7 @@ impl<B: RematBackend> Engine<B> {
     pub fn upload(&mut self, id: TensorId, data: TensorData) {
         self.clock += 1;
         self.serving = 0;
+        self.aside.now = self.aside.is_other_thread();
         let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
         let about = Description::of(&ir);
         let done = refuse_quantized(&ir).and_then(|()| {
@@ -961,9 +966,19 @@ impl<B: RematBackend> Engine<B> {
 
     /// Counts a tensor whose handle the interpreter has already.
     fn adopt(&mut self, about: Description, source: Option<TensorKey>) {
+        let aside = self.aside.is_other_thread();
         let key = self.insert(about, 0, None);
-        self.trace_arrival(key, source);
-        if let Err(failure) = self.settle(&[key], &[], &[], false, 0) {
+        if !aside {
+            self.trace_arrival(key, source);
+        }
+        let settled = self.settle(&[key], &[], &[], false, 0);
+        if let Some(source) = source {
+            self.share_names(&[source], &[self.tensors[source].storage], &[key], true);
+        }
+        if aside {
+            self.note_aside(&[key]);
+        }
+        if let Err(failure) = settled {
             self.remember(&failure);
             self.fail(key, failure);
         }

@@ -141,9 +141,10 @@ pub(super) fn overwrites(op: &OperationIr) -> Option<Overwrites<'_>> {
     let (inputs, walks): (SmallVec<[&TensorIr; 2]>, bool) = match op {
         OperationIr::NumericFloat(_, Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op))
         | OperationIr::NumericInt(_, Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op))
-        | OperationIr::Float(_, FloatOperationIr::Powf(op) | FloatOperationIr::Hypot(op)) => {
-            (smallvec![&op.lhs, &op.rhs], true)
-        }
+        | OperationIr::Float(
+            _,
+            FloatOperationIr::Powf(op) | FloatOperationIr::Hypot(op) | FloatOperationIr::ArcTan2(op),
+        ) => (smallvec![&op.lhs, &op.rhs], true),
         OperationIr::BaseFloat(BaseOperationIr::MaskWhere(op))
         | OperationIr::BaseInt(BaseOperationIr::MaskWhere(op)) => (smallvec![&op.tensor, &op.value], false),
         OperationIr::BaseFloat(BaseOperationIr::MaskFill(op)) | OperationIr::BaseInt(BaseOperationIr::MaskFill(op)) => {

@@ -8,6 +8,7 @@ use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::layout::Taken;
 use super::operation::{is_view, operation_kind};
 use super::table::{Description, RecipeKey, TensorKey};
 use super::{Engine, Failure, Keys, fresh_id};
@@ -85,6 +86,21 @@ impl<B: RematBackend> Engine<B> {
         Ok(plan)
     }
 
+    /// Puts in what stands for inputs of an operation about to run; it is pinned until the operation is done.
+    pub(super) fn lend_all(
+        &mut self,
+        op: &mut OperationIr,
+        inputs: &[TensorKey],
+        taken: Taken,
+        consumed: &mut Keys,
+        lent: &mut Keys,
+    ) -> Result<(), Failure> {
+        if let Some(spared) = self.spared(op) {
+            lent.push(self.lend(op, spared, consumed)?);
+        }
+        self.set_apart(op, inputs, taken, consumed, lent)
+    }
+
     /// Runs one recipe again. All its inputs are pinned, and resident but for one of which a stub is enough.
     fn replay(&mut self, key: RecipeKey) -> Result<(), Failure> {
         let recipe = &self.recipes[key];
@@ -107,7 +123,7 @@ impl<B: RematBackend> Engine<B> {
             *uses.entry(input.id).or_insert(0) += 1;
         }
         uses.retain(|id, _| consumed.iter().any(|&input| self.tensors[input].id == *id));
-        // Outputs that this recipe no longer answers for (a root by now, or gone) go under another id and are dropped.
+        // Outputs that this recipe no longer answers for (a root by now, or gone) go under another id.
         let extra: SmallVec<[TensorIr; 2]> =
             op.outputs().zip(&outputs).filter(|(_, output)| output.is_none()).map(|(ir, _)| ir.clone()).collect();
         let renamed: SmallVec<[(TensorId, TensorId); 2]> = extra.iter().map(|ir| (ir.id, fresh_id())).collect();
@@ -121,13 +137,11 @@ impl<B: RematBackend> Engine<B> {
             self.release(output);
         }
         let views = is_view(&op);
-        let layout = self.layout(&op, self.recipes[key].taken, &consumed);
-        let lent = self.spared(&op).map(|spared| self.lend(&mut op, spared, &mut consumed)).transpose();
-        let (ran, lent) = match lent {
-            Ok(lent) => (self.run(op, seed, kind, None, layout), lent),
-            Err(failure) => (Err(failure), None),
-        };
-        let cost_ns = match ran {
+        let taken = self.recipes[key].taken;
+        let layout = self.layout(&op, taken, &consumed);
+        let mut lent = Keys::new();
+        let ready = self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent);
+        let cost_ns = match ready.and_then(|()| self.run(op, seed, kind, None, layout)) {
             Ok(cost_ns) => cost_ns,
             Err(failure) => {
                 lent.into_iter().for_each(|stand_in| self.unpin(stand_in));
@@ -142,11 +156,16 @@ impl<B: RematBackend> Engine<B> {
         self.stats.recomputed += 1;
         self.stats.recompute_ns += cost_ns;
         self.step.recompute_ns += cost_ns;
-        let outputs: SmallVec<[TensorKey; 2]> = outputs.into_iter().flatten().collect();
-        let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
-        for (ir, (_, id)) in extra.into_iter().zip(renamed) {
-            self.executor.run(OperationIr::Drop(TensorIr { id, status: TensorStatus::ReadWrite, ..ir }));
+        let mut outputs: SmallVec<[TensorKey; 2]> = outputs.into_iter().flatten().collect();
+        for (ir, (_, id)) in extra.iter().zip(renamed) {
+            // It is there until it can be dropped.
+            let key = self.insert(Description { id, ..Description::of(ir) }, kind, None);
+            (self.tensors[key].alive, self.tensors[key].pins) = (false, 1);
+            outputs.push(key);
+            lent.push(key);
         }
+        let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
+        outputs.truncate(outputs.len() - extra.len());
         lent.into_iter().for_each(|stand_in| self.unpin(stand_in));
         for output in outputs {
             let tensor = &mut self.tensors[output];

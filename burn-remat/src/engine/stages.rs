@@ -145,6 +145,13 @@ impl Stages {
         }
     }
 
+    /// Forgets what is gone by now: a stage may be open for as long as the program runs.
+    pub fn prune(&mut self, is_known: impl Fn(TensorKey, TensorId) -> bool) {
+        for open in &mut self.open {
+            open.made.retain(|&(key, id)| is_known(key, id));
+        }
+    }
+
     fn path(&mut self, parent: PathId, name: NameId) -> PathId {
         if let Some(&path) = self.index.get(&(parent, name)) {
             return path;

@@ -114,7 +114,7 @@ impl<B: RematBackend> Engine<B> {
     ) -> Result<TensorKey, Failure> {
         let lost = "internal error: a stub does not hold what it should";
         let (ir, need) = weak_input(op).ok_or(lost)?;
-        let (known, stand_in) = (ir.id, TensorIr { id: fresh_id(), status: TensorStatus::ReadWrite, ..ir.clone() });
+        let stand_in = TensorIr { id: fresh_id(), status: TensorStatus::ReadWrite, ..ir.clone() };
         let stub = self.tensors[spared].stub.as_deref().ok_or(lost)?;
         let (start, about) = (Instant::now(), Description::of(&stand_in));
         let executor = &mut self.executor;
@@ -130,18 +130,30 @@ impl<B: RematBackend> Engine<B> {
                 executor.import(&stand_in, HandleKind::Float(B::float_tensor(TensorHandle { handle, shape })));
             }
         }
+        let key = self.stand_in(op, spared, about, consumed)?;
+        if need == Need::Signs {
+            self.count_packing(need.alternative(), Code::Signs, 1, about.bytes, start);
+        }
+        Ok(key)
+    }
+
+    /// Has an operation consume a tensor that the interpreter has already in place of `replaced`.
+    pub(super) fn stand_in(
+        &mut self,
+        op: &mut OperationIr,
+        replaced: TensorKey,
+        about: Description,
+        consumed: &mut Keys,
+    ) -> Result<TensorKey, Failure> {
         let key = self.insert(about, 0, None);
         (self.tensors[key].alive, self.tensors[key].pins) = (false, 1);
         if let Err(failure) = self.settle(&[key], &[], &[], false, self.serving) {
             self.unpin(key);
             return Err(failure);
         }
-        op.visit_mut(&mut Rename { from: known, to: stand_in.id });
-        consumed.retain(|other| *other != spared);
+        op.visit_mut(&mut Rename { from: self.tensors[replaced].id, to: about.id });
+        consumed.retain(|other| *other != replaced);
         consumed.push(key);
-        if need == Need::Signs {
-            self.count_packing(need.alternative(), Code::Signs, 1, about.bytes, start);
-        }
         Ok(key)
     }
 

@@ -88,6 +88,9 @@ pub(super) struct Tensor {
     pub place: Place,
     /// The operation of that step that made it, and which of its outputs it is: see `tracing.rs`.
     pub origin: u32,
+    /// Shared with the program's other tensors in the same buffer, where there ever was one. What the engine brings back may
+    /// have a buffer of its own; what an operation may write over on plain Burn is told by this.
+    pub name: Option<Arc<()>>,
     /// Another form that it may take.
     pub form: Option<Box<Form>>,
     /// What is left of it for operations that need less than its numbers.
@@ -126,7 +129,7 @@ impl Tensor {
 /// A recorded operation.
 pub(super) struct Recipe {
     pub op: Box<OperationIr>,
-    /// What the program let it write over.
+    /// What plain Burn lets it write over.
     pub taken: Taken,
     /// Inputs, each once.
     pub inputs: SmallVec<[TensorKey; 4]>,
