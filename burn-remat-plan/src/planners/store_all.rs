@@ -3,10 +3,11 @@
 //! Method: the ops in execution order; after each, the values that no later op uses and that are no results are
 //! evicted (also outputs that nobody uses at all, and inputs of the graph that nobody uses, which go before the first op).
 //!
-//! Invariants: the makespan is the least of any plan; the peak is the least of any plan without recomputation, because
-//! a value leaves at the first step at which it may. Complexity: O(values + uses).
+//! Invariants: the makespan is the least of any plan, unless an op has a cheaper alternative; the peak is the least of any
+//! plan without recomputation, because a value leaves at the first step at which it may. Complexity: O(values + uses).
 
 use crate::chain::{self, Chain, ChainOutcome};
+use crate::choice::least_makespan;
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::{Plan, Step};
@@ -78,7 +79,11 @@ impl Planner for StoreAll {
                 blocking_op,
             });
         }
-        outcome.lower_bound = Some(outcome.makespan);
+        let bound = least_makespan(graph);
+        if outcome.makespan > bound {
+            (outcome.status, outcome.stop_reason) = (Status::Feasible, StopReason::Heuristic);
+        }
+        outcome.lower_bound = Some(bound);
         Ok(outcome)
     }
 
