@@ -127,7 +127,12 @@ pub enum ChainError {
 #[non_exhaustive]
 pub enum PlanError {
     /// No schedule within the planner's reach fits the budget.
-    #[error("no plan fits in {budget} bytes{}{}", minimum_text(*minimum), blocking_text(*blocking_op))]
+    #[error(
+        "{}{}{}",
+        shortage_text(*budget, *proven),
+        minimum_text(*minimum),
+        blocking_text(*blocking_op)
+    )]
     Infeasible {
         /// The budget asked for.
         budget: u64,
@@ -135,6 +140,8 @@ pub enum PlanError {
         minimum: Option<u64>,
         /// The op that needs it; for a chain the stage.
         blocking_op: Option<OpId>,
+        /// Whether it is proved that no schedule at all fits; else the planner found none.
+        proven: bool,
     },
     /// The planner does not handle this kind of input.
     #[error("planner `{planner}` cannot plan this input: {reason}")]
@@ -164,8 +171,12 @@ pub enum PlanError {
     },
 }
 
+fn shortage_text(budget: u64, proven: bool) -> String {
+    if proven { format!("no plan fits in {budget} bytes") } else { format!("found no plan within {budget} bytes") }
+}
+
 fn minimum_text(minimum: Option<u64>) -> String {
-    minimum.map_or_else(String::new, |bytes| format!("; the smallest feasible budget known is {bytes} bytes"))
+    minimum.map_or_else(String::new, |bytes| format!("; the smallest known budget is {bytes} bytes"))
 }
 
 fn blocking_text(op: Option<OpId>) -> String {

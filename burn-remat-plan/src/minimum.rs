@@ -155,6 +155,11 @@ pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
     (most.max(start), blocking)
 }
 
+/// Whether it is certain that no schedule at all fits in `budget`.
+pub(crate) fn is_too_little(graph: &Graph, budget: u64) -> bool {
+    budget < lower_half(graph).0
+}
+
 /// The bytes that are resident in every schedule while each op runs for the first time.
 pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
     let last = last_certain_uses(graph);

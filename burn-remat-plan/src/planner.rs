@@ -64,9 +64,9 @@ pub enum Status {
     Optimal,
     /// Valid and within budget.
     Feasible,
-    /// Proven that no schedule of the planner's class fits the budget.
+    /// Proven that no schedule at all fits the budget.
     Infeasible,
-    /// None found before a limit; there may be one.
+    /// None found; there may be one.
     NoSolution,
 }
 

@@ -5,10 +5,10 @@ mod brute_force;
 use std::time::Duration;
 
 use brute_force::cheapest;
-use burn_remat_plan::generate::{Knobs, random_graph};
+use burn_remat_plan::generate::{Knobs, Options, by_name, random_graph};
 use burn_remat_plan::planners::StoreAll;
-use burn_remat_plan::registry::planners;
-use burn_remat_plan::{Graph, Request, Status, minimum, solve};
+use burn_remat_plan::registry::{planner, planners};
+use burn_remat_plan::{Graph, GraphBuilder, Op, PlanError, Request, Status, minimum, solve};
 
 fn request(budget: u64) -> Request {
     Request { time_limit: Duration::from_millis(200), threads: 1, ..Request::new(budget) }
@@ -50,7 +50,7 @@ fn a_plan_beside_a_cheaper_implementation_is_not_called_optimal() {
         {"cost": 3, "inputs": [0, 1], "outputs": [2], "recomputable": false}]}"#;
     let graph = Graph::from_json(text).unwrap();
     for name in ["store-all", "chen-sqrt", "ap-sqrt", "linear-greedy", "revolve", "chain-dp"] {
-        let planner = burn_remat_plan::registry::planner(name).unwrap();
+        let planner = planner(name).unwrap();
         let Ok(solved) = solve(&*planner, &graph, &request(16)) else { continue };
         let outcome = solved.outcome;
         assert_eq!(
@@ -58,5 +58,78 @@ fn a_plan_beside_a_cheaper_implementation_is_not_called_optimal() {
             (6.0, Status::Feasible, Some(5.0)),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn what_is_called_infeasible_is_so() {
+    for (seed, graph) in small_graphs(100..160) {
+        let (low, peak) = (minimum(&graph).lower_bound, StoreAll::peak(&graph));
+        for budget in [low.saturating_sub(1), low, low + peak.saturating_sub(low) / 3] {
+            let optimum = cheapest(&graph, budget);
+            for entry in planners() {
+                let result = solve(&*entry.planner(), &graph, &request(budget));
+                let Err(PlanError::Infeasible { proven, .. }) = result else { continue };
+                let case = format!("{}, seed {seed}, budget {budget}", entry.name);
+                assert!(!proven || optimum.is_none(), "{case}: there is a plan");
+                // The exact search decides graphs of this size.
+                assert!(optimum.is_none() || !["search", "auto"].contains(&entry.name), "{case}: none found");
+                assert!(proven || !["search", "auto"].contains(&entry.name), "{case}: not proved");
+            }
+        }
+    }
+}
+
+#[test]
+fn search_and_auto_find_a_plan_wherever_a_quick_planner_does() {
+    for (family, depth, seed) in [("random", 20, 1), ("random", 8, 0), ("unet", 4, 0), ("residual", 8, 0)] {
+        let graph = by_name(family, &Options { depth, seed, ..Options::default() }).unwrap();
+        for quick in ["revolve", "chain-dp", "online"] {
+            let planner_of = |name: &str| planner(name).unwrap();
+            let Err(PlanError::Infeasible { minimum: Some(budget), .. }) =
+                planner_of(quick).solve(&graph, &Request::new(1))
+            else {
+                panic!("one byte is too little")
+            };
+            let fits = solve(&*planner_of(quick), &graph, &request(budget)).is_ok();
+            for name in ["search", "auto"].into_iter().filter(|_| fits) {
+                let found = solve(&*planner_of(name), &graph, &request(budget));
+                assert!(found.is_ok(), "{family} {depth}: {name} at the budget {budget} of {quick}");
+            }
+        }
+    }
+}
+
+/// Eight times nine ops that want a clever order of recomputation, one group after the other.
+fn eight_groups() -> Graph {
+    let bytes = [19, 17, 11, 12, 18, 10, 20, 2, 4];
+    let inputs: [&[usize]; 9] = [&[], &[0], &[1], &[1, 2], &[0, 1, 3], &[3, 4], &[], &[0, 2, 6], &[2, 4, 7]];
+    let mut builder = GraphBuilder::new("eight groups");
+    for group in 0..8 {
+        for (op, inputs) in inputs.iter().enumerate() {
+            let inputs = inputs.iter().map(|&input| group * 9 + input).collect();
+            let value = builder.value(bytes[op], "");
+            let scratch_bytes = if op == 6 { 6 } else { 0 };
+            builder.op(Op { scratch_bytes, ..Op::new("", 1.0, inputs, vec![value]) });
+        }
+    }
+    builder.build().unwrap()
+}
+
+#[test]
+fn where_none_is_found_nothing_is_called_proved() {
+    let graph = eight_groups();
+    let least = minimum(&graph);
+    for name in ["search", "auto", "online", "revolve", "ap-greedy"] {
+        for budget in least.lower_bound..least.achieved {
+            match solve(&*planner(name).unwrap(), &graph, &request(budget)) {
+                Err(PlanError::Infeasible { proven, .. }) => assert!(!proven, "{name} at {budget}"),
+                Err(error) => assert!(matches!(error, PlanError::Unsupported { .. }), "{name} at {budget}: {error}"),
+                Ok(_) => {}
+            }
+        }
+        let error = solve(&*planner(name).unwrap(), &graph, &request(least.lower_bound - 1)).unwrap_err();
+        let is_proven = matches!(error, PlanError::Infeasible { proven: true, .. } | PlanError::Unsupported { .. });
+        assert!(is_proven, "{name}: {error}");
     }
 }

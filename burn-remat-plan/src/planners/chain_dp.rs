@@ -95,6 +95,8 @@ pub(crate) fn solve_chain(
         budget: request.budget,
         minimum: Some(shortage.minimum),
         blocking_op: Some(peak_stage(chain, shortage.steps)),
+        // Schedules that are not persistent may need less.
+        proven: false,
     })?;
     let plan = ChainPlan { steps: found.steps };
     let mut outcome = ChainOutcome::of_plan(name, chain, plan, found.status, found.stop_reason);

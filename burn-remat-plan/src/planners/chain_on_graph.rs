@@ -8,6 +8,7 @@ use super::chain_dp::{EASY_CELLS, solve_terms};
 use super::chain_table::Choices;
 use crate::error::PlanError;
 use crate::graph::Graph;
+use crate::minimum::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 use crate::simulate::simulate;
@@ -59,5 +60,6 @@ pub(super) fn solve(
             let at = timeline.bytes.iter().position(|&bytes| bytes == peak)?;
             plan.steps[at].op()
         }),
+        proven: is_too_little(graph, request.budget),
     })
 }

@@ -3,6 +3,7 @@
 use crate::choice::{has_alternatives, least_makespan};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
+use crate::minimum::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Status, StopReason};
 use crate::sequence::plan_of;
@@ -76,7 +77,8 @@ impl<'a> Incumbent<'a> {
     /// The lowest peak seen, and the op at which it stands, as an error.
     pub fn infeasible(&self) -> PlanError {
         let (minimum, blocking_op) = self.lowest.unzip();
-        PlanError::Infeasible { budget: self.budget, minimum, blocking_op: blocking_op.flatten() }
+        let proven = is_too_little(self.graph, self.budget);
+        PlanError::Infeasible { budget: self.budget, minimum, blocking_op: blocking_op.flatten(), proven }
     }
 
     /// The outcome around the best schedule, with the better of `bound` and the least cost; `None` where none fits.

@@ -109,7 +109,9 @@ fn point(args: &Args, input: &Input, planner: &dyn Planner, budget: u64) -> Resu
             Some(Status::NoSolution) => ("no_solution", None),
             _ => ("feasible", Some(file)),
         },
-        Err(error @ PlanError::Infeasible { .. }) => ("infeasible", PlanFile::of_infeasible(name, &error)),
+        Err(error @ PlanError::Infeasible { proven, .. }) => {
+            (if proven { "infeasible" } else { "no_solution" }, PlanFile::of_infeasible(name, &error))
+        }
         Err(error @ PlanError::Unsupported { .. }) => {
             log::warn!("{error}");
             ("unsupported", None)

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
+use crate::minimum::is_too_little;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::planners::StoreAll;
 use policy::{Stuck, run};
@@ -56,7 +57,12 @@ impl Planner for Online {
             Err(Stuck::TimeLimit) => Ok(Outcome::without_plan(Self::NAME, None)),
             Err(Stuck::At(op)) => {
                 let (minimum, op) = bisect(graph, request, op, deadline);
-                Err(PlanError::Infeasible { budget: request.budget, minimum: Some(minimum), blocking_op: Some(op) })
+                Err(PlanError::Infeasible {
+                    budget: request.budget,
+                    minimum: Some(minimum),
+                    blocking_op: Some(op),
+                    proven: is_too_little(graph, request.budget),
+                })
             }
         }
     }

@@ -16,7 +16,7 @@ use super::state::State;
 use super::{Search, seeds};
 use crate::choice::Choice;
 use crate::graph::Graph;
-use crate::minimum::{lower_half, minimum};
+use crate::minimum::{is_too_little, minimum};
 use crate::planner::{Planner, Request};
 use crate::sequence::{choices_of, order_of};
 use crate::views::plain::Plain;
@@ -28,7 +28,7 @@ pub(super) const PLAIN_SHARE: f64 = 0.4;
 pub(super) fn start(search: &Search, graph: &Graph, request: &Request) -> Option<Vec<Choice>> {
     let end = Instant::now() + request.time_limit;
     let plain = Plain::new(graph, |_| 0);
-    if lower_half(&plain.graph).0 <= request.budget {
+    if !is_too_little(&plain.graph, request.budget) {
         let search = Search { starts: Vec::new(), ..search.clone() };
         // Its bound holds without choice alone.
         let request = Request { progress: None, ..request.clone() };
