@@ -128,6 +128,11 @@ fn least_memory(grouped: &Grouped, choices: Choices) -> Shortage {
     Shortage { minimum: terms.activation[0] + bytes, steps: grouped.expand(&minimum.schedule(terms, choices)) }
 }
 
+/// The schedule of least memory.
+pub(super) fn least_memory_schedule(terms: &Terms, choices: Choices) -> Vec<ChainStep> {
+    least_memory(&Grouped::of(terms, MOST_STAGES), choices).steps
+}
+
 /// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells wherever that
 /// makes it finer than [`SLOTS`].
 pub(crate) fn solve_terms(

@@ -16,9 +16,9 @@ use super::state::State;
 use super::{Search, seeds};
 use crate::choice::Choice;
 use crate::graph::Graph;
-use crate::minimum::{is_too_little, minimum};
+use crate::minimum::is_too_little;
 use crate::planner::{Planner, Request};
-use crate::sequence::{choices_of, order_of};
+use crate::sequence::order_of;
 use crate::views::plain::Plain;
 
 /// The share of the time in which implementations are not chosen.
@@ -37,9 +37,7 @@ pub(super) fn start(search: &Search, graph: &Graph, request: &Request) -> Option
         }
     }
     let lightest = Plain::lightest(graph);
-    let least = || Some(minimum(graph)).filter(|least| least.achieved <= request.budget);
-    let found = seeds::feasible(&lightest.graph, request, end).map(|order| lightest.choices(&order));
-    found.or_else(|| least().map(|least| choices_of(&least.plan)))
+    seeds::feasible(&lightest.graph, request, end).map(|order| lightest.choices(&order))
 }
 
 /// A schedule that fits, without repeats that it can do without and in cheaper implementations where they fit.

@@ -56,7 +56,7 @@ use crate::choice::{Choice, has_alternatives};
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::lower_bound::{Effort, hints, joint_bound};
-use crate::minimum::{is_too_little, minimum};
+use crate::minimum::{Minimum, is_too_little, minimum};
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::sequence::{choices_of, plan_of_choices};
@@ -136,6 +136,9 @@ impl Search {
         } else {
             seeds::feasible(graph, request, start + limit.mul_f64(0.1)).map(seeds::by_default)
         });
+        let smallest = feasible.is_empty().then(|| minimum(graph));
+        let fits = smallest.iter().filter(|least| least.achieved <= request.budget);
+        feasible.extend(fits.map(|least| choices_of(&least.plan)));
         // What choosing comes on top of has had its time.
         let start = if is_joint { Instant::now() } else { start };
         let limit = if is_joint { limit.mul_f64(1.0 - joint::PLAIN_SHARE) } else { limit };
@@ -175,7 +178,7 @@ impl Search {
         let least = feasible.into_iter().next().map(|order| (cost(&order), order));
         match found.into_iter().chain(least).min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((_, order)) => Ok(self.outcome(graph, plan_of_choices(graph, &order), request, &clock)),
-            None => Err(infeasible(graph, request.budget, false)),
+            None => Err(infeasible(&smallest.unwrap_or_else(|| minimum(graph)), request.budget, false)),
         }
     }
 
@@ -214,12 +217,12 @@ impl Planner for Search {
             return Ok(proven(&cheapest));
         }
         if is_too_little(graph, request.budget) {
-            return Err(infeasible(graph, request.budget, true));
+            return Err(infeasible(&minimum(graph), request.budget, true));
         }
         let states = if self.without_exact { 0 } else { STATES };
         match exact(graph, request.budget, states, start.checked_add(request.time_limit)) {
             Exact::Optimal(order) => Ok(proven(&order)),
-            Exact::Infeasible => Err(infeasible(graph, request.budget, true)),
+            Exact::Infeasible => Err(infeasible(&minimum(graph), request.budget, true)),
             Exact::GaveUp => self.anneal(graph, request, start),
         }
     }
@@ -233,12 +236,11 @@ impl Planner for Search {
 const STATES: usize = 60_000;
 
 /// No plan was found; `exhausted` where all schedules were tried.
-fn infeasible(graph: &Graph, budget: u64, exhausted: bool) -> PlanError {
-    let least = minimum(graph);
+fn infeasible(least: &Minimum, budget: u64, exhausted: bool) -> PlanError {
     PlanError::Infeasible {
         budget,
         minimum: Some(least.achieved),
-        blocking_op: Some(least.blocking_op),
+        blocking_op: least.op(),
         proven: exhausted || budget < least.lower_bound,
     }
 }

@@ -6,7 +6,6 @@ use super::construct::{Policy, construct};
 use crate::choice::{Choice, implementation, implementations};
 use crate::graph::{Graph, OpId};
 use crate::lower_bound::Hint;
-use crate::minimum::minimum;
 use crate::planner::Request;
 use crate::registry::planner;
 use crate::sequence::{order_of, plan_of};
@@ -82,7 +81,7 @@ const LEAST_GRACE: Duration = Duration::from_millis(200);
 const MOST_GRACE: Duration = Duration::from_secs(2);
 
 /// An order that fits in the budget, with every op in its default implementation: the cheapest of several constructive passes and of the quick planners' plans;
-/// failing those, that of some more planners or of [`minimum`]. After `deadline` no further attempt is made.
+/// failing those, that of some more planners. After `deadline` no further attempt is made.
 pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
     let budget = request.budget;
     let step_limit = 40 * graph.ops().len() + 20_000;
@@ -114,8 +113,7 @@ pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> O
             break;
         }
     }
-    let least = || Some(minimum(graph)).filter(|least| least.achieved <= budget).map(|least| order_of(&least.plan));
-    best.map(|(_, order)| order).or_else(|| last_resort(graph, request)).or_else(least)
+    best.map(|(_, order)| order).or_else(|| last_resort(graph, request))
 }
 
 /// The first plan that fits of planners which sometimes do with less than a constructive pass.

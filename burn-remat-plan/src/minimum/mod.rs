@@ -5,26 +5,25 @@
 //! cannot be computed again: an input of the graph or an output of an op that may run only once. The largest such sum over all k bounds every schedule; the op and those
 //! values are the certificate. At the start all inputs are resident, which bounds too.
 //!
-//! *Upper half.* A plan that was found: a constructive pass (see `planners::search`) at the lower half, and where that
-//! fails the smallest budget at which a pass succeeds, by bisection down from the store-all peak. Where ops have
-//! alternatives, once in default implementations and once in those of the least working set.
+//! At the end all results are resident, which bounds too.
 //!
-//! On small graphs the exact search then bisects what is left between the halves.
+//! *Upper half.* The smallest peak of the plans that several methods find (`upper.rs`).
+//!
+//! On small graphs an exhaustive search closes what is left between the halves, as far as it gets (`exhaust.rs`).
 //!
 //! Where the halves meet, [`Minimum::is_exact`]. Between them lies the question whether *unlimited* recomputation
-//! helps, a pebbling problem (PSPACE-hard in general); passes are cut off at `40 n + 20000` computations, so that the
-//! plan behind the upper half is always one that can be written down.
+//! helps, a pebbling problem (PSPACE-hard in general).
 //!
-//! Complexity: O(n + uses) for the lower half; at most 25 passes for the upper one.
+//! Complexity: O(n + uses) for the lower half; for the upper one see there.
 
-use crate::choice::{has_alternatives, implementation, implementations};
+mod exhaust;
+mod upper;
+
+use crate::choice::{Choice, has_alternatives, implementation, implementations};
 use crate::graph::{Graph, OpId, ValueId};
-use crate::plan::Plan;
-use crate::planners::search::construct::{Policy, construct};
-use crate::planners::search::exact::{Exact, exact};
-use crate::sequence::{order_of, plan_of, plan_of_choices};
+use crate::plan::{Plan, Step};
 use crate::simulate::simulate;
-use crate::views::plain::Plain;
+use upper::Best;
 
 /// The smallest feasible budget of a graph: see the [module](self).
 #[derive(Clone, Debug, PartialEq)]
@@ -35,18 +34,45 @@ pub struct Minimum {
     pub achieved: u64,
     /// A plan with that peak.
     pub plan: Plan,
-    /// The op whose first computation needs `lower_bound` bytes.
+    /// The op that needs it, as [`set_by`](Self::set_by) says: for the start the first op, for the end the last.
     pub blocking_op: OpId,
-    /// The values that must be resident together while it runs, ascending: with the constant bytes and the op's
-    /// scratch they make up `lower_bound`, except where the inputs alone need more or an exhaustive search of a small
-    /// graph proved more.
+    /// The moment at which `together` are resident.
+    pub set_by: SetBy,
+    /// The values that must be resident together at that moment, ascending: with the constant bytes and `scratch_bytes`
+    /// they make up `lower_bound`, except where an exhaustive search of a small graph proved more without finding a plan
+    /// that holds no more.
     pub together: Vec<ValueId>,
+    /// The scratch at that moment: that of the lightest implementation of its op.
+    pub scratch_bytes: u64,
+}
+
+/// What sets the smallest feasible budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetBy {
+    /// The inputs of the graph: all are resident at the start.
+    Start,
+    /// What every schedule holds while this op runs for the first time.
+    Op(OpId),
+    /// The results: all are resident at the end.
+    End,
+    /// No single moment: all schedules were tried. What is told is what the plan holds at its peak, while this op runs.
+    Exhaustion(OpId),
 }
 
 impl Minimum {
     /// Whether `achieved` is proven to be the smallest feasible budget.
     pub fn is_exact(&self) -> bool {
         self.lower_bound == self.achieved
+    }
+
+    /// The op that needs it, unless the start or the end of every schedule does.
+    pub fn op(&self) -> Option<OpId> {
+        matches!(self.set_by, SetBy::Op(_) | SetBy::Exhaustion(_)).then_some(self.blocking_op)
+    }
+
+    /// What [`together`](Self::together), the scratch and the constant bytes add up to.
+    pub fn bytes_together(&self, graph: &Graph) -> u64 {
+        graph.constant_bytes() + graph.bytes_of(&self.together) + self.scratch_bytes
     }
 }
 
@@ -66,17 +92,39 @@ impl Minimum {
 /// # Ok::<(), burn_remat_plan::GraphError>(())
 /// ```
 pub fn minimum(graph: &Graph) -> Minimum {
-    let (lower_bound, blocking_op) = lower_half(graph);
-    let (mut plan, mut achieved) = upper_half(graph, lower_bound);
-    if has_alternatives(graph) && lower_bound < achieved {
-        let lightest = Plain::lightest(graph);
-        let (other, peak) = upper_half(&lightest.graph, lower_bound);
-        if peak < achieved {
-            (plan, achieved) = (plan_of_choices(graph, &lightest.choices(&order_of(&other))), peak);
+    let (certified, set_by) = lower_half(graph);
+    let mut best = upper::best(graph, certified);
+    let lower_bound = exhaust::close(graph, certified, &mut best);
+    let (set_by, (together, scratch_bytes)) = match peak_of(graph, &best) {
+        Some((step, op, held)) if lower_bound > certified && lower_bound == best.peak => {
+            let scratch = Choice::of_step(step).map_or(0, |choice| choice.scratch(graph));
+            (SetBy::Exhaustion(op), (held, scratch))
+        }
+        _ => (set_by, together(graph, set_by)),
+    };
+    let blocking_op = match set_by {
+        SetBy::Start => 0,
+        SetBy::Op(op) | SetBy::Exhaustion(op) => op,
+        SetBy::End => graph.ops().len() - 1,
+    };
+    let Best { plan, peak: achieved } = best;
+    Minimum { lower_bound, achieved, plan, blocking_op, set_by, together, scratch_bytes }
+}
+
+/// The computation at which a plan holds its peak, and the values that it then holds.
+fn peak_of(graph: &Graph, best: &Best) -> Option<(Step, OpId, Vec<ValueId>)> {
+    let timeline = simulate(graph, &best.plan);
+    let at = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes)?;
+    let op = best.plan.steps[at].op()?;
+    let mut resident: Vec<bool> = (0..graph.values().len()).map(|v| graph.producer(v).is_none()).collect();
+    for step in &best.plan.steps[..=at] {
+        match (*step, step.op()) {
+            (Step::Evict(value), _) => resident[value] = false,
+            (_, Some(op)) => graph.ops()[op].outputs.iter().for_each(|&value| resident[value] = true),
+            _ => {}
         }
     }
-    let lower_bound = exhaust(graph, lower_bound, &mut plan, &mut achieved);
-    Minimum { lower_bound, achieved, plan, blocking_op, together: together(graph, blocking_op) }
+    Some((best.plan.steps[at], op, (0..resident.len()).filter(|&v| resident[v]).collect()))
 }
 
 /// The last op whose first computation uses each value, `ops().len()` for results.
@@ -114,7 +162,13 @@ fn last_certain_uses(graph: &Graph) -> Vec<Option<OpId>> {
     last
 }
 
-fn together(graph: &Graph, op: OpId) -> Vec<ValueId> {
+/// The values that are resident in every schedule at a moment, and the scratch then.
+fn together(graph: &Graph, set_by: SetBy) -> (Vec<ValueId>, u64) {
+    let op = match set_by {
+        SetBy::Start => return (graph.inputs().collect(), 0),
+        SetBy::End => return (graph.results().to_vec(), 0),
+        SetBy::Op(op) | SetBy::Exhaustion(op) => op,
+    };
     let last = last_certain_uses(graph);
     let mut values: Vec<ValueId> = (0..graph.values().len())
         .filter(|&v| {
@@ -122,37 +176,44 @@ fn together(graph: &Graph, op: OpId) -> Vec<ValueId> {
             produced && is_root(graph, v) && last[v].is_some_and(|last| last > op)
         })
         .collect();
-    values.extend(lightest_inputs(graph, op, &last).0);
+    let lightest = lightest_inputs(graph, op, &last);
+    values.extend(lightest.inputs);
     values.extend_from_slice(&graph.ops()[op].outputs);
     values.sort_unstable();
     values.dedup();
-    values
+    (values, lightest.scratch)
 }
 
-/// The implementation of `op` that needs least beside the roots used later: what it reads of other values, and the bytes
-/// of these with its scratch.
-fn lightest_inputs(graph: &Graph, op: OpId, last: &[Option<OpId>]) -> (Vec<ValueId>, u64) {
+/// What an implementation needs beside the roots that are used later.
+struct Needs {
+    inputs: Vec<ValueId>,
+    scratch: u64,
+    /// Of both.
+    bytes: u64,
+}
+
+/// The implementation of `op` that needs least beside the roots used later.
+fn lightest_inputs(graph: &Graph, op: OpId, last: &[Option<OpId>]) -> Needs {
     let is_held = |v: ValueId| is_root(graph, v) && last[v].is_some_and(|last| last > op);
     let weigh = |k: usize| {
         let (inputs, _, scratch) = implementation(&graph.ops()[op], k);
-        let others: Vec<ValueId> = inputs.iter().copied().filter(|&v| !is_held(v)).collect();
-        let bytes = graph.bytes_of(&others) + scratch;
-        (others, bytes)
+        let inputs: Vec<ValueId> = inputs.iter().copied().filter(|&v| !is_held(v)).collect();
+        let bytes = graph.bytes_of(&inputs) + scratch;
+        Needs { inputs, scratch, bytes }
     };
     (1..implementations(&graph.ops()[op]))
         .map(weigh)
-        .fold(weigh(0), |least, way| if way.1 < least.1 { way } else { least })
+        .fold(weigh(0), |least, way| if way.bytes < least.bytes { way } else { least })
 }
 
-pub(crate) fn lower_half(graph: &Graph) -> (u64, OpId) {
-    let (mut most, mut blocking) = (0, 0);
-    for (id, need) in needs(graph).into_iter().enumerate() {
-        if need > most {
-            (most, blocking) = (need, id);
-        }
-    }
+/// The bytes that some moment of every schedule holds, and that moment.
+fn lower_half(graph: &Graph) -> (u64, SetBy) {
     let start = graph.constant_bytes() + graph.inputs().map(|v| graph.bytes(v)).sum::<u64>();
-    (most.max(start), blocking)
+    let end = graph.constant_bytes() + graph.bytes_of(graph.results());
+    let ops = needs(graph).into_iter().enumerate().map(|(op, need)| (need, SetBy::Op(op)));
+    // Of equals the first op, then the start.
+    let moments = ops.chain([(start, SetBy::Start), (end, SetBy::End)]);
+    moments.fold((0, SetBy::Op(0)), |most, moment| if moment.0 > most.0 { moment } else { most })
 }
 
 /// Whether it is certain that no schedule at all fits in `budget`.
@@ -178,7 +239,7 @@ pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
         // Roots whose last use is this very op stop counting here and come back among its inputs.
         held -= leaving[id];
         let op = &graph.ops()[id];
-        needs.push(held + lightest_inputs(graph, id, &last).1 + graph.bytes_of(&op.outputs));
+        needs.push(held + lightest_inputs(graph, id, &last).bytes + graph.bytes_of(&op.outputs));
         if !op.recomputable {
             for &value in &op.outputs {
                 if let Some(at) = last[value].filter(|&at| at > id) {
@@ -189,51 +250,6 @@ pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
         }
     }
     needs
-}
-
-/// Bisects with the exact search, as far as it goes: it closes the question on small graphs.
-fn exhaust(graph: &Graph, mut low: u64, plan: &mut Plan, high: &mut u64) -> u64 {
-    let mut probe = low;
-    while low < *high {
-        match exact(graph, probe, 5_000, None) {
-            Exact::Optimal(order) => {
-                *plan = plan_of_choices(graph, &order);
-                *high = simulate(graph, plan).peak_bytes;
-            }
-            Exact::Infeasible => low = probe + 1,
-            Exact::GaveUp => break,
-        }
-        probe = low + high.saturating_sub(low) / 2;
-    }
-    low
-}
-
-fn upper_half(graph: &Graph, lower: u64) -> (Plan, u64) {
-    let all: Vec<OpId> = (0..graph.ops().len()).collect();
-    let mut best = plan_of(graph, &all);
-    let mut high = simulate(graph, &best).peak_bytes;
-    let step_limit = 40 * graph.ops().len() + 20_000;
-    let mut low = lower;
-    let mut probe = lower;
-    let mut rounds = 0;
-    // Passes over large graphs take long.
-    let (most_rounds, most_policies) = if graph.ops().len() > 4000 { (10, 1) } else { (25, 3) };
-    let policies = &[(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)][..most_policies];
-    while low < high && rounds < most_rounds {
-        rounds += 1;
-        let found = policies
-            .iter()
-            .find_map(|&(cost, distance)| construct(graph, probe, Policy { cost, distance, step_limit }));
-        match found.map(|order| plan_of(graph, &order)) {
-            Some(plan) => {
-                high = simulate(graph, &plan).peak_bytes;
-                best = plan;
-            }
-            None => low = probe + 1,
-        }
-        probe = low + high.saturating_sub(low) / 2;
-    }
-    (best, high)
 }
 
 #[cfg(test)]
@@ -281,5 +297,41 @@ mod tests {
         let found = minimum(&builder.build().unwrap());
         assert_eq!(found.achieved, 12);
         assert!(found.is_exact());
+    }
+
+    fn read(text: &str) -> (Graph, Minimum) {
+        let graph = Graph::from_json(text).unwrap();
+        let found = minimum(&graph);
+        (graph, found)
+    }
+
+    #[test]
+    fn inputs_that_are_heavier_than_any_op_set_it() {
+        let (_, found) = read(
+            r#"{"format": "remat-graph/1", "values": [{"bytes": 50}, {"bytes": 30}, {"bytes": 1}],
+                "ops": [{"cost": 1, "inputs": [], "outputs": [2]}]}"#,
+        );
+        assert_eq!((found.lower_bound, found.set_by, found.together), (80, SetBy::Start, vec![0, 1]));
+    }
+
+    #[test]
+    fn results_that_are_heavier_than_any_op_set_it() {
+        let (graph, found) = read(
+            r#"{"format": "remat-graph/1", "constant_bytes": 9, "values": [{"bytes": 8}, {"bytes": 1}, {"bytes": 4}],
+                "ops": [{"cost": 5, "inputs": [0], "outputs": [1]}, {"cost": 2, "inputs": [], "outputs": [2]}],
+                "results": [2, 0, 1]}"#,
+        );
+        assert_eq!((found.achieved, found.set_by, found.bytes_together(&graph)), (22, SetBy::End, 22));
+    }
+
+    #[test]
+    fn the_scratch_is_that_of_the_lightest_implementation() {
+        let (graph, found) = read(
+            r#"{"format": "remat-graph/1", "values": [{"bytes": 4}, {"bytes": 8}, {"bytes": 8}], "ops": [
+                {"cost": 1, "inputs": [], "outputs": [0]}, {"cost": 1, "inputs": [0], "outputs": [1]},
+                {"cost": 3, "inputs": [1, 0], "outputs": [2],
+                 "alternatives": [{"cost": 3, "inputs": [1], "scratch_bytes": 2}]}]}"#,
+        );
+        assert_eq!((found.lower_bound, found.scratch_bytes, found.bytes_together(&graph)), (18, 2, 18));
     }
 }
