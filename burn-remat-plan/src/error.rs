@@ -41,17 +41,17 @@ pub enum GraphError {
         second: OpId,
     },
     /// Ops that need each other.
-    #[error("cycle: `ops[{op}].inputs` holds value {value}, which depends on the outputs of op {op} itself")]
+    #[error("cycle: `{field}` holds value {value}, which depends on the outputs of op {op} itself")]
     Cycle {
         /// An op on the cycle.
         op: OpId,
         /// The value that closes it.
         value: ValueId,
+        /// The field that holds it, such as `ops[3].alternatives[0].inputs`.
+        field: String,
     },
     /// A use before the value is computed.
-    #[error(
-        "`ops[{op}].inputs` holds value {value}, which op {producer} computes only later: `ops` must be in execution order"
-    )]
+    #[error("`{field}` holds value {value}, which op {producer} computes only later: `ops` must be in execution order")]
     OutOfOrder {
         /// The op that uses the value.
         op: OpId,
@@ -59,6 +59,8 @@ pub enum GraphError {
         value: ValueId,
         /// The op that computes it.
         producer: OpId,
+        /// The field that holds the value, such as `ops[3].alternatives[0].inputs`.
+        field: String,
     },
     /// Sizes that do not fit in 63 bits.
     #[error("`values[..].bytes`, `constant_bytes` and scratch add up to {total} bytes: more than 2^63 - 1")]
