@@ -101,7 +101,8 @@ fn of_graph(input: &Input, graph: &Graph) -> String {
             human(bound)
         );
     }
-    let _ = writeln!(text, "resident together {when}:");
+    let part = if listed == bound { String::new() } else { format!("{listed} of them are ") };
+    let _ = writeln!(text, "{part}resident together {when}:");
     if graph.constant_bytes() > 0 {
         let _ = writeln!(text, "  {:>20}  constant bytes", graph.constant_bytes());
     }

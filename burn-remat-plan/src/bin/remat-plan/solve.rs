@@ -12,7 +12,7 @@ use burn_remat_plan::registry::{planner, planners};
 use burn_remat_plan::{PlanError, Planner, Status, StopReason};
 
 use crate::budget::{Budget, human};
-use crate::exit::{Exit, print, write};
+use crate::exit::{Exit, print, writable, write};
 use crate::input::Input;
 use crate::limits::Limits;
 use crate::progress::with_progress;
@@ -64,6 +64,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
         by_name(&args.planner)?
     };
     let input = Input::read(&args.file)?;
+    writable(args.out.as_deref())?;
     let peak = input.store_all_peak();
     let budget = match args.budget {
         Some(budget) => budget.bytes(peak).map_err(Exit::usage)?,
@@ -103,10 +104,11 @@ pub fn run(args: &Args) -> Result<(), Exit> {
 }
 
 fn deliver(args: &Args, file: &PlanFile) -> Result<(), Exit> {
-    if let Some(path) = &args.out {
-        write(path, &file.to_json())?;
+    // A file that cannot be written after all does not cost the plan.
+    if args.json {
+        print(&file.to_json())?;
     }
-    if args.json { print(&file.to_json()) } else { Ok(()) }
+    args.out.as_ref().map_or(Ok(()), |path| write(path, &file.to_json()))
 }
 
 /// The error, with the blocking op's name.
