@@ -41,6 +41,10 @@ impl Choice {
         implementation(&graph.ops()[self.op], self.implementation).0
     }
 
+    pub fn scratch(self, graph: &Graph) -> u64 {
+        implementation(&graph.ops()[self.op], self.implementation).2
+    }
+
     pub fn cost(self, graph: &Graph) -> f64 {
         implementation(&graph.ops()[self.op], self.implementation).1
     }

@@ -41,17 +41,17 @@ pub enum GraphError {
         second: OpId,
     },
     /// Ops that need each other.
-    #[error("cycle: `ops[{op}].inputs` holds value {value}, which depends on the outputs of op {op} itself")]
+    #[error("cycle: `{field}` holds value {value}, which depends on the outputs of op {op} itself")]
     Cycle {
         /// An op on the cycle.
         op: OpId,
         /// The value that closes it.
         value: ValueId,
+        /// The field that holds it, such as `ops[3].alternatives[0].inputs`.
+        field: String,
     },
     /// A use before the value is computed.
-    #[error(
-        "`ops[{op}].inputs` holds value {value}, which op {producer} computes only later: `ops` must be in execution order"
-    )]
+    #[error("`{field}` holds value {value}, which op {producer} computes only later: `ops` must be in execution order")]
     OutOfOrder {
         /// The op that uses the value.
         op: OpId,
@@ -59,6 +59,8 @@ pub enum GraphError {
         value: ValueId,
         /// The op that computes it.
         producer: OpId,
+        /// The field that holds the value, such as `ops[3].alternatives[0].inputs`.
+        field: String,
     },
     /// Sizes that do not fit in 63 bits.
     #[error("`values[..].bytes`, `constant_bytes` and scratch add up to {total} bytes: more than 2^63 - 1")]
@@ -127,7 +129,12 @@ pub enum ChainError {
 #[non_exhaustive]
 pub enum PlanError {
     /// No schedule within the planner's reach fits the budget.
-    #[error("no plan fits in {budget} bytes{}{}", minimum_text(*minimum), blocking_text(*blocking_op))]
+    #[error(
+        "{}{}{}",
+        shortage_text(*budget, *proven),
+        minimum_text(*minimum),
+        blocking_text(*blocking_op)
+    )]
     Infeasible {
         /// The budget asked for.
         budget: u64,
@@ -135,6 +142,8 @@ pub enum PlanError {
         minimum: Option<u64>,
         /// The op that needs it; for a chain the stage.
         blocking_op: Option<OpId>,
+        /// Whether it is proved that no schedule at all fits; else the planner found none.
+        proven: bool,
     },
     /// The planner does not handle this kind of input.
     #[error("planner `{planner}` cannot plan this input: {reason}")]
@@ -164,8 +173,12 @@ pub enum PlanError {
     },
 }
 
+fn shortage_text(budget: u64, proven: bool) -> String {
+    if proven { format!("no plan fits in {budget} bytes") } else { format!("found no plan within {budget} bytes") }
+}
+
 fn minimum_text(minimum: Option<u64>) -> String {
-    minimum.map_or_else(String::new, |bytes| format!("; the smallest feasible budget known is {bytes} bytes"))
+    minimum.map_or_else(String::new, |bytes| format!("; the smallest known budget is {bytes} bytes"))
 }
 
 fn blocking_text(op: Option<OpId>) -> String {

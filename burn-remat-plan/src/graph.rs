@@ -291,8 +291,20 @@ fn validate_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<(), GraphErro
     let uses = |op: &Op| -> Vec<ValueId> {
         op.inputs.iter().chain(op.alternatives.iter().flat_map(|a| &a.inputs)).copied().collect()
     };
+    // By the place of a use among all of the op's: the field that holds it.
+    let field_of = |id: OpId, mut at: usize| -> String {
+        let lists = ops[id].alternatives.iter().map(|other| &other.inputs);
+        for (k, inputs) in std::iter::once(&ops[id].inputs).chain(lists).enumerate() {
+            match (at.checked_sub(inputs.len()), k) {
+                (Some(rest), _) => at = rest,
+                (None, 0) => break,
+                (None, k) => return format!("ops[{id}].alternatives[{}].inputs", k - 1),
+            }
+        }
+        format!("ops[{id}].inputs")
+    };
     for (id, op) in ops.iter().enumerate() {
-        for value in uses(op) {
+        for (at, value) in uses(op).into_iter().enumerate() {
             let Some(source) = producer[value] else { continue };
             if source < id {
                 continue;
@@ -300,15 +312,16 @@ fn validate_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<(), GraphErro
             // Does `source` depend on `id`? Walk upstream from `source`.
             let mut seen = vec![false; ops.len()];
             let mut stack = vec![source];
-            while let Some(at) = stack.pop() {
-                if at == id {
-                    return Err(GraphError::Cycle { op: id, value });
+            let field = field_of(id, at);
+            while let Some(above) = stack.pop() {
+                if above == id {
+                    return Err(GraphError::Cycle { op: id, value, field });
                 }
-                if !std::mem::replace(&mut seen[at], true) {
-                    stack.extend(uses(&ops[at]).iter().filter_map(|&value| producer[value]));
+                if !std::mem::replace(&mut seen[above], true) {
+                    stack.extend(uses(&ops[above]).iter().filter_map(|&value| producer[value]));
                 }
             }
-            return Err(GraphError::OutOfOrder { op: id, value, producer: source });
+            return Err(GraphError::OutOfOrder { op: id, value, producer: source, field });
         }
     }
     Ok(())

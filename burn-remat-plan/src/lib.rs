@@ -53,7 +53,7 @@ pub use chain::{Chain, ChainOutcome, ChainPlan, ChainStage, ChainStep};
 pub use check::{CheckedPlan, Violation, Violations, check};
 pub use error::{ChainError, GraphError, PlanError};
 pub use graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, Value, ValueId};
-pub use minimum::{Minimum, minimum};
+pub use minimum::{Minimum, SetBy, minimum};
 pub use plan::{Plan, Step};
 pub use planner::{AnyPlan, Checkpoints, Outcome, Planner, Progress, Request, Status, StopReason};
 pub use simulate::{Timeline, simulate};

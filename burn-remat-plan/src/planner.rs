@@ -64,9 +64,9 @@ pub enum Status {
     Optimal,
     /// Valid and within budget.
     Feasible,
-    /// Proven that no schedule of the planner's class fits the budget.
+    /// Proven that no schedule at all fits the budget.
     Infeasible,
-    /// None found before a limit; there may be one.
+    /// None found; there may be one.
     NoSolution,
 }
 
@@ -140,7 +140,8 @@ pub struct Outcome<P = Plan> {
     pub makespan: f64,
     /// Most bytes resident at once.
     pub peak_bytes: u64,
-    /// A proven lower bound on the makespan of the planner's class of schedules within the budget.
+    /// A proven lower bound on the makespan of the planner's class of schedules within the budget; where ops have
+    /// alternatives it holds whichever implementations are chosen.
     pub lower_bound: Option<f64>,
     /// Time the planner took.
     pub solve_time: Duration,

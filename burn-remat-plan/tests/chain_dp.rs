@@ -103,7 +103,7 @@ fn the_minimum_is_feasible_and_one_byte_less_is_refused_with_it() {
         let error = solve(&chain, budget).unwrap_err();
         assert_eq!(
             error,
-            PlanError::Infeasible { budget, minimum: Some(minimum), blocking_op: Some(stage) },
+            PlanError::Infeasible { budget, minimum: Some(minimum), blocking_op: Some(stage), proven: false },
             "seed {seed}"
         );
     }

@@ -1,7 +1,7 @@
 //! Chain planners on graphs: whatever the graph, the checker accepts the plan.
 
 use burn_remat_plan::generate::{self, Knobs};
-use burn_remat_plan::planners::{ChainDp, Monet, Revolve, StoreAll};
+use burn_remat_plan::planners::{ChainDp, Revolve, StoreAll};
 use burn_remat_plan::views::chain_of::ChainView;
 use burn_remat_plan::{Graph, GraphBuilder, Op, Phase, PlanError, Planner, Request, solve};
 
@@ -92,8 +92,13 @@ fn named_stages_make_a_chain_where_no_single_value_does() {
     let request = Request::new(store_all_peak(&named) * 7 / 10);
     assert!(matches!(solve(&ChainDp, &plain, &request), Err(PlanError::Infeasible { .. })));
     let planned = solve(&ChainDp, &named, &request).unwrap().outcome;
-    let exact = solve(&Monet, &named, &request).unwrap().outcome;
-    assert!(planned.peak_bytes <= request.budget && exact.peak_bytes <= request.budget);
-    // A stage of three ops is computed again as a whole at worst.
-    assert!(exact.makespan <= planned.makespan && planned.makespan <= exact.makespan + 6.0, "{planned:?} {exact:?}");
+    assert!(planned.peak_bytes <= request.budget);
+    #[cfg(feature = "highs")]
+    {
+        let exact = solve(&burn_remat_plan::planners::Monet, &named, &request).unwrap().outcome;
+        assert!(exact.peak_bytes <= request.budget);
+        // A stage of three ops is computed again as a whole at worst.
+        let most = exact.makespan + 6.0;
+        assert!(exact.makespan <= planned.makespan && planned.makespan <= most, "{planned:?} {exact:?}");
+    }
 }

@@ -310,3 +310,52 @@ fn a_dash_reads_standard_input() {
     let output = Command::new(env!("CARGO_BIN_EXE_remat-plan")).args(["show", "-"]).stdin(file).output().unwrap();
     assert!(output.status.success() && out(&output).contains("store-all"));
 }
+
+#[test]
+fn what_cannot_be_written_is_told_before_the_work() {
+    let (folder, _) = with_graph("unwritable");
+    let start = std::time::Instant::now();
+    for option in [["--csv", "no/such/folder/s.csv"], ["--svg", "no/such/folder/s.svg"], ["--csv", "."]] {
+        let output = run(&folder, 2, &[&["sweep", "g.json", "--planners", "search"][..], &option[..]].concat());
+        assert!(err(&output).contains(option[1]), "{}", err(&output));
+    }
+    let args = ["solve", "g.json", "--planner", "search", "--budget", "80%", "--out", "no/such/folder/p.json"];
+    let output = run(&folder, 2, &args);
+    assert!(err(&output).contains("no/such/folder"), "{}", err(&output));
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "it worked first");
+    let args =
+        ["solve", "g.json", "--planner", "store-all", "--budget", "80%", "--time-limit", "x", "--out", "left.json"];
+    run(&folder, 2, &args);
+    assert!(!folder.join("left.json").exists());
+}
+
+#[test]
+fn planners_that_this_build_lacks_are_marked_and_refused_at_once() {
+    let (folder, _) = with_graph("lacking");
+    let lacking: Vec<&str> =
+        planners().iter().filter(|entry| entry.planner().missing_feature().is_some()).map(|entry| entry.name).collect();
+    let list = run(&folder, 0, &["list"]);
+    assert_eq!(out(&list).matches("not in this build").count(), lacking.len());
+    let start = std::time::Instant::now();
+    for name in lacking {
+        let output = run(&folder, 2, &["sweep", "g.json", "--planners", &format!("search,{name}")]);
+        assert!(err(&output).contains(name), "{}", err(&output));
+    }
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "it worked first");
+}
+
+#[test]
+fn texts_that_break_off_and_lists_are_called_so() {
+    let (folder, _) = with_graph("broken");
+    let graph = r#"{"format":"remat-graph/1","values":[[]],"ops":[]}"#;
+    for (text, told) in
+        [("{", "the text ends in the middle"), ("[]", "this is a list"), ("", "the text ends"), (graph, "`values[0]`")]
+    {
+        std::fs::write(folder.join("b.json"), text).unwrap();
+        let output = run(&folder, 2, &["show", "b.json"]);
+        assert!(err(&output).contains(told), "{text}: {}", err(&output));
+        assert!(!["`?`", "struct", "Tagged"].iter().any(|word| err(&output).contains(word)), "{}", err(&output));
+    }
+    let output = run(&folder, 2, &["check", "-", "-", "--budget", "1"]);
+    assert!(err(&output).contains("standard input"), "{}", err(&output));
+}

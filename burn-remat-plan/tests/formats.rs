@@ -161,3 +161,18 @@ proptest! {
         prop_assert_eq!(Graph::from_json(&graph.to_json()).unwrap().ops()[0].cost.to_bits(), cost.to_bits());
     }
 }
+
+#[test]
+fn a_cycle_through_an_alternative_names_the_alternative() {
+    let message = |alternative: &str, last: &str| {
+        let text = format!(
+            r#"{{"format": "remat-graph/1", "values": [{{"bytes": 1}}, {{"bytes": 1}}, {{"bytes": 1}}], "ops": [
+                {{"cost": 1, "inputs": [], "outputs": [0]}},
+                {{"cost": 1, "inputs": [0], "outputs": [1], "alternatives": [{{"cost": 1, "inputs": [{alternative}]}}]}},
+                {{"cost": 1, "inputs": [{last}], "outputs": [2]}}]}}"#
+        );
+        Graph::from_json(&text).unwrap_err().to_string()
+    };
+    assert!(message("2", "1").starts_with("cycle: `ops[1].alternatives[0].inputs` holds value 2"));
+    assert!(message("2", "0").starts_with("`ops[1].alternatives[0].inputs` holds value 2, which op 2"));
+}

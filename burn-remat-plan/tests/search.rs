@@ -5,9 +5,10 @@ mod brute_force;
 use std::time::{Duration, Instant};
 
 use brute_force::{assert_honest, cheapest};
-use burn_remat_plan::generate::{Knobs, Options, by_name, random_graph};
+use burn_remat_plan::generate::{Knobs, NAMES, Options, by_name, random_graph};
 use burn_remat_plan::lower_bound::{Effort, lower_bound};
-use burn_remat_plan::planners::Search;
+use burn_remat_plan::planners::{Auto, Search};
+use burn_remat_plan::registry::planner;
 use burn_remat_plan::sequence::plan_of;
 use burn_remat_plan::{Graph, PlanError, Request, check, minimum, simulate, solve};
 
@@ -76,9 +77,13 @@ fn graphs_to_twelve_ops_get_their_optimum_in_99_of_100_cases() {
 #[test]
 fn at_the_minimum_there_is_a_plan() {
     let mut graphs: Vec<Graph> = (0..40).map(|seed| random_graph(seed, &Knobs::ops(1, 40))).collect();
-    for family in ["linear", "residual", "unet", "dense", "inception", "random"] {
-        graphs.push(by_name(family, &Options { depth: 3, ..Options::default() }).unwrap());
+    for (name, _) in NAMES {
+        // The published networks ignore the depth.
+        for (depth, seed) in [(3, 0), (8, 1)] {
+            graphs.push(by_name(name, &Options { depth, seed, ..Options::default() }).unwrap());
+        }
     }
+    graphs.retain(|graph| graph.ops().len() <= 360);
     for graph in graphs {
         let least = minimum(&graph);
         check(&graph, &least.plan, least.achieved).unwrap();
@@ -86,6 +91,8 @@ fn at_the_minimum_there_is_a_plan() {
         let found = solve(&Search::default(), &graph, &request(least.achieved, 0))
             .unwrap_or_else(|error| panic!("{error} {least:?} {graph:?}"));
         assert!(found.outcome.peak_bytes <= least.achieved);
+        let found = solve(&Auto::default(), &graph, &request(least.achieved, 1)).map(|found| found.checked);
+        assert!(found.as_ref().is_ok_and(Option::is_some), "{}: {found:?}", graph.name());
         if least.lower_bound > 0 {
             let error = solve(&Search::default(), &graph, &request(least.lower_bound - 1, 30)).unwrap_err();
             assert!(matches!(error, PlanError::Infeasible { minimum: Some(m), .. } if m == least.achieved));
@@ -116,4 +123,32 @@ fn the_same_seed_and_iterations_give_the_same_plan() {
         solve(&search, &graph, &request(budget, 600_000)).unwrap().outcome.plan
     };
     assert_eq!(plan(), plan());
+}
+
+#[test]
+fn the_minimum_is_no_more_than_what_quick_planners_reach() {
+    for (family, depth, seed) in
+        [("unet", 4, 0), ("random", 20, 1), ("random", 8, 0), ("random", 60, 3), ("unet", 8, 0), ("residual", 8, 0)]
+    {
+        let graph = by_name(family, &Options { depth, seed, ..Options::default() }).unwrap();
+        let least = minimum(&graph);
+        for name in ["online", "revolve", "chain-dp", "ap-greedy", "linear-greedy"] {
+            let result = planner(name).unwrap().solve(&graph, &Request::new(1));
+            let Err(PlanError::Infeasible { minimum: Some(reached), .. }) = result else { continue };
+            assert!(least.achieved <= reached, "{family} {depth}: {name} reaches {reached}, not {}", least.achieved);
+        }
+    }
+}
+
+#[test]
+fn what_sets_the_minimum_adds_up() {
+    for seed in 0..400 {
+        let knobs = Knobs { alternative: if seed % 2 == 0 { 0.4 } else { 0.0 }, input: 0.4, ..Knobs::ops(1, 24) };
+        let graph = random_graph(seed, &knobs);
+        let least = minimum(&graph);
+        assert!(least.bytes_together(&graph) <= least.lower_bound, "seed {seed}: {least:?}");
+        if least.is_exact() {
+            assert_eq!(least.bytes_together(&graph), least.achieved, "seed {seed}: {least:?}");
+        }
+    }
 }

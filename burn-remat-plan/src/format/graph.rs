@@ -12,7 +12,7 @@ use crate::graph::{Alternative, Graph, GraphBuilder, Op, Phase};
 pub const GRAPH_FORMAT: &str = "remat-graph/1";
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `values` and `ops`")]
 struct File {
     #[serde(rename = "format")]
     _format: String,
@@ -26,7 +26,7 @@ struct File {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a value: an object with `bytes`")]
 struct FileValue {
     bytes: u64,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -34,7 +34,7 @@ struct FileValue {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an op: an object with `cost`, `inputs` and `outputs`")]
 struct FileOp {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
@@ -54,7 +54,7 @@ struct FileOp {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an alternative: an object with `cost` and `inputs`")]
 struct FileAlternative {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,

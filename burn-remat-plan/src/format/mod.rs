@@ -90,8 +90,14 @@ fn field_text(field: &str) -> String {
 /// [`FormatError::Json`] where the text is no JSON object with a text under `format`.
 pub fn tag(text: &str) -> Result<String, FormatError> {
     #[derive(serde::Deserialize)]
+    #[serde(expecting = "an object with a text under `format`")]
     struct Tagged {
         format: String,
+    }
+    if text.trim_start().starts_with('[') {
+        parse::<Vec<serde::de::IgnoredAny>>(text)?;
+        let message = "this is a list; a file holds one object, `{ \"format\": .., .. }`".to_owned();
+        return Err(FormatError::Json { field: ".".to_owned(), message });
     }
     parse::<Tagged>(text).map(|tagged| tagged.format)
 }
@@ -100,13 +106,31 @@ pub fn tag(text: &str) -> Result<String, FormatError> {
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, FormatError> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut reader)
-        .map_err(|error| FormatError::Json { field: error.path().to_string(), message: message_of(error.inner()) })?;
+        .map_err(|error| FormatError::Json { field: field_of(error.path()), message: message_of(error.inner()) })?;
     reader.end().map_err(|error| FormatError::Json { field: ".".to_owned(), message: message_of(&error) })?;
     Ok(value)
 }
 
+/// The path of the field at fault; that of the file where the text ended or broke off before a field was known.
+fn field_of(path: &serde_path_to_error::Path) -> String {
+    let path = path.to_string();
+    path.strip_suffix('?').map_or_else(
+        || path.clone(),
+        |before| match before.trim_end_matches('.') {
+            "" => ".".to_owned(),
+            before => before.to_owned(),
+        },
+    )
+}
+
 fn message_of(error: &serde_json::Error) -> String {
-    if error.is_syntax() || error.is_eof() { format!("this is no JSON: {error}") } else { error.to_string() }
+    if error.is_eof() {
+        format!("the text ends in the middle of the JSON, at line {} column {}", error.line(), error.column())
+    } else if error.is_syntax() {
+        format!("this is no JSON: {error}")
+    } else {
+        error.to_string()
+    }
 }
 
 /// [`parse`], after a look at the tag: a file of another format is better called that than faulted for its keys.

@@ -35,9 +35,9 @@ pub struct PlanFile {
     pub lower_bound: Option<f64>,
     /// Time the planner took.
     pub solve_seconds: Option<f64>,
-    /// Where infeasible: the smallest budget known to be feasible.
+    /// Where there is no plan: the smallest budget known to be feasible.
     pub minimum_budget: Option<u64>,
-    /// Where infeasible: the op that needs it.
+    /// Where there is no plan: the op that needs it.
     pub blocking_op: Option<usize>,
     /// `feng-huang`: the values kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,14 +86,18 @@ impl PlanFile {
         }
     }
 
-    /// The file of an infeasible request; `None` for any other error.
+    /// The file of a request for which there is no plan: `infeasible` where that is proved, else `no_solution`. `None` for
+    /// any other error.
     pub fn of_infeasible(planner: &str, error: &PlanError) -> Option<Self> {
         match error {
-            PlanError::Infeasible { minimum, blocking_op, .. } => Some(Self {
-                minimum_budget: *minimum,
-                blocking_op: *blocking_op,
-                ..Self::empty(planner, Status::Infeasible, StopReason::Proved)
-            }),
+            PlanError::Infeasible { minimum, blocking_op, proven, .. } => {
+                let (status, reason) = match proven {
+                    true => (Status::Infeasible, StopReason::Proved),
+                    false => (Status::NoSolution, StopReason::Heuristic),
+                };
+                let empty = Self::empty(planner, status, reason);
+                Some(Self { minimum_budget: *minimum, blocking_op: *blocking_op, ..empty })
+            }
             _ => None,
         }
     }

@@ -7,10 +7,11 @@
 //!    (on a path `chen-greedy`, else `ap-greedy` and `linear-greedy`).
 //! 3. `chain-dp` runs in a part of the time where the graph can be seen as a chain of stages; `checkmate` where the
 //!    build has it and the graph is small; `monet` where the build has it and ops have alternatives.
-//! 4. `search` gets all the time that is left, unless a plan meets a proven bound before. Where ops have alternatives it
+//! 4. Where none of these finds a plan, the remaining planners are asked.
+//! 5. `search` gets all the time that is left, unless a plan meets a proven bound before. Where ops have alternatives it
 //!    chooses among them too, and starts from the best plan so far and from its own without them: so the answer is no
 //!    dearer than that for the graph without its alternatives, where the clock cuts neither short.
-//! 5. Every plan passes through the [checker](mod@crate::check); the cheapest wins, then the one with the lowest peak,
+//! 6. Every plan passes through the [checker](mod@crate::check); the cheapest wins, then the one with the lowest peak,
 //!    then the one found first.
 //!
 //! For a chain the planners that know chains run in the same way.
@@ -39,6 +40,10 @@ use crate::solve::{solve, solve_chain};
 const SMALL: usize = 60;
 /// Up to so many ops `chain-dp` takes milliseconds.
 const MOST_CHAIN_OPS: usize = 300;
+
+/// Where none of the first planners finds a plan, these may.
+const LAST_RESORT: [&str; 7] =
+    ["revolve", "ap-sqrt", "linear-sqrt", "chen-sqrt", "feng-huang", "chain-dp", "lp-rounding"];
 
 /// What one planner gave.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,6 +153,8 @@ struct Contest<'a> {
     found: Vec<Outcome>,
     /// The smallest feasible budget heard of, with its op.
     minimum: Option<(u64, Option<OpId>)>,
+    /// Whether some planner proved that no schedule fits.
+    is_proven_infeasible: bool,
     /// Holds for every schedule.
     bound: f64,
 }
@@ -175,9 +182,10 @@ impl Contest<'_> {
         }
     }
 
-    /// Runs `search`; where it chooses implementations, from the best plan so far.
+    /// Runs `search`; where it chooses implementations or may find no start of its own, from the best plan so far.
     fn run_search(&mut self, limit: Duration) {
-        let best = self.best().filter(|_| has_alternatives(self.graph)).and_then(|best| best.plan.clone());
+        let helps = |best: &&Outcome| has_alternatives(self.graph) || LAST_RESORT.contains(&best.planner.as_str());
+        let best = self.best().filter(helps).and_then(|best| best.plan.clone());
         let search = Search::default().from_plans(best.into_iter().collect());
         let search = self.iterations.iter().fold(search, |search, &moves| search.with_iterations(moves));
         self.run_planner(&search, limit);
@@ -208,7 +216,8 @@ impl Contest<'_> {
     /// Keeps what an error tells of the minimum; says it in few words.
     fn note(&mut self, error: PlanError) -> String {
         match error {
-            PlanError::Infeasible { budget, minimum, blocking_op } => {
+            PlanError::Infeasible { budget, minimum, blocking_op, proven } => {
+                self.is_proven_infeasible |= proven;
                 let least = self.minimum.map_or(u64::MAX, |(least, _)| least);
                 if let Some(bytes) = minimum.filter(|&bytes| bytes > budget && bytes < least) {
                     self.minimum = Some((bytes, blocking_op));
@@ -243,6 +252,11 @@ impl Contest<'_> {
         if has_alternatives(self.graph) {
             self.run("monet", whole / 5);
         }
+        if self.found.is_empty() && !self.is_proven_infeasible {
+            for name in LAST_RESORT {
+                self.run(name, whole / 10);
+            }
+        }
         self.run_search(self.left().max(whole / 10));
     }
 
@@ -253,6 +267,7 @@ impl Contest<'_> {
                 budget: self.request.budget,
                 minimum,
                 blocking_op: blocking_op.flatten(),
+                proven: self.is_proven_infeasible,
             });
         };
         let (status, stop_reason) = if !self.is_settled() {
@@ -282,6 +297,7 @@ impl Planner for Auto {
             tried: Vec::new(),
             found,
             minimum: None,
+            is_proven_infeasible: false,
             bound: least_makespan(graph),
         };
         contest.run_all();
@@ -322,7 +338,8 @@ impl Planner for Auto {
         }
         let by_cost = |a: &ChainOutcome, b: &ChainOutcome| a.makespan.total_cmp(&b.makespan);
         let Some(best) = found.into_iter().min_by(by_cost) else {
-            let nothing = PlanError::Infeasible { budget: request.budget, minimum: None, blocking_op: None };
+            let nothing =
+                PlanError::Infeasible { budget: request.budget, minimum: None, blocking_op: None, proven: false };
             return Err(infeasible.unwrap_or(nothing));
         };
         self.tell(&Choice { winner: best.planner.clone(), tried });

@@ -95,6 +95,8 @@ pub(crate) fn solve_chain(
         budget: request.budget,
         minimum: Some(shortage.minimum),
         blocking_op: Some(peak_stage(chain, shortage.steps)),
+        // Schedules that are not persistent may need less.
+        proven: false,
     })?;
     let plan = ChainPlan { steps: found.steps };
     let mut outcome = ChainOutcome::of_plan(name, chain, plan, found.status, found.stop_reason);
@@ -124,6 +126,11 @@ fn least_memory(grouped: &Grouped, choices: Choices) -> Shortage {
     // What is held before the first step counts too.
     let bytes = minimum.get(0, terms.len() - 1).max(terms.gradient[terms.len() - 1]);
     Shortage { minimum: terms.activation[0] + bytes, steps: grouped.expand(&minimum.schedule(terms, choices)) }
+}
+
+/// The schedule of least memory.
+pub(super) fn least_memory_schedule(terms: &Terms, choices: Choices) -> Vec<ChainStep> {
+    least_memory(&Grouped::of(terms, MOST_STAGES), choices).steps
 }
 
 /// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells wherever that

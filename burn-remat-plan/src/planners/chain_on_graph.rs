@@ -4,10 +4,11 @@
 //! costs opportunities, never validity. Where even keeping everything fits, that is the plan.
 
 use super::StoreAll;
-use super::chain_dp::{EASY_CELLS, solve_terms};
+use super::chain_dp::{EASY_CELLS, least_memory_schedule, solve_terms};
 use super::chain_table::Choices;
 use crate::error::PlanError;
 use crate::graph::Graph;
+use crate::minimum::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 use crate::simulate::simulate;
@@ -15,6 +16,18 @@ use crate::views::chain_of::ChainView;
 
 /// Cells of the table where only inputs may be kept: a quick baseline, which a view of the graph limits more than slots do.
 const QUICK_CELLS: usize = 1 << 20;
+
+/// The schedules of least memory of every candidate view, with inputs of stages as checkpoints and with saved sets.
+/// Their peaks on the graph may differ from what the view counts.
+pub(crate) fn least_memory_plans(graph: &Graph) -> Vec<Plan> {
+    let views = ChainView::candidates(graph);
+    let views = views.iter().filter(|view| view.stages().len() > 1);
+    let plans = |view: &ChainView| {
+        let plan = |choices| view.plan(graph, &least_memory_schedule(view.terms(), choices));
+        [Choices::InputsOnly, Choices::SavedAndInputs].map(plan)
+    };
+    views.flat_map(plans).collect()
+}
 
 /// Plans `graph` as a chain for the planner called `name`.
 pub(super) fn solve(
@@ -59,5 +72,6 @@ pub(super) fn solve(
             let at = timeline.bytes.iter().position(|&bytes| bytes == peak)?;
             plan.steps[at].op()
         }),
+        proven: is_too_little(graph, request.budget),
     })
 }

@@ -1,7 +1,9 @@
 //! The best of many schedules: what fits the budget and costs least, and the lowest peak of all.
 
+use crate::choice::{has_alternatives, least_makespan};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
+use crate::minimum::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Status, StopReason};
 use crate::sequence::plan_of;
@@ -24,7 +26,7 @@ pub(super) struct Best {
 }
 
 impl<'a> Incumbent<'a> {
-    /// Starts with the store-all schedule: nothing is cheaper, so if it fits, the search is over.
+    /// Starts with the store-all schedule: nothing is cheaper by default implementations, so if it fits, the search is over.
     pub fn new(graph: &'a Graph, budget: u64) -> Self {
         let mut incumbent = Self { graph, budget, best: None, lowest: None };
         let store_all: Vec<OpId> = (0..graph.ops().len()).collect();
@@ -32,9 +34,16 @@ impl<'a> Incumbent<'a> {
         incumbent
     }
 
-    /// Cost of one computation of every op: no schedule costs less.
+    /// Cost of one computation of every op by default: no schedule without alternatives costs less.
+    #[cfg(feature = "highs")]
     pub fn least_cost(&self) -> f64 {
         self.graph.ops().iter().map(|op| op.cost).sum()
+    }
+
+    /// A bound on schedules in default implementations, where it bounds every schedule.
+    #[cfg(feature = "highs")]
+    pub fn general_bound(&self, bound: Option<f64>) -> Option<f64> {
+        bound.filter(|_| !has_alternatives(self.graph))
     }
 
     /// Weighs the schedule that computes `sequence`; returns its peak.
@@ -60,27 +69,35 @@ impl<'a> Incumbent<'a> {
     }
 
     /// Its cost.
+    #[cfg(feature = "highs")]
     pub fn cost(&self) -> Option<f64> {
         self.best.as_ref().map(|best| best.cost)
-    }
-
-    /// Whether the best schedule computes nothing twice, or only what is free.
-    pub fn is_least(&self) -> bool {
-        self.cost().is_some_and(|cost| cost <= self.least_cost())
     }
 
     /// The lowest peak seen, and the op at which it stands, as an error.
     pub fn infeasible(&self) -> PlanError {
         let (minimum, blocking_op) = self.lowest.unzip();
-        PlanError::Infeasible { budget: self.budget, minimum, blocking_op: blocking_op.flatten() }
+        let proven = is_too_little(self.graph, self.budget);
+        PlanError::Infeasible { budget: self.budget, minimum, blocking_op: blocking_op.flatten(), proven }
     }
 
     /// The outcome around the best schedule, with the better of `bound` and the least cost; `None` where none fits.
+    /// These schedules use default implementations, and so does the proof behind `status` and `bound`: where ops have
+    /// alternatives it proves nothing.
     pub fn outcome(&self, name: &str, status: Status, reason: StopReason, bound: Option<f64>) -> Option<Outcome> {
-        let (status, reason) = if self.is_least() { (Status::Optimal, StopReason::Proved) } else { (status, reason) };
         let best = self.best.as_ref()?;
+        let least = least_makespan(self.graph);
+        let (status, reason, bound) = if best.cost <= least {
+            (Status::Optimal, StopReason::Proved, None)
+        } else if !has_alternatives(self.graph) {
+            (status, reason, bound)
+        } else if matches!(reason, StopReason::Proved | StopReason::Gap) {
+            (Status::Feasible, StopReason::Heuristic, None)
+        } else {
+            (Status::Feasible, reason, None)
+        };
         let mut outcome = Outcome::of_plan(name, self.graph, best.plan.clone(), status, reason);
-        outcome.lower_bound = Some(bound.unwrap_or(0.0).max(self.least_cost()).min(outcome.makespan));
+        outcome.lower_bound = Some(bound.unwrap_or(0.0).max(least).min(outcome.makespan));
         Some(outcome)
     }
 }

@@ -104,7 +104,8 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
                         .map_err(|status| failed(NAME, status))?;
                 }
                 let stopped = incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, Some(bound));
-                latest.set(stopped.unwrap_or_else(|| Outcome::without_plan(NAME, Some(bound))));
+                latest
+                    .set(stopped.unwrap_or_else(|| Outcome::without_plan(NAME, incumbent.general_bound(Some(bound)))));
                 request.report(Progress { incumbent: incumbent.cost(), lower_bound: Some(bound) });
                 log::debug!("{NAME}: allowance {allowance}: relaxed {}, best {:?}", relaxation.cost, incumbent.cost());
             }
@@ -112,7 +113,7 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
     }
     match incumbent.outcome(NAME, Status::Feasible, reason, bound) {
         Some(outcome) => Ok(outcome),
-        None if reason == StopReason::TimeLimit => Ok(Outcome::without_plan(NAME, bound)),
+        None if reason == StopReason::TimeLimit => Ok(Outcome::without_plan(NAME, incumbent.general_bound(bound))),
         None => Err(incumbent.infeasible()),
     }
 }

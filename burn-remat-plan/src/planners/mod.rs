@@ -76,7 +76,7 @@ pub mod articulation;
 pub mod auto;
 pub mod chain_dp;
 mod chain_exchange;
-mod chain_on_graph;
+pub(crate) mod chain_on_graph;
 pub(crate) mod chain_search;
 mod chain_table;
 mod chain_tiles;

@@ -3,12 +3,14 @@
 //! Method: the ops in execution order; after each, the values that no later op uses and that are no results are
 //! evicted (also outputs that nobody uses at all, and inputs of the graph that nobody uses, which go before the first op).
 //!
-//! Invariants: the makespan is the least of any plan; the peak is the least of any plan without recomputation, because
-//! a value leaves at the first step at which it may. Complexity: O(values + uses).
+//! Invariants: the makespan is the least of any plan, unless an op has a cheaper alternative; the peak is the least of any
+//! plan without recomputation, because a value leaves at the first step at which it may. Complexity: O(values + uses).
 
 use crate::chain::{self, Chain, ChainOutcome};
+use crate::choice::least_makespan;
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};
+use crate::minimum::is_too_little;
 use crate::plan::{Plan, Step};
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 use crate::simulate::simulate;
@@ -56,7 +58,7 @@ fn dying_values(graph: &Graph) -> Vec<Vec<ValueId>> {
 }
 
 /// The first op at which a plan holds its peak, if it is an op (and not the start) that does.
-fn peak_op(graph: &Graph, plan: &Plan) -> Option<OpId> {
+pub(super) fn peak_op(graph: &Graph, plan: &Plan) -> Option<OpId> {
     let timeline = simulate(graph, plan);
     let at_peak = |&(_, &bytes): &(&Step, &u64)| bytes == timeline.peak_bytes;
     plan.steps.iter().zip(&timeline.bytes).find(at_peak).and_then(|(step, _)| step.op())
@@ -76,9 +78,14 @@ impl Planner for StoreAll {
                 budget: request.budget,
                 minimum: Some(outcome.peak_bytes),
                 blocking_op,
+                proven: is_too_little(graph, request.budget),
             });
         }
-        outcome.lower_bound = Some(outcome.makespan);
+        let bound = least_makespan(graph);
+        if outcome.makespan > bound {
+            (outcome.status, outcome.stop_reason) = (Status::Feasible, StopReason::Heuristic);
+        }
+        outcome.lower_bound = Some(bound);
         Ok(outcome)
     }
 
@@ -91,6 +98,7 @@ impl Planner for StoreAll {
                 budget: request.budget,
                 minimum: Some(timeline.peak_bytes),
                 blocking_op: over.map(|step| plan.steps[step].stage()),
+                proven: false,
             });
         }
         let mut outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
@@ -127,6 +135,6 @@ mod tests {
         assert_eq!(peak, 37);
         assert_eq!(StoreAll.solve(&graph, &Request::new(peak)).unwrap().makespan, 6.0);
         let error = StoreAll.solve(&graph, &Request::new(peak - 1)).unwrap_err();
-        assert_eq!(error, PlanError::Infeasible { budget: 36, minimum: Some(37), blocking_op: Some(2) });
+        assert_eq!(error, PlanError::Infeasible { budget: 36, minimum: Some(37), blocking_op: Some(2), proven: true });
     }
 }

@@ -1,5 +1,7 @@
 //! The optimum over all schedules of a small graph.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 

@@ -1,6 +1,6 @@
 //! `remat-plan check`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn_remat_plan::Status;
 
@@ -22,6 +22,9 @@ pub struct Args {
 
 /// Prints every violation, or what the plan measures.
 pub fn run(args: &Args) -> Result<(), Exit> {
+    if [&args.file, &args.plan].into_iter().all(|path| path == Path::new("-")) {
+        return Err(Exit::usage("the graph and the plan cannot both be standard input: name a file for one of them"));
+    }
     let input = Input::read(&args.file)?;
     let file = read_plan(&args.plan)?;
     if let Some(Status::Infeasible | Status::NoSolution) = file.status.filter(|_| file.steps.is_empty()) {

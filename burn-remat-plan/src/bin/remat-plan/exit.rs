@@ -59,6 +59,23 @@ pub fn print(text: &str) -> Result<(), Exit> {
     }
 }
 
+/// Refuses a file that cannot be written, before the work whose result it is to hold.
+pub fn writable(path: Option<&Path>) -> Result<(), Exit> {
+    let Some(path) = path else { return Ok(()) };
+    let found = std::fs::metadata(path);
+    // A pipe or a device is not to be touched twice.
+    if found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(());
+    }
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map_err(|error| Exit::usage(format!("{}: {error}", path.display())))?;
+    if found.is_err() {
+        // Nothing is left behind where there turns out to be no result.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
 /// Writes a file.
 pub fn write(path: &Path, text: &str) -> Result<(), Exit> {
     std::fs::write(path, text).map_err(|error| Exit::usage(format!("{}: {error}", path.display())))

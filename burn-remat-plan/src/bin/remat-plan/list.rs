@@ -13,6 +13,9 @@ pub fn run() -> Result<(), Exit> {
     for entry in planners() {
         let _ = writeln!(text, "{:width$}  {}", entry.name, entry.purpose);
         let _ = writeln!(text, "{:width$}  source: {}", "", entry.source);
+        if let Some(feature) = entry.planner().missing_feature() {
+            let _ = writeln!(text, "{:width$}  not in this build: it needs the cargo feature `{feature}`", "");
+        }
     }
     print(&text)
 }

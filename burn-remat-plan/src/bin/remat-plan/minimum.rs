@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use burn_remat_plan::{Graph, PlanError, minimum};
+use burn_remat_plan::planners::Search;
+use burn_remat_plan::{Graph, Minimum, PlanError, Request, SetBy, minimum, solve};
 
 use crate::budget::human;
 use crate::exit::{Exit, print};
@@ -23,11 +25,11 @@ pub fn of(input: &Input, limits: Option<&Limits>) -> Option<(u64, Option<usize>)
     match input {
         Input::Graph(graph) => {
             let minimum = minimum(graph);
-            Some((minimum.achieved, Some(minimum.blocking_op)))
+            Some((minimum.achieved, minimum.op()))
         }
         Input::Chain(_) => {
             let planner = by_name("chain-dp").ok()?;
-            let request = limits.map_or_else(|| burn_remat_plan::Request::new(1), |limits| limits.request(1));
+            let request = limits.map_or_else(|| Request::new(1), |limits| limits.request(1));
             match input.solve(&*planner, &request) {
                 Err(PlanError::Infeasible { minimum: Some(bytes), blocking_op, .. }) => Some((bytes, blocking_op)),
                 _ => None,
@@ -49,24 +51,63 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     }
 }
 
-fn of_graph(input: &Input, graph: &Graph) -> String {
-    let minimum = minimum(graph);
-    let mut text = format!("{} ({})", minimum.achieved, human(minimum.achieved));
-    let op = input.op_text(minimum.blocking_op);
-    if minimum.is_exact() {
-        let _ = writeln!(text, ", exact: set by {op}");
-    } else {
-        let bound = minimum.lower_bound;
-        let _ =
-            writeln!(text, ", the smallest known; no plan fits in less than {bound} ({}), set by {op}", human(bound));
+/// Most ops for which `search` is asked too.
+const MOST_SEARCHED_OPS: usize = 4000;
+/// Time of one search.
+const ONE_SEARCH: Duration = Duration::from_millis(250);
+/// After so long no other is begun.
+const ALL_SEARCHES: Duration = Duration::from_millis(1200);
+
+/// The smallest budget at which `search` finds a plan in short, between the halves of `minimum`.
+fn searched(graph: &Graph, minimum: &Minimum, took: Duration) -> Option<u64> {
+    let start = Instant::now();
+    // A search that fails finds the minimum again.
+    let left = ALL_SEARCHES.saturating_sub(2 * took);
+    let (mut low, mut high) = (minimum.lower_bound, minimum.achieved);
+    while low < high && graph.ops().len() <= MOST_SEARCHED_OPS && start.elapsed() < left {
+        let budget = low + (high - low) / 2;
+        let request = Request { time_limit: ONE_SEARCH, ..Request::new(budget) };
+        match solve(&Search::default(), graph, &request) {
+            Ok(solved) => high = solved.outcome.peak_bytes,
+            Err(_) => low = budget + 1,
+        }
     }
-    let _ = writeln!(text, "resident together while {op} runs:");
+    (high < minimum.achieved).then_some(high)
+}
+
+fn of_graph(input: &Input, graph: &Graph) -> String {
+    let start = Instant::now();
+    let minimum = minimum(graph);
+    let achieved = searched(graph, &minimum, start.elapsed()).unwrap_or(minimum.achieved);
+    let bound = minimum.lower_bound;
+    let listed = minimum.bytes_together(graph);
+    let op = minimum.op().map_or_else(String::new, |op| input.op_text(op));
+    let (set_by, when) = match minimum.set_by {
+        SetBy::Start => ("the inputs".to_owned(), "at the start".to_owned()),
+        SetBy::End => ("the results".to_owned(), "at the end".to_owned()),
+        SetBy::Op(_) => (op.clone(), format!("while {op} runs")),
+        SetBy::Exhaustion(_) => {
+            ("an exhaustive search".to_owned(), format!("at the peak of its plan, while {op} runs"))
+        }
+    };
+    let set_by = if listed == bound { set_by } else { "an exhaustive search".to_owned() };
+    let mut text = format!("{achieved} ({})", human(achieved));
+    if achieved == bound {
+        let _ = writeln!(text, ", exact: set by {set_by}");
+    } else {
+        let _ = writeln!(
+            text,
+            ", the smallest known; no plan fits in less than {bound} ({}), set by {set_by}",
+            human(bound)
+        );
+    }
+    let part = if listed == bound { String::new() } else { format!("{listed} of them are ") };
+    let _ = writeln!(text, "{part}resident together {when}:");
     if graph.constant_bytes() > 0 {
         let _ = writeln!(text, "  {:>20}  constant bytes", graph.constant_bytes());
     }
-    let scratch = graph.ops()[minimum.blocking_op].scratch_bytes;
-    if scratch > 0 {
-        let _ = writeln!(text, "  {scratch:>20}  scratch");
+    if minimum.scratch_bytes > 0 {
+        let _ = writeln!(text, "  {:>20}  scratch", minimum.scratch_bytes);
     }
     let mut together = minimum.together;
     together.sort_by_key(|&value| (std::cmp::Reverse(graph.bytes(value)), value));

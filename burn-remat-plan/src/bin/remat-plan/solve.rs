@@ -3,15 +3,16 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::planners::Auto;
 use burn_remat_plan::planners::auto::Choice;
 use burn_remat_plan::registry::{planner, planners};
-use burn_remat_plan::{PlanError, Planner, Status};
+use burn_remat_plan::{PlanError, Planner, Status, StopReason};
 
 use crate::budget::{Budget, human};
-use crate::exit::{Exit, print, write};
+use crate::exit::{Exit, print, writable, write};
 use crate::input::Input;
 use crate::limits::Limits;
 use crate::progress::with_progress;
@@ -63,6 +64,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
         by_name(&args.planner)?
     };
     let input = Input::read(&args.file)?;
+    writable(args.out.as_deref())?;
     let peak = input.store_all_peak();
     let budget = match args.budget {
         Some(budget) => budget.bytes(peak).map_err(Exit::usage)?,
@@ -70,6 +72,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
         None => return Err(Exit::usage(format!("planner `{}` needs a `--budget`", planner.name()))),
     };
     let request = args.limits.request(budget);
+    let (start, time_limit) = (Instant::now(), request.time_limit);
     let answer = with_progress(planner.name(), request, |request| input.solve(&*planner, request));
     match answer {
         Ok(file) => {
@@ -87,7 +90,12 @@ pub fn run(args: &Args) -> Result<(), Exit> {
             print(&text)
         }
         Err(error) => {
-            if let Some(file) = PlanFile::of_infeasible(planner.name(), &error) {
+            if let Some(mut file) = PlanFile::of_infeasible(planner.name(), &error) {
+                let took = start.elapsed();
+                file.solve_seconds = Some(took.as_secs_f64());
+                if file.status == Some(Status::NoSolution) && took >= time_limit {
+                    file.stop_reason = Some(StopReason::TimeLimit);
+                }
                 deliver(args, &file)?;
             }
             Err(named(&input, error))
@@ -96,21 +104,22 @@ pub fn run(args: &Args) -> Result<(), Exit> {
 }
 
 fn deliver(args: &Args, file: &PlanFile) -> Result<(), Exit> {
-    if let Some(path) = &args.out {
-        write(path, &file.to_json())?;
+    // A file that cannot be written after all does not cost the plan.
+    if args.json {
+        print(&file.to_json())?;
     }
-    if args.json { print(&file.to_json()) } else { Ok(()) }
+    args.out.as_ref().map_or(Ok(()), |path| write(path, &file.to_json()))
 }
 
 /// The error, with the blocking op's name.
 fn named(input: &Input, error: PlanError) -> Exit {
     match error {
-        PlanError::Infeasible { budget, minimum, blocking_op } => {
-            let minimum = minimum.map_or_else(String::new, |bytes| {
-                format!("; the smallest feasible budget known is {bytes} ({})", human(bytes))
-            });
+        PlanError::Infeasible { budget, minimum, blocking_op, proven } => {
+            let found = if proven { "no plan fits in" } else { "found no plan within" };
+            let minimum = minimum
+                .map_or_else(String::new, |bytes| format!("; the smallest known budget is {bytes} ({})", human(bytes)));
             let op = blocking_op.map_or_else(String::new, |op| format!(", needed by {}", input.op_text(op)));
-            Exit::infeasible(format!("no plan fits in {budget} bytes ({}){minimum}{op}", human(budget)))
+            Exit::infeasible(format!("{found} {budget} bytes ({}){minimum}{op}", human(budget)))
         }
         error => error.into(),
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{PlanError, Planner, Status};
 
-use crate::exit::{Exit, print, write};
+use crate::exit::{Exit, print, writable, write};
 use crate::input::Input;
 use crate::limits::Limits;
 use crate::progress::with_progress;
@@ -62,7 +62,14 @@ pub struct Sweep {
 pub fn run(args: &Args) -> Result<(), Exit> {
     let planners: Vec<Box<dyn Planner>> =
         args.planners.iter().map(|name| by_name(name.trim())).collect::<Result<_, _>>()?;
+    for planner in &planners {
+        if let Some(feature) = planner.missing_feature() {
+            return Err(PlanError::FeatureMissing { planner: planner.name(), feature }.into());
+        }
+    }
     let input = Input::read(&args.file)?;
+    writable(args.csv.as_deref())?;
+    writable(args.svg.as_deref())?;
     let store_all_peak = input.store_all_peak();
     let minimum = minimum::of(&input, Some(&args.limits)).map_or(store_all_peak, |(bytes, _)| bytes);
     let budgets = budgets(minimum, store_all_peak, u64::from(args.points));
@@ -109,7 +116,9 @@ fn point(args: &Args, input: &Input, planner: &dyn Planner, budget: u64) -> Resu
             Some(Status::NoSolution) => ("no_solution", None),
             _ => ("feasible", Some(file)),
         },
-        Err(error @ PlanError::Infeasible { .. }) => ("infeasible", PlanFile::of_infeasible(name, &error)),
+        Err(error @ PlanError::Infeasible { proven, .. }) => {
+            (if proven { "infeasible" } else { "no_solution" }, PlanFile::of_infeasible(name, &error))
+        }
         Err(error @ PlanError::Unsupported { .. }) => {
             log::warn!("{error}");
             ("unsupported", None)

@@ -186,7 +186,7 @@ impl Solve<'_> {
         // Within the solver's tolerance of the budget nothing more can be told.
         match self.incumbent.outcome(NAME, Status::Feasible, StopReason::Heuristic, self.bound) {
             Some(outcome) => Ok(outcome),
-            None => Ok(Outcome::without_plan(NAME, self.bound)),
+            None => Ok(Outcome::without_plan(NAME, self.incumbent.general_bound(self.bound))),
         }
     }
 
@@ -251,7 +251,7 @@ impl Solve<'_> {
     /// The outcome at the time limit.
     fn stopped(&self) -> Outcome {
         let outcome = self.incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, self.bound);
-        outcome.unwrap_or_else(|| Outcome::without_plan(NAME, self.bound))
+        outcome.unwrap_or_else(|| Outcome::without_plan(NAME, self.incumbent.general_bound(self.bound)))
     }
 }
 

@@ -39,10 +39,11 @@ use std::time::Instant;
 
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
+use crate::minimum::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Checkpoints, Outcome, Planner, Request, Status, StopReason};
+use crate::planners::store_all::peak_op;
 use crate::sequence::plan_of;
-use crate::simulate::simulate;
 
 use dag::Dag;
 use division::{DivisionTree, Limit};
@@ -92,17 +93,12 @@ impl Planner for FengHuang {
             return Err(PlanError::Infeasible {
                 budget: request.budget,
                 minimum: Some(outcome.peak_bytes),
-                blocking_op: outcome.plan.as_ref().and_then(|plan| first_op_over(graph, plan, request.budget)),
+                blocking_op: outcome.plan.as_ref().and_then(|plan| peak_op(graph, plan)),
+                proven: is_too_little(graph, request.budget),
             });
         }
         Ok(outcome)
     }
-}
-
-/// The op at which the plan first holds more than `budget`.
-fn first_op_over(graph: &Graph, plan: &Plan, budget: u64) -> Option<OpId> {
-    let timeline = simulate(graph, plan);
-    plan.steps.iter().zip(timeline.bytes).filter(|&(_, bytes)| bytes > budget).find_map(|(step, _)| step.op())
 }
 
 /// Forward once, then every piece again when an op behind the forward pass first reads one of its values.

@@ -6,6 +6,7 @@ use super::*;
 use crate::generate::{Knobs, NAMES, Options, Pass, by_name, random_graph, random_training_graph};
 use crate::graph::{GraphBuilder, Op};
 use crate::planners::StoreAll;
+use crate::simulate::simulate;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

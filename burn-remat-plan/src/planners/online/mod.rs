@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
+use crate::minimum::is_too_little;
+use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::planners::StoreAll;
 use policy::{Stuck, run};
@@ -56,10 +58,20 @@ impl Planner for Online {
             Err(Stuck::TimeLimit) => Ok(Outcome::without_plan(Self::NAME, None)),
             Err(Stuck::At(op)) => {
                 let (minimum, op) = bisect(graph, request, op, deadline);
-                Err(PlanError::Infeasible { budget: request.budget, minimum: Some(minimum), blocking_op: Some(op) })
+                Err(PlanError::Infeasible {
+                    budget: request.budget,
+                    minimum: Some(minimum),
+                    blocking_op: Some(op),
+                    proven: is_too_little(graph, request.budget),
+                })
             }
         }
     }
+}
+
+/// The plan of the policy within `budget`, where it succeeds.
+pub(crate) fn plan_within(graph: &Graph, budget: u64) -> Option<Plan> {
+    run(graph, budget, Instant::now() + Duration::from_secs(30 * 86_400)).ok()
 }
 
 /// A budget above the request's at which the policy succeeds, and the op that failed just below it.

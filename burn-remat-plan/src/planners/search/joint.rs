@@ -16,9 +16,9 @@ use super::state::State;
 use super::{Search, seeds};
 use crate::choice::Choice;
 use crate::graph::Graph;
-use crate::minimum::{lower_half, minimum};
+use crate::minimum::is_too_little;
 use crate::planner::{Planner, Request};
-use crate::sequence::{choices_of, order_of};
+use crate::sequence::order_of;
 use crate::views::plain::Plain;
 
 /// The share of the time in which implementations are not chosen.
@@ -28,7 +28,7 @@ pub(super) const PLAIN_SHARE: f64 = 0.4;
 pub(super) fn start(search: &Search, graph: &Graph, request: &Request) -> Option<Vec<Choice>> {
     let end = Instant::now() + request.time_limit;
     let plain = Plain::new(graph, |_| 0);
-    if lower_half(&plain.graph).0 <= request.budget {
+    if !is_too_little(&plain.graph, request.budget) {
         let search = Search { starts: Vec::new(), ..search.clone() };
         // Its bound holds without choice alone.
         let request = Request { progress: None, ..request.clone() };
@@ -37,9 +37,7 @@ pub(super) fn start(search: &Search, graph: &Graph, request: &Request) -> Option
         }
     }
     let lightest = Plain::lightest(graph);
-    let least = || Some(minimum(graph)).filter(|least| least.achieved <= request.budget);
-    let found = seeds::feasible(&lightest.graph, request, end).map(|order| lightest.choices(&order));
-    found.or_else(|| least().map(|least| choices_of(&least.plan)))
+    seeds::feasible(&lightest.graph, request, end).map(|order| lightest.choices(&order))
 }
 
 /// A schedule that fits, without repeats that it can do without and in cheaper implementations where they fit.

@@ -25,7 +25,8 @@
 //! Only orders of computations, each with its implementation, are searched: evictions follow from them (see
 //! [`sequence`](mod@crate::sequence)), so nothing is ever resident longer than of use.
 //!
-//! Invariants: a plan is returned only if it fits; if the constructive pass or `minimum` finds one, there is one. With
+//! Invariants: a plan is returned only if it fits; where the constructive pass, `revolve`, `chain-dp`, `online` or `minimum`
+//! finds one, there is one. With
 //! [`Search::with_iterations`] the plan depends on graph, budget, seed and threads alone as long as the time limit is
 //! not met; with a time limit alone it depends on the machine too. So limited, it is never dearer than the plan for the
 //! graph without its alternatives.
@@ -55,7 +56,7 @@ use crate::choice::{Choice, has_alternatives};
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::lower_bound::{Effort, hints, joint_bound};
-use crate::minimum::{lower_half, minimum};
+use crate::minimum::{Minimum, is_too_little, minimum};
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::sequence::{choices_of, plan_of_choices};
@@ -135,6 +136,9 @@ impl Search {
         } else {
             seeds::feasible(graph, request, start + limit.mul_f64(0.1)).map(seeds::by_default)
         });
+        let smallest = feasible.is_empty().then(|| minimum(graph));
+        let fits = smallest.iter().filter(|least| least.achieved <= request.budget);
+        feasible.extend(fits.map(|least| choices_of(&least.plan)));
         // What choosing comes on top of has had its time.
         let start = if is_joint { Instant::now() } else { start };
         let limit = if is_joint { limit.mul_f64(1.0 - joint::PLAIN_SHARE) } else { limit };
@@ -174,7 +178,7 @@ impl Search {
         let least = feasible.into_iter().next().map(|order| (cost(&order), order));
         match found.into_iter().chain(least).min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((_, order)) => Ok(self.outcome(graph, plan_of_choices(graph, &order), request, &clock)),
-            None => Err(infeasible(graph, request.budget)),
+            None => Err(infeasible(&smallest.unwrap_or_else(|| minimum(graph)), request.budget, false)),
         }
     }
 
@@ -212,13 +216,13 @@ impl Planner for Search {
         if simulate(graph, &plan_of_choices(graph, &cheapest)).peak_bytes <= request.budget {
             return Ok(proven(&cheapest));
         }
-        if request.budget < lower_half(graph).0 {
-            return Err(infeasible(graph, request.budget));
+        if is_too_little(graph, request.budget) {
+            return Err(infeasible(&minimum(graph), request.budget, true));
         }
         let states = if self.without_exact { 0 } else { STATES };
         match exact(graph, request.budget, states, start.checked_add(request.time_limit)) {
             Exact::Optimal(order) => Ok(proven(&order)),
-            Exact::Infeasible => Err(infeasible(graph, request.budget)),
+            Exact::Infeasible => Err(infeasible(&minimum(graph), request.budget, true)),
             Exact::GaveUp => self.anneal(graph, request, start),
         }
     }
@@ -231,7 +235,12 @@ impl Planner for Search {
 /// Most states of the exact search: beyond that annealing does better.
 const STATES: usize = 60_000;
 
-fn infeasible(graph: &Graph, budget: u64) -> PlanError {
-    let least = minimum(graph);
-    PlanError::Infeasible { budget, minimum: Some(least.achieved), blocking_op: Some(least.blocking_op) }
+/// No plan was found; `exhausted` where all schedules were tried.
+fn infeasible(least: &Minimum, budget: u64, exhausted: bool) -> PlanError {
+    PlanError::Infeasible {
+        budget,
+        minimum: Some(least.achieved),
+        blocking_op: least.op(),
+        proven: exhausted || budget < least.lower_bound,
+    }
 }

@@ -1,12 +1,11 @@
 //! Orders to start from.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::construct::{Policy, construct};
 use crate::choice::{Choice, implementation, implementations};
 use crate::graph::{Graph, OpId};
 use crate::lower_bound::Hint;
-use crate::minimum::minimum;
 use crate::planner::Request;
 use crate::registry::planner;
 use crate::sequence::{order_of, plan_of};
@@ -76,8 +75,13 @@ const MOST_QUICK_OPS: usize = 2000;
 /// Up to so many ops `chain-dp` is quick too.
 const MOST_CHAIN_OPS: usize = 300;
 
+/// Where there is no plan otherwise, some more planners have this long each, whatever the time limit says.
+const LEAST_GRACE: Duration = Duration::from_millis(200);
+/// But no longer than this.
+const MOST_GRACE: Duration = Duration::from_secs(2);
+
 /// An order that fits in the budget, with every op in its default implementation: the cheapest of several constructive passes and of the quick planners' plans;
-/// failing those, the plan of [`minimum`]. After `deadline` no further attempt is made.
+/// failing those, that of some more planners. After `deadline` no further attempt is made.
 pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
     let budget = request.budget;
     let step_limit = 40 * graph.ops().len() + 20_000;
@@ -109,6 +113,15 @@ pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> O
             break;
         }
     }
-    let least = || Some(minimum(graph)).filter(|least| least.achieved <= budget).map(|least| order_of(&least.plan));
-    best.map(|(_, order)| order).or_else(least)
+    best.map(|(_, order)| order).or_else(|| last_resort(graph, request))
+}
+
+/// The first plan that fits of planners which sometimes do with less than a constructive pass.
+fn last_resort(graph: &Graph, request: &Request) -> Option<Vec<OpId>> {
+    let request =
+        Request { time_limit: request.time_limit.clamp(LEAST_GRACE, MOST_GRACE), progress: None, ..request.clone() };
+    ["revolve", "chain-dp", "online"].into_iter().find_map(|name| {
+        let plan = planner(name)?.solve(graph, &request).ok()?.plan?;
+        (simulate(graph, &plan).peak_bytes <= request.budget).then(|| order_of(&plan))
+    })
 }

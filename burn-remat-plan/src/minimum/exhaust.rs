@@ -1,0 +1,63 @@
+//! The exhaustive search of small graphs, to close the gap between the halves.
+//!
+//! Method: bisection with the exact search of `planners::search`, on the graph with all costs zero. Of states of equal cost
+//! that search goes on with the one that is furthest in the program, so that it dives for any schedule that fits; where it
+//! runs out of states no schedule does. Where it gives up, only larger budgets are tried on.
+//!
+//! Complexity: at most [`MOST_PROBES`] searches of [`STATES`] states.
+
+use crate::graph::{Graph, GraphBuilder};
+use crate::planners::search::exact::{Exact, exact};
+use crate::sequence::plan_of_choices;
+
+use super::upper::Best;
+
+/// Most states of one search.
+const STATES: usize = 20_000;
+/// Most searches.
+const MOST_PROBES: usize = 25;
+/// Most searches that may give up: these are the long ones.
+const MOST_GIVEN_UP: usize = 3;
+
+/// Tries budgets from `low` to the peak of `best`, which it improves; returns what is then known to bound every schedule.
+pub(super) fn close(graph: &Graph, mut low: u64, best: &mut Best) -> u64 {
+    if low >= best.peak || graph.values().len() > 64 {
+        return low;
+    }
+    let free = without_costs(graph);
+    let (mut probe, mut next, mut given_up, found_before) = (low, low, 0, best.peak);
+    for _ in 0..MOST_PROBES {
+        if next >= best.peak || given_up == MOST_GIVEN_UP {
+            break;
+        }
+        match exact(&free, probe, STATES, None) {
+            Exact::Optimal(order) => best.offer(graph, plan_of_choices(graph, &order)),
+            Exact::Infeasible => (low, next) = (probe + 1, probe + 1),
+            Exact::GaveUp => (next, given_up) = (probe + 1, given_up + 1),
+        }
+        probe = next + best.peak.saturating_sub(next) / 2;
+    }
+    if best.peak < found_before {
+        // A plan found without looking at costs may be dear.
+        if let Exact::Optimal(order) = exact(graph, best.peak, STATES, None) {
+            *best = Best::new(graph, plan_of_choices(graph, &order));
+        }
+    }
+    low
+}
+
+fn without_costs(graph: &Graph) -> Graph {
+    let mut builder = GraphBuilder::new(graph.name());
+    builder.constant_bytes(graph.constant_bytes());
+    for value in graph.values() {
+        builder.value(value.bytes, "");
+    }
+    for op in graph.ops() {
+        let mut op = op.clone();
+        op.cost = 0.0;
+        op.alternatives.iter_mut().for_each(|other| other.cost = 0.0);
+        builder.op(op);
+    }
+    builder.results(graph.results().to_vec());
+    builder.build().expect("a valid graph is valid at any cost")
+}

@@ -1,0 +1,98 @@
+//! The upper half: the plan of smallest peak that is found in little time.
+//!
+//! Method, until a plan meets the lower half:
+//!
+//! 1. A constructive pass (see `planners::search`) at the lower half, and where that fails the smallest budget at which a
+//!    pass succeeds, by bisection down from the store-all peak.
+//! 2. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`, and `online` by bisection.
+//! 3. Where ops have alternatives, the same once more in the implementations of the least working set.
+//!
+//! Passes are cut off at `40 n + 20000` computations, and `online` is too, so that the plan is always one that can be
+//! written down.
+//!
+//! Complexity: at most 25 passes and as many runs of `online`; O(n³) for at most 400 stages of a chain.
+
+use crate::choice::has_alternatives;
+use crate::graph::{Graph, OpId};
+use crate::plan::Plan;
+use crate::planners::chain_on_graph::least_memory_plans;
+use crate::planners::online::plan_within;
+use crate::planners::search::construct::{Policy, construct};
+use crate::sequence::{order_of, plan_of, plan_of_choices, tightened};
+use crate::simulate::simulate;
+use crate::views::plain::Plain;
+
+/// Beyond so many ops only constructive passes are made.
+const MOST_OPS: usize = 2500;
+/// Most budgets tried by one method.
+const MOST_ROUNDS: usize = 25;
+
+/// The plan of smallest peak so far.
+pub(super) struct Best {
+    pub plan: Plan,
+    pub peak: u64,
+}
+
+impl Best {
+    pub fn new(graph: &Graph, plan: Plan) -> Self {
+        let peak = simulate(graph, &plan).peak_bytes;
+        Self { plan, peak }
+    }
+
+    /// Takes `plan` over where its peak is smaller.
+    pub fn offer(&mut self, graph: &Graph, plan: Plan) {
+        let other = Self::new(graph, plan);
+        if other.peak < self.peak {
+            *self = other;
+        }
+    }
+}
+
+/// The best plan of `graph`, of which none holds less than `lower`.
+pub(super) fn best(graph: &Graph, lower: u64) -> Best {
+    let mut best = by_default(graph, lower);
+    if has_alternatives(graph) && lower < best.peak {
+        let lightest = Plain::lightest(graph);
+        let other = by_default(&lightest.graph, lower);
+        best.offer(graph, plan_of_choices(graph, &lightest.choices(&order_of(&other.plan))));
+    }
+    best
+}
+
+/// The best plan with every op in its default implementation.
+fn by_default(graph: &Graph, lower: u64) -> Best {
+    let all: Vec<OpId> = (0..graph.ops().len()).collect();
+    let mut best = Best::new(graph, plan_of(graph, &all));
+    let step_limit = 40 * graph.ops().len() + 20_000;
+    // Passes over large graphs take long.
+    let (rounds, policies) = if graph.ops().len() > 4000 { (10, 1) } else { (MOST_ROUNDS, 3) };
+    bisect(graph, lower, rounds, &mut best, |budget| {
+        let passes = &[(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)][..policies];
+        let order =
+            passes.iter().find_map(|&(cost, distance)| construct(graph, budget, Policy { cost, distance, step_limit }));
+        order.map(|order| plan_of(graph, &order))
+    });
+    if lower < best.peak && graph.ops().len() <= MOST_OPS {
+        for plan in least_memory_plans(graph) {
+            best.offer(graph, tightened(graph, &plan));
+        }
+        let online = |budget| plan_within(graph, budget).map(|plan| tightened(graph, &plan));
+        bisect(graph, lower, MOST_ROUNDS, &mut best, online);
+    }
+    best
+}
+
+/// Bisects between `low`, which is tried first, and the best peak.
+fn bisect(graph: &Graph, mut low: u64, rounds: usize, best: &mut Best, plan_at: impl Fn(u64) -> Option<Plan>) {
+    let mut probe = low;
+    for _ in 0..rounds {
+        if low >= best.peak {
+            break;
+        }
+        match plan_at(probe) {
+            Some(plan) => best.offer(graph, plan),
+            None => low = probe + 1,
+        }
+        probe = low + best.peak.saturating_sub(low) / 2;
+    }
+}
