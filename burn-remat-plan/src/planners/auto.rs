@@ -294,11 +294,13 @@ impl Planner for Auto {
     fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
         let mut tried = Vec::new();
         let mut found: Vec<ChainOutcome> = Vec::new();
+        let mut bound = chain.store_all_makespan();
         let mut infeasible: Option<PlanError> = None;
         for name in [StoreAll::NAME, "chain-dp", Search::NAME] {
             let Some(planner) = planner(name) else { continue };
             let result = match solve_chain(&*planner, chain, request) {
                 Ok(outcome) if outcome.plan.is_some() => {
+                    bound = bound.max(outcome.lower_bound.unwrap_or(0.0));
                     found.push(outcome);
                     Ok(found[found.len() - 1].makespan)
                 }
@@ -326,7 +328,13 @@ impl Planner for Auto {
             return Err(infeasible.unwrap_or(nothing));
         };
         self.tell(&Choice { winner: best.planner.clone(), tried });
-        Ok(best)
+        // `chain-dp` calls the optimum of its class optimal; here the word is for all schedules.
+        let (status, stop_reason) = match best.stop_reason {
+            _ if best.makespan <= bound => (Status::Optimal, StopReason::Proved),
+            StopReason::TimeLimit => (Status::Feasible, StopReason::TimeLimit),
+            _ => (Status::Feasible, StopReason::Heuristic),
+        };
+        Ok(ChainOutcome { status, stop_reason, lower_bound: Some(bound.min(best.makespan)), ..best })
     }
 }
 

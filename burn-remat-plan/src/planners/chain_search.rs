@@ -50,7 +50,9 @@ pub(crate) fn solve_chain(name: &'static str, chain: &Chain, request: &Request) 
     let store_all = chain.store_all_makespan();
     let mut best = match persistent {
         Ok(outcome) if outcome.makespan <= store_all => {
-            return Ok(ChainOutcome { planner: name.to_owned(), lower_bound: Some(outcome.makespan), ..outcome });
+            let planner = name.to_owned();
+            let (status, stop_reason) = (Status::Optimal, StopReason::Proved);
+            return Ok(ChainOutcome { planner, status, stop_reason, lower_bound: Some(outcome.makespan), ..outcome });
         }
         Ok(outcome) => Ok(ChainOutcome { status: Status::Feasible, stop_reason: StopReason::Heuristic, ..outcome }),
         Err(error) => Err(error),
