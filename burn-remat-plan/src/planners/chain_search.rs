@@ -252,6 +252,10 @@ impl<'a> Search<'a> {
                 self.push((due, with(held, i, 0)), cost, Some((state, ChainStep::Release(i))));
             }
         }
+        // The input of the stage behind: its backward operation is done and has left the boundary saved.
+        if last + 1 < self.terms.len() && form(held, last + 1) != 0 {
+            self.push((due, with(held, last + 1, 0)), cost, Some((state, ChainStep::Release(last + 1))));
+        }
         let ready = form(held, last + 1) == 2 && form(held, last) != 0;
         if ready && self.bytes(held) + self.terms.backward_bytes[last] <= self.budget {
             let mut after = with(held, last + 1, 0);
