@@ -127,7 +127,7 @@ pub enum ChainError {
 #[non_exhaustive]
 pub enum PlanError {
     /// No schedule within the planner's reach fits the budget.
-    #[error("no plan fits in {budget} bytes{}{}", minimum_text(*minimum), blocking_text(*blocking_op))]
+    #[error("no plan {} in {budget} bytes{}{}", verb(*proven), minimum_text(*minimum), blocking_text(*blocking_op))]
     Infeasible {
         /// The budget asked for.
         budget: u64,
@@ -135,6 +135,8 @@ pub enum PlanError {
         minimum: Option<u64>,
         /// The op that needs it; for a chain the stage.
         blocking_op: Option<OpId>,
+        /// Whether it is proved that no schedule at all fits; else the planner found none.
+        proven: bool,
     },
     /// The planner does not handle this kind of input.
     #[error("planner `{planner}` cannot plan this input: {reason}")]
@@ -162,6 +164,10 @@ pub enum PlanError {
         /// What happened.
         reason: String,
     },
+}
+
+fn verb(proven: bool) -> &'static str {
+    if proven { "fits" } else { "was found that fits" }
 }
 
 fn minimum_text(minimum: Option<u64>) -> String {

@@ -2,11 +2,11 @@
 
 mod chain_support;
 
-use burn_remat_plan::chain::{Chain, ChainStage};
+use burn_remat_plan::chain::{self, Chain, ChainStage};
 use burn_remat_plan::generate::random_chain;
 use burn_remat_plan::planners::chain_dp::minimum_budget;
-use burn_remat_plan::planners::{Auto, ChainDp, Revolve, Search};
-use burn_remat_plan::{ChainOutcome, PlanError, Request, Status, solve_chain};
+use burn_remat_plan::planners::{Auto, ChainDp, Revolve, Search, StoreAll};
+use burn_remat_plan::{ChainOutcome, PlanError, Planner, Request, Status, solve_chain};
 use chain_support::{Class, brute_force};
 
 /// The chain behind a zero-byte input.
@@ -61,4 +61,77 @@ fn bounds_of_every_chain_planner_hold_for_all_schedules() {
         }
     }
     assert!(beaten > 0, "no case in which the classes differ");
+}
+
+#[test]
+fn only_what_is_proved_is_called_infeasible_and_padding_changes_no_answer() {
+    let (mut proved, mut open) = (0, 0);
+    for seed in 100..160 {
+        let short = without_input(&random_chain(seed, 7));
+        let long = padded(&short, 30);
+        let exact = chain::minimum(&short);
+        assert!(exact.is_exact());
+        assert!(chain::minimum(&long).is_exact());
+        assert_eq!(chain::minimum(&long).achieved, exact.achieved, "seed {seed}");
+        let request = Request::new(exact.achieved);
+        for planner in [&Search::default() as &dyn Planner, &Auto::default(), &ChainDp, &Revolve, &StoreAll] {
+            for (chain, budget) in [(&short, exact.achieved), (&long, exact.achieved), (&long, exact.achieved - 1)] {
+                let request = Request { budget, ..request.clone() };
+                let case = format!("{}, seed {seed}, budget {budget}", planner.name());
+                match solve_chain(planner, chain, &request) {
+                    Ok(_) => assert!(budget >= exact.achieved, "{case}"),
+                    Err(PlanError::Infeasible { minimum, proven, .. }) => {
+                        assert!(minimum.unwrap() > budget, "{case}");
+                        assert!(!proven || budget < exact.achieved, "{case}: proven, but there is a plan");
+                        let knows_all = ["search", "auto"].contains(&planner.name());
+                        assert!(!knows_all || (proven && minimum == Some(exact.achieved)), "{case}");
+                        *(if proven { &mut proved } else { &mut open }) += 1;
+                    }
+                    Err(error) => panic!("{case}: {error}"),
+                }
+            }
+        }
+    }
+    assert!(proved > 0 && open > 0, "{proved} proved, {open} not");
+}
+
+#[test]
+fn the_minimum_of_a_chain_is_that_of_all_schedules() {
+    let mut lower = 0;
+    for seed in 0..120 {
+        let chain = random_chain(seed, 6);
+        let found = chain::minimum(&chain);
+        assert!(found.is_exact(), "seed {seed}");
+        assert_eq!(chain::check(&chain, &found.plan, found.achieved), [], "seed {seed}");
+        assert!(brute_force(&chain, Class::Any, found.achieved).is_some(), "seed {seed}");
+        if let Some(less) = found.achieved.checked_sub(1) {
+            assert_eq!(brute_force(&chain, Class::Any, less), None, "seed {seed}");
+        }
+        lower += u32::from(found.achieved < minimum_budget(&chain).0);
+    }
+    assert!(lower > 0, "no case in which the classes differ");
+}
+
+#[test]
+fn the_minimum_of_a_long_chain_of_equal_stages_is_exact() {
+    let stage = ChainStage {
+        forward_cost: 1.0,
+        backward_cost: 1.0,
+        activation_bytes: 10,
+        saved_bytes: 10,
+        ..ChainStage::default()
+    };
+    let chain = Chain::new("equal", 10, 0, vec![stage; 800]).unwrap();
+    let found = chain::minimum(&chain);
+    assert_eq!((found.lower_bound, found.achieved), (30, 30));
+    for planner in [&Revolve as &dyn Planner, &ChainDp, &Search::default(), &Auto::default()] {
+        solve_chain(planner, &chain, &Request::new(30)).unwrap();
+    }
+}
+
+#[test]
+fn one_stage_has_a_minimum() {
+    let stage = ChainStage { forward_cost: 1.0, backward_cost: 1.0, saved_bytes: 1, ..ChainStage::default() };
+    let found = chain::minimum(&Chain::new("one", 0, 0, vec![stage]).unwrap());
+    assert_eq!((found.achieved, found.peak_stage, found.is_exact()), (1, 0, true));
 }

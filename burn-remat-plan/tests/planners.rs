@@ -43,7 +43,7 @@ fn judge(entry: &Entry, graph: &Graph, budget: u64, seed: u64) -> Option<f64> {
             assert_eq!(checked.plan(), plan, "{case}");
             Some(timeline.makespan)
         }
-        Err(PlanError::Infeasible { budget: named, minimum, blocking_op }) => {
+        Err(PlanError::Infeasible { budget: named, minimum, blocking_op, .. }) => {
             assert_eq!(named, budget, "{case}");
             assert!(minimum.is_none_or(|minimum| minimum > budget), "{case}: minimum {minimum:?}");
             assert!(blocking_op.is_none_or(|op| op < graph.ops().len()), "{case}: op {blocking_op:?}");

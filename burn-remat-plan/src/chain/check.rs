@@ -111,7 +111,9 @@ impl State {
 /// Bytes of everything in either state, from scratch.
 fn bytes_during(chain: &Chain, before: &State, after: &State) -> u64 {
     let mut total = 0;
-    for boundary in 0..=chain.stages().len() {
+    let held = [&before.bare, &before.saved, &after.bare, &after.saved].into_iter().flatten().copied();
+    let boundaries: BTreeSet<usize> = held.chain([before.gradient, after.gradient]).collect();
+    for boundary in boundaries {
         let saved = before.saved.contains(&boundary) || after.saved.contains(&boundary);
         total += match boundary.checked_sub(1) {
             None if before.holds(0) || after.holds(0) => chain.input_bytes(),

@@ -35,14 +35,18 @@
 
 mod check;
 mod json;
+mod minimum;
 mod plan;
 mod simulate;
 pub(crate) mod terms;
 
 pub use crate::planner::ChainOutcome;
 pub use check::{ChainViolation, check};
+pub use minimum::{ChainMinimum, minimum};
 pub use plan::{ChainPlan, ChainStep, ParseChainStepError};
 pub use simulate::{ChainTimeline, simulate};
+
+pub(crate) use minimum::minimum_until;
 
 use crate::error::ChainError;
 

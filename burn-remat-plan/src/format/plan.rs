@@ -89,11 +89,15 @@ impl PlanFile {
     /// The file of an infeasible request; `None` for any other error.
     pub fn of_infeasible(planner: &str, error: &PlanError) -> Option<Self> {
         match error {
-            PlanError::Infeasible { minimum, blocking_op, .. } => Some(Self {
-                minimum_budget: *minimum,
-                blocking_op: *blocking_op,
-                ..Self::empty(planner, Status::Infeasible, StopReason::Proved)
-            }),
+            PlanError::Infeasible { minimum, blocking_op, proven, .. } => {
+                let (status, stop_reason) = if *proven {
+                    (Status::Infeasible, StopReason::Proved)
+                } else {
+                    (Status::NoSolution, StopReason::Heuristic)
+                };
+                let (minimum_budget, blocking_op) = (*minimum, *blocking_op);
+                Some(Self { minimum_budget, blocking_op, ..Self::empty(planner, status, stop_reason) })
+            }
             _ => None,
         }
     }

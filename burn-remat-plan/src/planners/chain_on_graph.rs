@@ -59,5 +59,6 @@ pub(super) fn solve(
             let at = timeline.bytes.iter().position(|&bytes| bytes == peak)?;
             plan.steps[at].op()
         }),
+        proven: request.budget < crate::minimum::lower_half(graph).0,
     })
 }

@@ -72,7 +72,8 @@ impl<'a> Incumbent<'a> {
     /// The lowest peak seen, and the op at which it stands, as an error.
     pub fn infeasible(&self) -> PlanError {
         let (minimum, blocking_op) = self.lowest.unzip();
-        PlanError::Infeasible { budget: self.budget, minimum, blocking_op: blocking_op.flatten() }
+        let proven = self.budget < crate::minimum::lower_half(self.graph).0;
+        PlanError::Infeasible { budget: self.budget, minimum, blocking_op: blocking_op.flatten(), proven }
     }
 
     /// The outcome around the best schedule, with the better of `bound` and the least cost; `None` where none fits.

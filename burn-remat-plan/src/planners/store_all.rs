@@ -6,6 +6,7 @@
 //! Invariants: the makespan is the least of any plan; the peak is the least of any plan without recomputation, because
 //! a value leaves at the first step at which it may. Complexity: O(values + uses).
 
+use crate::chain::terms::Terms;
 use crate::chain::{self, Chain, ChainOutcome};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};
@@ -76,6 +77,7 @@ impl Planner for StoreAll {
                 budget: request.budget,
                 minimum: Some(outcome.peak_bytes),
                 blocking_op,
+                proven: request.budget < crate::minimum::lower_half(graph).0,
             });
         }
         outcome.lower_bound = Some(outcome.makespan);
@@ -86,11 +88,12 @@ impl Planner for StoreAll {
         let plan = chain.store_all_plan();
         let timeline = chain::simulate(chain, &plan);
         if timeline.peak_bytes > request.budget {
-            let over = timeline.bytes.iter().position(|&bytes| bytes > request.budget);
+            let at_peak = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes);
             return Err(PlanError::Infeasible {
                 budget: request.budget,
                 minimum: Some(timeline.peak_bytes),
-                blocking_op: over.map(|step| plan.steps[step].stage()),
+                blocking_op: at_peak.map(|step| plan.steps[step].stage()),
+                proven: request.budget < Terms::of_chain(chain).least_bytes(),
             });
         }
         let mut outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
@@ -127,6 +130,9 @@ mod tests {
         assert_eq!(peak, 37);
         assert_eq!(StoreAll.solve(&graph, &Request::new(peak)).unwrap().makespan, 6.0);
         let error = StoreAll.solve(&graph, &Request::new(peak - 1)).unwrap_err();
-        assert_eq!(error, PlanError::Infeasible { budget: 36, minimum: Some(37), blocking_op: Some(2) });
+        assert!(
+            matches!(error, PlanError::Infeasible { budget: 36, minimum: Some(37), blocking_op: Some(2), .. }),
+            "{error}"
+        );
     }
 }

@@ -3,13 +3,11 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use burn_remat_plan::{Graph, PlanError, minimum};
+use burn_remat_plan::{Chain, Graph, chain, minimum};
 
 use crate::budget::human;
 use crate::exit::{Exit, print};
 use crate::input::Input;
-use crate::limits::Limits;
-use crate::solve::by_name;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -18,21 +16,11 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// The smallest budget known to be feasible, with the op (or stage) that needs it.
-pub fn of(input: &Input, limits: Option<&Limits>) -> Option<(u64, Option<usize>)> {
+/// The smallest budget known to be feasible.
+pub fn of(input: &Input) -> u64 {
     match input {
-        Input::Graph(graph) => {
-            let minimum = minimum(graph);
-            Some((minimum.achieved, Some(minimum.blocking_op)))
-        }
-        Input::Chain(_) => {
-            let planner = by_name("chain-dp").ok()?;
-            let request = limits.map_or_else(|| burn_remat_plan::Request::new(1), |limits| limits.request(1));
-            match input.solve(&*planner, &request) {
-                Err(PlanError::Infeasible { minimum: Some(bytes), blocking_op, .. }) => Some((bytes, blocking_op)),
-                _ => None,
-            }
-        }
+        Input::Graph(graph) => minimum(graph).achieved,
+        Input::Chain(chain) => chain::minimum(chain).achieved,
     }
 }
 
@@ -41,12 +29,22 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     let input = Input::read(&args.file)?;
     match &input {
         Input::Graph(graph) => print(&of_graph(&input, graph)),
-        Input::Chain(_) => {
-            let (bytes, op) = of(&input, None).ok_or_else(|| Exit::usage("no minimum is known for this chain"))?;
-            let set_by = op.map_or_else(String::new, |op| format!(", set by {}", input.op_text(op)));
-            print(&format!("{bytes} ({}){set_by}\n", human(bytes)))
-        }
+        Input::Chain(chain) => print(&of_chain(&input, chain)),
     }
+}
+
+fn of_chain(input: &Input, chain: &Chain) -> String {
+    let minimum = chain::minimum(chain);
+    let (bytes, stage) = (minimum.achieved, input.op_text(minimum.peak_stage));
+    if minimum.is_exact() {
+        return format!("{bytes} ({}), exact: set by {stage}\n", human(bytes));
+    }
+    let bound = minimum.lower_bound;
+    format!(
+        "{bytes} ({}), the smallest known, set by {stage}; no plan fits in less than {bound} ({})\n",
+        human(bytes),
+        human(bound)
+    )
 }
 
 fn of_graph(input: &Input, graph: &Graph) -> String {

@@ -105,12 +105,13 @@ fn deliver(args: &Args, file: &PlanFile) -> Result<(), Exit> {
 /// The error, with the blocking op's name.
 fn named(input: &Input, error: PlanError) -> Exit {
     match error {
-        PlanError::Infeasible { budget, minimum, blocking_op } => {
+        PlanError::Infeasible { budget, minimum, blocking_op, proven } => {
             let minimum = minimum.map_or_else(String::new, |bytes| {
                 format!("; the smallest feasible budget known is {bytes} ({})", human(bytes))
             });
             let op = blocking_op.map_or_else(String::new, |op| format!(", needed by {}", input.op_text(op)));
-            Exit::infeasible(format!("no plan fits in {budget} bytes ({}){minimum}{op}", human(budget)))
+            let none = if proven { "no plan fits" } else { "no plan was found that fits" };
+            Exit::infeasible(format!("{none} in {budget} bytes ({}){minimum}{op}", human(budget)))
         }
         error => error.into(),
     }

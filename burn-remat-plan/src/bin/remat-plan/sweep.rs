@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
         args.planners.iter().map(|name| by_name(name.trim())).collect::<Result<_, _>>()?;
     let input = Input::read(&args.file)?;
     let store_all_peak = input.store_all_peak();
-    let minimum = minimum::of(&input, Some(&args.limits)).map_or(store_all_peak, |(bytes, _)| bytes);
+    let minimum = minimum::of(&input);
     let budgets = budgets(minimum, store_all_peak, u64::from(args.points));
     let mut points = Vec::new();
     for planner in &planners {
@@ -109,7 +109,9 @@ fn point(args: &Args, input: &Input, planner: &dyn Planner, budget: u64) -> Resu
             Some(Status::NoSolution) => ("no_solution", None),
             _ => ("feasible", Some(file)),
         },
-        Err(error @ PlanError::Infeasible { .. }) => ("infeasible", PlanFile::of_infeasible(name, &error)),
+        Err(error @ PlanError::Infeasible { proven, .. }) => {
+            (if proven { "infeasible" } else { "no_solution" }, PlanFile::of_infeasible(name, &error))
+        }
         Err(error @ PlanError::Unsupported { .. }) => {
             log::warn!("{error}");
             ("unsupported", None)

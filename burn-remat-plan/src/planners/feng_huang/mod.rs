@@ -93,6 +93,7 @@ impl Planner for FengHuang {
                 budget: request.budget,
                 minimum: Some(outcome.peak_bytes),
                 blocking_op: outcome.plan.as_ref().and_then(|plan| first_op_over(graph, plan, request.budget)),
+                proven: request.budget < crate::minimum::lower_half(graph).0,
             });
         }
         Ok(outcome)

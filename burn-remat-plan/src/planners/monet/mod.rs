@@ -248,6 +248,7 @@ impl<'a> Run<'a> {
             budget: self.request.budget,
             minimum: (minimum > self.request.budget).then_some(minimum),
             blocking_op: self.blocking_op,
+            proven: self.request.budget < crate::minimum::lower_half(self.graph).0,
         }
     }
 }

@@ -56,7 +56,12 @@ impl Planner for Online {
             Err(Stuck::TimeLimit) => Ok(Outcome::without_plan(Self::NAME, None)),
             Err(Stuck::At(op)) => {
                 let (minimum, op) = bisect(graph, request, op, deadline);
-                Err(PlanError::Infeasible { budget: request.budget, minimum: Some(minimum), blocking_op: Some(op) })
+                Err(PlanError::Infeasible {
+                    budget: request.budget,
+                    minimum: Some(minimum),
+                    blocking_op: Some(op),
+                    proven: request.budget < crate::minimum::lower_half(graph).0,
+                })
             }
         }
     }

@@ -174,7 +174,7 @@ impl Search {
         let least = feasible.into_iter().next().map(|order| (cost(&order), order));
         match found.into_iter().chain(least).min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((_, order)) => Ok(self.outcome(graph, plan_of_choices(graph, &order), request, &clock)),
-            None => Err(infeasible(graph, request.budget)),
+            None => Err(infeasible(graph, request.budget, false)),
         }
     }
 
@@ -213,12 +213,12 @@ impl Planner for Search {
             return Ok(proven(&cheapest));
         }
         if request.budget < lower_half(graph).0 {
-            return Err(infeasible(graph, request.budget));
+            return Err(infeasible(graph, request.budget, true));
         }
         let states = if self.without_exact { 0 } else { STATES };
         match exact(graph, request.budget, states, start.checked_add(request.time_limit)) {
             Exact::Optimal(order) => Ok(proven(&order)),
-            Exact::Infeasible => Err(infeasible(graph, request.budget)),
+            Exact::Infeasible => Err(infeasible(graph, request.budget, true)),
             Exact::GaveUp => self.anneal(graph, request, start),
         }
     }
@@ -231,7 +231,8 @@ impl Planner for Search {
 /// Most states of the exact search: beyond that annealing does better.
 const STATES: usize = 60_000;
 
-fn infeasible(graph: &Graph, budget: u64) -> PlanError {
+fn infeasible(graph: &Graph, budget: u64, proven: bool) -> PlanError {
     let least = minimum(graph);
-    PlanError::Infeasible { budget, minimum: Some(least.achieved), blocking_op: Some(least.blocking_op) }
+    let proven = proven || budget < least.lower_bound;
+    PlanError::Infeasible { budget, minimum: Some(least.achieved), blocking_op: Some(least.blocking_op), proven }
 }
