@@ -2,6 +2,8 @@
 
 mod chain_support;
 
+use std::time::{Duration, Instant};
+
 use burn_remat_plan::chain::{self, Chain, ChainStage};
 use burn_remat_plan::generate::random_chain;
 use burn_remat_plan::planners::chain_dp::minimum_budget;
@@ -134,4 +136,27 @@ fn one_stage_has_a_minimum() {
     let stage = ChainStage { forward_cost: 1.0, backward_cost: 1.0, saved_bytes: 1, ..ChainStage::default() };
     let found = chain::minimum(&Chain::new("one", 0, 0, vec![stage]).unwrap());
     assert_eq!((found.achieved, found.peak_stage, found.is_exact()), (1, 0, true));
+}
+
+#[test]
+fn on_a_long_chain_auto_keeps_the_time_limit_and_is_no_dearer_than_what_it_tries() {
+    let stage = |i: usize| ChainStage {
+        forward_cost: 1.0 + (i % 7) as f64,
+        backward_cost: 2.0 + (i % 5) as f64,
+        activation_bytes: 50_000_000 + (i * i * 7919 % 40_000_003) as u64,
+        saved_bytes: 120_000_000 + (i * i * 104_729 % 70_000_027) as u64,
+        gradient_bytes: 50_000_000 + (i * 7919 % 40_000_003) as u64,
+        ..ChainStage::default()
+    };
+    let chain = Chain::new("long", 1_000_007, 1, (0..900).map(stage).collect()).unwrap();
+    let limit = Duration::from_secs(2);
+    let request = Request { time_limit: limit, threads: 1, ..Request::new(chain.store_all_peak() / 10 * 4) };
+    let start = Instant::now();
+    let outcome = solve_chain(&Auto::default(), &chain, &request).unwrap();
+    assert!(start.elapsed() < limit + Duration::from_millis(1500), "{:?}", start.elapsed());
+    let quick = Request { time_limit: limit / 10, ..request };
+    for planner in [&Revolve as &dyn Planner, &ChainDp] {
+        let other = solve_chain(planner, &chain, &quick).unwrap();
+        assert!(outcome.makespan <= other.makespan, "{}: {} < {}", planner.name(), other.makespan, outcome.makespan);
+    }
 }

@@ -47,6 +47,8 @@ const MOST_STAGES: usize = 400;
 const MOST_WHOLE_STAGES: usize = 1600;
 /// Longer chains do not go forward anew from the input for every stage: the plan would be too long to write down.
 const MOST_STAGES_FROM_INPUT: usize = 3000;
+/// Longer chains are planned in so many groups first, in case that the time does not suffice for more.
+const QUICK_GROUPS: usize = 100;
 
 /// The planner `chain-dp`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -166,6 +168,27 @@ fn finer(terms: &Terms, choices: Choices, mut least: Shortage, enough: u64) -> S
     least
 }
 
+/// The cheaper of a schedule and another, if there is one.
+fn cheaper(terms: &Terms, steps: Vec<ChainStep>, other: Option<Vec<ChainStep>>) -> Vec<ChainStep> {
+    let cost = terms.cost_of(&steps);
+    other.filter(|other| terms.cost_of(other) < cost).unwrap_or(steps)
+}
+
+/// A schedule in few groups and slots: some two hundredths of the work that the whole table takes at most.
+fn quick_steps(
+    terms: &Terms,
+    choices: Choices,
+    request: &Request,
+    limit: u64,
+    deadline: Instant,
+) -> Option<Vec<ChainStep>> {
+    let grouped = Grouped::of(terms, QUICK_GROUPS);
+    let unit = limit.div_ceil(SLOTS as u64).max(1);
+    let scaled = grouped.terms.in_units(unit);
+    let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline)?;
+    table.schedule().map(|steps| grouped.expand(&steps))
+}
+
 /// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells wherever that
 /// makes it finer than [`SLOTS`].
 pub(crate) fn solve_terms(
@@ -196,6 +219,7 @@ pub(crate) fn solve_terms(
     let pairs = n * (n + 1) / 2;
     let common = grouped.terms.common_unit();
     let exact = usize::try_from(limit / common).ok().filter(|&units| units < (easy_cells / pairs).max(SLOTS + 1));
+    let quick = (n > QUICK_GROUPS).then(|| quick_steps(terms, choices, request, limit, deadline)).flatten();
     let mut slots = exact.unwrap_or((easy_cells / pairs).max(SLOTS));
     loop {
         let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
@@ -203,7 +227,7 @@ pub(crate) fn solve_terms(
         let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline);
         let stop = table.is_none();
         if let Some(steps) = table.and_then(|table| table.schedule()) {
-            let steps = grouped.expand(&steps);
+            let steps = cheaper(terms, grouped.expand(&steps), quick);
             request.report(Progress { incumbent: Some(terms.cost_of(&steps)), lower_bound: None });
             let proved = exact.is_some() && n == terms.len();
             return Ok(if proved {
@@ -216,7 +240,8 @@ pub(crate) fn solve_terms(
         slots = slots.saturating_mul(2);
         if stop || slots.saturating_mul(pairs) > MOST_CELLS {
             let stop_reason = if stop { StopReason::TimeLimit } else { StopReason::Heuristic };
-            return Ok(Found { steps: least.steps, status: Status::Feasible, stop_reason });
+            let steps = cheaper(terms, least.steps, quick);
+            return Ok(Found { steps, status: Status::Feasible, stop_reason });
         }
     }
 }
