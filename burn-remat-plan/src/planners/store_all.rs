@@ -124,6 +124,24 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_names_the_stage_that_holds_the_peak() {
+        let stage = chain::ChainStage {
+            activation_bytes: 4,
+            saved_bytes: 7,
+            gradient_bytes: 4,
+            backward_scratch_bytes: 3,
+            ..Default::default()
+        };
+        let chain = Chain::new("two", 10, 10, vec![stage; 2]).unwrap();
+        // The first step over 20 bytes is `Fall0`; `B1` holds the most.
+        let found = StoreAll.solve_chain(&chain, &Request::new(20));
+        let Err(PlanError::Infeasible { minimum, blocking_op, .. }) = found else { panic!("{found:?}") };
+        let peak = chain.store_all_peak();
+        let stage = chain.store_all_plan().steps[2].stage();
+        assert_eq!((minimum, blocking_op), (Some(peak), Some(stage)));
+    }
+
+    #[test]
     fn a_budget_of_the_peak_is_enough_and_one_byte_less_names_the_op() {
         let graph = three_ops();
         let peak = StoreAll.solve(&graph, &Request::new(u64::MAX)).unwrap().peak_bytes;
