@@ -107,7 +107,7 @@ pub enum ChainError {
         total: u128,
     },
     /// Costs that do not add up to a finite number, even after each stage has run once per stage.
-    #[error("`stages[..].forward_cost` and `backward_cost` add up to {total}: too much for a plan that recomputes")]
+    #[error("`stages[..].forward_cost` and `backward_cost` add up to {total:e}: too much for a plan that recomputes")]
     TooDear {
         /// The sum.
         total: f64,

@@ -160,3 +160,28 @@ fn on_a_long_chain_auto_keeps_the_time_limit_and_is_no_dearer_than_what_it_tries
         assert!(outcome.makespan <= other.makespan, "{}: {} < {}", planner.name(), other.makespan, outcome.makespan);
     }
 }
+
+#[test]
+fn idle_stages_in_the_middle_of_a_chain_change_no_optimum() {
+    let mut feasible = 0;
+    for seed in 200..260 {
+        let drawn = random_chain(seed, 4);
+        let mut stages = drawn.stages().to_vec();
+        let at = seed as usize % stages.len();
+        // A stage that passes nothing on, whatever it saves, with idle stages behind it.
+        (stages[at].activation_bytes, stages[at].gradient_bytes) = (0, 0);
+        let short = Chain::new("short", drawn.input_bytes(), drawn.input_gradient_bytes(), stages.clone()).unwrap();
+        stages.splice(at + 1..at + 1, [ChainStage::default(), ChainStage::default()]);
+        let long = Chain::new("long", drawn.input_bytes(), drawn.input_gradient_bytes(), stages).unwrap();
+        for budget in budgets(&short) {
+            let optimum = brute_force(&long, Class::Any, budget);
+            let found = solve_chain(&Search::default(), &long, &Request::new(budget));
+            assert_eq!(found.ok().map(|outcome| outcome.makespan), optimum, "seed {seed}, budget {budget}");
+            if at + 1 < short.stages().len() {
+                assert_eq!(brute_force(&short, Class::Any, budget), optimum, "seed {seed}, budget {budget}");
+            }
+            feasible += u32::from(optimum.is_some());
+        }
+    }
+    assert!(feasible > 60, "{feasible} feasible cases");
+}
