@@ -108,6 +108,12 @@ pub enum ChainError {
         /// The sum.
         total: u128,
     },
+    /// Costs that do not add up to a finite number, even after each stage has run once per stage.
+    #[error("`stages[..].forward_cost` and `backward_cost` add up to {total:e}: too much for a plan that recomputes")]
+    TooDear {
+        /// The sum.
+        total: f64,
+    },
     /// A text that is no JSON, or JSON of another shape.
     #[error("`{field}`: {message}")]
     Json {

@@ -101,11 +101,8 @@ fn the_minimum_is_feasible_and_one_byte_less_is_refused_with_it() {
         assert_eq!(solve(&chain, minimum).unwrap().peak_bytes, minimum, "seed {seed}");
         let Some(budget) = minimum.checked_sub(1) else { continue };
         let error = solve(&chain, budget).unwrap_err();
-        assert_eq!(
-            error,
-            PlanError::Infeasible { budget, minimum: Some(minimum), blocking_op: Some(stage), proven: false },
-            "seed {seed}"
-        );
+        let PlanError::Infeasible { minimum: named, blocking_op, .. } = error else { panic!("seed {seed}: {error}") };
+        assert_eq!((named, blocking_op), (Some(minimum), Some(stage)), "seed {seed}");
     }
 }
 

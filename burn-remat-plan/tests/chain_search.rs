@@ -49,6 +49,59 @@ fn on_short_chains_the_optimum_over_all_schedules_is_found() {
     equals_brute_force(0..80);
 }
 
+/// Chains in which a saved set may be smaller than the activation in it.
+#[test]
+fn where_saving_makes_smaller_the_optimum_over_all_schedules_is_found() {
+    let mut smaller = 0;
+    for seed in 0..120 {
+        let drawn = random_chain(20_000 + seed, 5);
+        let turn = |(i, stage): (usize, &ChainStage)| {
+            let saved_bytes = if i % 2 == 0 { stage.activation_bytes / 2 } else { stage.saved_bytes };
+            ChainStage { saved_bytes, ..stage.clone() }
+        };
+        let stages = drawn.stages().iter().enumerate().map(turn).collect();
+        let chain = Chain::new("smaller", drawn.input_bytes(), drawn.input_gradient_bytes(), stages).unwrap();
+        for budget in budgets(&chain) {
+            let expected = brute_force(&chain, Class::Any, budget);
+            let found = solve(&Search::default(), &chain, budget).ok().map(|outcome| outcome.makespan);
+            assert_eq!(found, expected, "seed {seed} budget {budget}");
+            smaller += u32::from(expected.is_some());
+        }
+    }
+    assert!(smaller > 100, "{smaller} feasible cases");
+}
+
+/// Sizes `(forward cost, backward cost, activation, saved, gradient, scratch forward, scratch backward)`.
+fn chain_of(input: u64, input_gradient: u64, stages: &[(f64, f64, u64, u64, u64, u64, u64)]) -> Chain {
+    let stage =
+        |&(forward_cost, backward_cost, activation_bytes, saved_bytes, gradient_bytes, forward, backward)| ChainStage {
+            forward_cost,
+            backward_cost,
+            activation_bytes,
+            saved_bytes,
+            gradient_bytes,
+            forward_scratch_bytes: forward,
+            backward_scratch_bytes: backward,
+        };
+    Chain::new("given", input, input_gradient, stages.iter().map(stage).collect()).unwrap()
+}
+
+#[test]
+fn the_boundary_that_a_backward_operation_leaves_behind_can_be_given_up() {
+    // Two schedules once missed: `Fall0 Fall1 D1 Fall2 B2 D2 Fall0 Fall1 B1 B0`, and one that costs 29.
+    let three = [(1., 1., 9, 1, 1, 6, 0), (1., 1., 9, 5, 0, 0, 0), (1., 1., 3, 4, 0, 0, 0)];
+    assert!(solve(&Search::default(), &chain_of(0, 0, &three), 9).is_ok());
+    let five = [
+        (2., 1., 2, 4, 2, 0, 0),
+        (2., 2., 5, 6, 1, 3, 0),
+        (2., 2., 10, 7, 10, 0, 0),
+        (1., 2., 3, 4, 2, 9, 0),
+        (1., 1., 7, 14, 7, 1, 0),
+    ];
+    let found = solve(&Search::default(), &chain_of(8, 8, &five), 34).unwrap();
+    assert_eq!((found.makespan, found.status), (29.0, Status::Optimal));
+}
+
 /// The full count; minutes in release.
 #[test]
 #[ignore = "long: run with --release -- --ignored"]

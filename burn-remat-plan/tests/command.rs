@@ -359,3 +359,36 @@ fn texts_that_break_off_and_lists_are_called_so() {
     let output = run(&folder, 2, &["check", "-", "-", "--budget", "1"]);
     assert!(err(&output).contains("standard input"), "{}", err(&output));
 }
+
+#[test]
+fn the_minimum_of_a_chain_is_exact_and_what_is_not_proved_is_no_solution() {
+    let folder = folder("chain_minimum");
+    let stage = |forward_cost: f64, sizes: [u64; 3], scratch: [u64; 2]| ChainStage {
+        forward_cost,
+        backward_cost: 1.0,
+        activation_bytes: sizes[0],
+        saved_bytes: sizes[1],
+        gradient_bytes: sizes[2],
+        forward_scratch_bytes: scratch[0],
+        backward_scratch_bytes: scratch[1],
+    };
+    // Persistent schedules need 19 bytes, others 18.
+    let stages = vec![
+        stage(3.0, [1, 3, 2], [0, 0]),
+        stage(0.5, [5, 6, 5], [8, 0]),
+        stage(1.0, [2, 4, 2], [0, 0]),
+        stage(3.0, [0, 1, 0], [0, 0]),
+        stage(0.5, [0, 2, 0], [4, 3]),
+    ];
+    let chain = Chain::new("five", 1, 5, stages).unwrap();
+    std::fs::write(folder.join("five.json"), chain.to_json()).unwrap();
+    let output = run(&folder, 0, &["minimum", "five.json"]);
+    assert!(out(&output).starts_with("18 (18 B), exact: set by stage "), "{}", out(&output));
+    let status = |planner: &str, budget: &str, code: i32| {
+        let output = run(&folder, code, &["solve", "five.json", "--planner", planner, "--budget", budget, "--json"]);
+        PlanFile::from_json(out(&output)).unwrap().status
+    };
+    assert_eq!(status("search", "18", 0), Some(Status::Optimal));
+    assert_eq!(status("chain-dp", "18", 3), Some(Status::NoSolution));
+    assert_eq!(status("auto", "17", 3), Some(Status::Infeasible));
+}

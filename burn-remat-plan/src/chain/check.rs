@@ -68,10 +68,18 @@ pub enum ChainViolation {
         /// The stage whose backward operation is due; `None` when all are done.
         expected: Option<StageId>,
     },
+    /// More memory than allowed before the first step.
+    #[error("at the start: the input and the last gradient are {bytes} bytes, {} more than the budget of {budget}", bytes - budget)]
+    OverBudgetAtStart {
+        /// Bytes held.
+        bytes: u64,
+        /// Bytes allowed.
+        budget: u64,
+    },
     /// More memory than allowed.
     #[error("step {step}: {bytes} bytes are held, {} more than the budget of {budget}", bytes - budget)]
     OverBudget {
-        /// Index of the step; the count of steps stands for the state before the first.
+        /// Index of the step.
         step: usize,
         /// Bytes held.
         bytes: u64,
@@ -111,7 +119,9 @@ impl State {
 /// Bytes of everything in either state, from scratch.
 fn bytes_during(chain: &Chain, before: &State, after: &State) -> u64 {
     let mut total = 0;
-    for boundary in 0..=chain.stages().len() {
+    let held = [&before.bare, &before.saved, &after.bare, &after.saved].into_iter().flatten().copied();
+    let boundaries: BTreeSet<usize> = held.chain([before.gradient, after.gradient]).collect();
+    for boundary in boundaries {
         let saved = before.saved.contains(&boundary) || after.saved.contains(&boundary);
         total += match boundary.checked_sub(1) {
             None if before.holds(0) || after.holds(0) => chain.input_bytes(),
@@ -162,7 +172,10 @@ pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation
             found.push(ChainViolation::OverBudget { step, bytes, budget });
         }
     };
-    limit(&mut found, plan.steps.len(), bytes_during(chain, &state, &state));
+    let bytes = bytes_during(chain, &state, &state);
+    if bytes > budget {
+        found.push(ChainViolation::OverBudgetAtStart { bytes, budget });
+    }
     for (step, &what) in plan.steps.iter().enumerate() {
         let i = what.stage();
         if i >= n {
@@ -240,6 +253,15 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_budget_below_the_start_is_named_as_such_and_first() {
+        // Input 10 and the last gradient 7.
+        let found = check(&chain(), &plan(PLANS[0]), 16);
+        assert_eq!(found[0], ChainViolation::OverBudgetAtStart { bytes: 17, budget: 16 });
+        assert!(found[0].to_string().starts_with("at the start: "));
+        assert!(found[1..].iter().all(|v| matches!(v, ChainViolation::OverBudget { step, .. } if *step < 8)));
     }
 
     #[test]

@@ -35,14 +35,18 @@
 
 mod check;
 mod json;
+mod minimum;
 mod plan;
 mod simulate;
 pub(crate) mod terms;
 
 pub use crate::planner::ChainOutcome;
 pub use check::{ChainViolation, check};
+pub use minimum::{ChainMinimum, minimum};
 pub use plan::{ChainPlan, ChainStep, ParseChainStepError};
 pub use simulate::{ChainTimeline, simulate};
+
+pub(crate) use minimum::minimum_until;
 
 use crate::error::ChainError;
 
@@ -114,7 +118,7 @@ impl Chain {
         // A planner may run a forward operation once per stage behind it: that much must not overflow.
         let costs: f64 = stages.iter().map(|stage| stage.forward_cost + stage.backward_cost).sum();
         if !(costs * (stages.len() + 1) as f64).is_finite() {
-            return Err(ChainError::BadNumber { field: "sum of all costs".to_owned(), number: costs });
+            return Err(ChainError::TooDear { total: costs });
         }
         let sizes = |s: &ChainStage| {
             [s.activation_bytes, s.saved_bytes, s.gradient_bytes, s.forward_scratch_bytes, s.backward_scratch_bytes]

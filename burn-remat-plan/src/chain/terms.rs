@@ -112,6 +112,43 @@ impl Terms {
         peak
     }
 
+    /// Bytes that every schedule, persistent or not, holds at some time. The input is held throughout: it cannot be
+    /// computed again. Every stage runs forward before the first backward operation.
+    pub fn least_bytes(&self) -> u64 {
+        let n = self.len();
+        let last_gradient = self.gradient[n - 1];
+        // The input of a stage in its lighter form; that of stage 0 is counted for all.
+        let lighter = |i: StageId| i.checked_sub(1).map_or(0, |below| self.activation[i].min(self.saved[below]));
+        let mut most = last_gradient;
+        let mut least_gradient = u64::MAX;
+        for i in (0..n).rev() {
+            least_gradient = least_gradient.min(self.gradient[i]);
+            let saving = self.saved[i] + self.save_scratch[i];
+            let first_run = saving.min(self.activation[i + 1] + self.pass_scratch[i]) + last_gradient;
+            let backward = self.saved[i] + self.backward_bytes[i];
+            most = most.max(lighter(i) + first_run.max(saving + least_gradient).max(backward));
+        }
+        self.activation[0] + most
+    }
+
+    /// The same terms with every operation free.
+    pub fn without_costs(&self) -> Self {
+        let free = vec![0.0; self.len()];
+        Self { forward_cost: free.clone(), backward_cost: free, ..self.clone() }
+    }
+
+    /// Whether stage `i` costs nothing and neither it nor anything around it holds a byte.
+    fn is_idle(&self, i: StageId) -> bool {
+        let bytes = self.activation[i]
+            + self.activation[i + 1]
+            + self.saved[i]
+            + self.gradient[i]
+            + self.pass_scratch[i]
+            + self.save_scratch[i]
+            + self.backward_bytes[i];
+        bytes == 0 && self.forward_cost[i] + self.backward_cost[i] == 0.0
+    }
+
     /// Cost of a list of steps.
     pub fn cost_of(&self, steps: &[ChainStep]) -> f64 {
         let cost = |step: &ChainStep| match *step {
@@ -145,6 +182,18 @@ impl Grouped {
     pub fn of(terms: &Terms, groups: usize) -> Self {
         let n = terms.len();
         let starts = if n <= groups { (0..=n).collect() } else { balanced_starts(terms, groups) };
+        Self::at(terms, starts)
+    }
+
+    /// Joins each stage that costs and holds nothing with the one behind it: the terms are those of the chain without
+    /// such stages, and so is every optimum.
+    pub fn joining_idle(terms: &Terms) -> Self {
+        let n = terms.len();
+        let starts = (0..=n).filter(|&i| i == 0 || i == n || !terms.is_idle(i - 1)).collect();
+        Self::at(terms, starts)
+    }
+
+    fn at(terms: &Terms, starts: Vec<StageId>) -> Self {
         let bounds: Vec<(StageId, StageId)> = starts.windows(2).map(|pair| (pair[0], pair[1])).collect();
         let sum = |costs: &[f64], (i, j): (StageId, StageId)| costs[i..j].iter().sum::<f64>();
         let saved = |(i, j): (StageId, StageId)| terms.saved[i..j].iter().sum::<u64>();
@@ -180,6 +229,26 @@ impl Grouped {
                 .collect(),
         };
         Self { terms: grouped, starts }
+    }
+
+    /// As [`expand`](Self::expand) for groups [joined with idle stages](Self::joining_idle), in any schedule: what
+    /// lies inside of a group weighs nothing and is kept.
+    pub fn expand_idle(&self, steps: &[ChainStep]) -> Vec<ChainStep> {
+        let mut out = Vec::new();
+        for &step in steps {
+            let (i, j) = (self.starts[step.stage()], self.starts[step.stage() + 1]);
+            match step {
+                ChainStep::SaveAll(_) => out.extend((i..j).map(ChainStep::SaveAll)),
+                ChainStep::Backward(_) => out.extend((i..j).rev().map(ChainStep::Backward)),
+                ChainStep::Release(_) => out.push(ChainStep::Release(i)),
+                ChainStep::KeepInput(_) => out.extend((i..j).map(ChainStep::KeepInput)),
+                ChainStep::Pass(_) => {
+                    out.push(ChainStep::Pass(i));
+                    out.extend((i + 1..j).map(ChainStep::KeepInput));
+                }
+            }
+        }
+        out
     }
 
     /// Steps over the stages for steps over the groups.

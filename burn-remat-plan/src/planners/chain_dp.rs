@@ -28,7 +28,7 @@
 use std::time::{Duration, Instant};
 
 use super::chain_on_graph;
-use super::chain_table::{Choices, Minimum, Table};
+use super::chain_table::{Choices, Minimum, Run, Table};
 use crate::chain::terms::{Grouped, Terms};
 use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
 use crate::error::PlanError;
@@ -43,6 +43,12 @@ pub(super) const EASY_CELLS: usize = 1 << 23;
 const MOST_CELLS: usize = 1 << 26;
 /// Longer chains are planned in so many groups of stages.
 const MOST_STAGES: usize = 400;
+/// On chains up to this long the least memory is found for whole stages where groups need too much.
+const MOST_WHOLE_STAGES: usize = 1600;
+/// Longer chains do not go forward anew from the input for every stage: the plan would be too long to write down.
+const MOST_STAGES_FROM_INPUT: usize = 3000;
+/// Longer chains are planned in so many groups first, in case that the time does not suffice for more.
+const QUICK_GROUPS: usize = 100;
 
 /// The planner `chain-dp`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,17 +74,24 @@ impl Planner for ChainDp {
 }
 
 /// The smallest budget at which a persistent schedule of `chain` exists, and the stage at which that schedule has its
-/// peak. Complexity: O(n³), exact up to 400 stages, above it for groups of stages.
+/// peak. Complexity: O(n³), exact up to 1600 stages, above it for groups of stages. Other schedules may need less: see
+/// [`chain::minimum`].
 pub fn minimum_budget(chain: &Chain) -> (u64, StageId) {
     let terms = Terms::of_chain(chain);
-    let shortage = least_memory(&Grouped::of(&terms, MOST_STAGES), Choices::SavedAndInputs);
-    (shortage.minimum, peak_stage(chain, shortage.steps))
+    let plan = ChainPlan { steps: least_persistent(&terms, terms.least_bytes()) };
+    (chain::simulate(chain, &plan).peak_bytes, peak_stage(chain, &plan))
 }
 
-/// The stage at which `steps` have their peak.
-fn peak_stage(chain: &Chain, steps: Vec<ChainStep>) -> StageId {
-    let plan = ChainPlan { steps };
-    let timeline = chain::simulate(chain, &plan);
+/// A persistent schedule of the least memory, or of no more than `enough`.
+pub(crate) fn least_persistent(terms: &Terms, enough: u64) -> Vec<ChainStep> {
+    let grouped = Grouped::of(terms, MOST_STAGES);
+    let least = least_memory(&grouped, Choices::SavedAndInputs);
+    finer(terms, Choices::SavedAndInputs, least, enough).steps
+}
+
+/// The stage at which `plan` has its peak.
+pub(crate) fn peak_stage(chain: &Chain, plan: &ChainPlan) -> StageId {
+    let timeline = chain::simulate(chain, plan);
     let at = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes);
     at.map_or(chain.stages().len() - 1, |at| plan.steps[at].stage())
 }
@@ -94,14 +107,13 @@ pub(crate) fn solve_chain(
     let found = solve_terms(&terms, choices, request, EASY_CELLS).map_err(|shortage| PlanError::Infeasible {
         budget: request.budget,
         minimum: Some(shortage.minimum),
-        blocking_op: Some(peak_stage(chain, shortage.steps)),
-        // Schedules that are not persistent may need less.
-        proven: false,
+        blocking_op: Some(peak_stage(chain, &ChainPlan { steps: shortage.steps })),
+        proven: request.budget < terms.least_bytes(),
     })?;
     let plan = ChainPlan { steps: found.steps };
     let mut outcome = ChainOutcome::of_plan(name, chain, plan, found.status, found.stop_reason);
-    let proved = found.status == Status::Optimal;
-    outcome.lower_bound = Some(if proved { outcome.makespan } else { chain.store_all_makespan() });
+    // The optimum of a class binds no schedule outside of it.
+    outcome.lower_bound = Some(chain.store_all_makespan().min(outcome.makespan));
     Ok(outcome)
 }
 
@@ -133,6 +145,55 @@ pub(super) fn least_memory_schedule(terms: &Terms, choices: Choices) -> Vec<Chai
     least_memory(&Grouped::of(terms, MOST_STAGES), choices).steps
 }
 
+/// The schedule that keeps the input only and goes forward from it anew for every stage: that of least memory where all
+/// stages are alike.
+fn from_input(terms: &Terms) -> Shortage {
+    let mut run = Run::from(terms, 0);
+    let mut need = terms.gradient[terms.len() - 1].max(terms.save_need(0, 0));
+    for _ in 1..terms.len() {
+        let (t, way, _) = run.step();
+        need = need.max(terms.gradient[t] + way).max(terms.activation[t] + terms.save_need(t, t));
+    }
+    let to_stage = |t: StageId| {
+        let way = (0..t).map(|i| if i == 0 { ChainStep::KeepInput(0) } else { ChainStep::Pass(i) });
+        way.chain([ChainStep::SaveAll(t), ChainStep::Backward(t)])
+    };
+    Shortage { minimum: terms.activation[0] + need, steps: (0..terms.len()).rev().flat_map(to_stage).collect() }
+}
+
+/// A schedule of less memory than `least`, which is for groups of stages, where it needs more than `enough`.
+fn finer(terms: &Terms, choices: Choices, mut least: Shortage, enough: u64) -> Shortage {
+    let n = terms.len();
+    if n > MOST_STAGES && n <= MOST_STAGES_FROM_INPUT && least.minimum > enough {
+        least = std::cmp::min_by_key(least, from_input(terms), |shortage| shortage.minimum);
+    }
+    if n > MOST_STAGES && n <= MOST_WHOLE_STAGES && least.minimum > enough {
+        least = least_memory(&Grouped::of(terms, n), choices);
+    }
+    least
+}
+
+/// The cheaper of a schedule and another, if there is one.
+fn cheaper(terms: &Terms, steps: Vec<ChainStep>, other: Option<Vec<ChainStep>>) -> Vec<ChainStep> {
+    let cost = terms.cost_of(&steps);
+    other.filter(|other| terms.cost_of(other) < cost).unwrap_or(steps)
+}
+
+/// A schedule in few groups and slots: some two hundredths of the work that the whole table takes at most.
+fn quick_steps(
+    terms: &Terms,
+    choices: Choices,
+    request: &Request,
+    limit: u64,
+    deadline: Instant,
+) -> Option<Vec<ChainStep>> {
+    let grouped = Grouped::of(terms, QUICK_GROUPS);
+    let unit = limit.div_ceil(SLOTS as u64).max(1);
+    let scaled = grouped.terms.in_units(unit);
+    let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline)?;
+    table.schedule().map(|steps| grouped.expand(&steps))
+}
+
 /// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells wherever that
 /// makes it finer than [`SLOTS`].
 pub(crate) fn solve_terms(
@@ -145,7 +206,11 @@ pub(crate) fn solve_terms(
     let grouped = Grouped::of(terms, MOST_STAGES);
     let least = least_memory(&grouped, choices);
     if least.minimum > request.budget {
-        return Err(least);
+        let least = finer(terms, choices, least, request.budget);
+        if least.minimum > request.budget {
+            return Err(least);
+        }
+        return Ok(Found { steps: least.steps, status: Status::Feasible, stop_reason: StopReason::Heuristic });
     }
     let n = grouped.terms.len();
     let peak = grouped.terms.store_all_peak();
@@ -159,6 +224,7 @@ pub(crate) fn solve_terms(
     let pairs = n * (n + 1) / 2;
     let common = grouped.terms.common_unit();
     let exact = usize::try_from(limit / common).ok().filter(|&units| units < (easy_cells / pairs).max(SLOTS + 1));
+    let quick = (n > QUICK_GROUPS).then(|| quick_steps(terms, choices, request, limit, deadline)).flatten();
     let mut slots = exact.unwrap_or((easy_cells / pairs).max(SLOTS));
     loop {
         let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
@@ -166,7 +232,7 @@ pub(crate) fn solve_terms(
         let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline);
         let stop = table.is_none();
         if let Some(steps) = table.and_then(|table| table.schedule()) {
-            let steps = grouped.expand(&steps);
+            let steps = cheaper(terms, grouped.expand(&steps), quick);
             request.report(Progress { incumbent: Some(terms.cost_of(&steps)), lower_bound: None });
             let proved = exact.is_some() && n == terms.len();
             return Ok(if proved {
@@ -179,7 +245,8 @@ pub(crate) fn solve_terms(
         slots = slots.saturating_mul(2);
         if stop || slots.saturating_mul(pairs) > MOST_CELLS {
             let stop_reason = if stop { StopReason::TimeLimit } else { StopReason::Heuristic };
-            return Ok(Found { steps: least.steps, status: Status::Feasible, stop_reason });
+            let steps = cheaper(terms, least.steps, quick);
+            return Ok(Found { steps, status: Status::Feasible, stop_reason });
         }
     }
 }

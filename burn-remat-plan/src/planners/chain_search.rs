@@ -5,7 +5,10 @@
 //! 1. the persistent optimum of [`chain_dp`](super::chain_dp);
 //! 2. the optimum over schedules that give checkpoints up early in the way of `chain_exchange`, on the chain itself or,
 //!    where it is long, on groups of its stages;
-//! 3. for chains of up to 24 stages, the best of *all* schedules, found by A* (below) if it ends within its bounds.
+//! 3. for chains of up to 60 stages, the best of *all* schedules, found by A* (below) if it ends within its bounds.
+//!
+//! Stages that cost and hold nothing are joined with their neighbours first. Where none of these fits, the schedule of
+//! the [least memory known](crate::chain::minimum) is tried.
 //!
 //! A*: a state is the stage whose backward operation is due and the form in which each boundary is held. Steps are those
 //! of the [chain model](crate::chain) (`Fn` is `Fck` and a release). What is still to be paid is at least every
@@ -13,6 +16,9 @@
 //! falls along a step, so the first final state that comes up is a cheapest one. States that cannot beat the cheapest
 //! plan known are dropped; when none is left, that plan is proven. Stopped early, the bound of the next state is a lower
 //! bound for every schedule.
+//!
+//! A schedule never gains by releasing what holds no bytes, nor by passing a stage whose saved set is no heavier than
+//! its activation without saving it; A* tries neither.
 //!
 //! Complexity: A* visits at most [`MOST_STATES`] states.
 //!
@@ -25,13 +31,13 @@ use std::time::Instant;
 use super::chain_dp::{ChainDp, deadline};
 use super::chain_exchange::Exchange;
 use crate::chain::terms::{Grouped, Terms};
-use crate::chain::{Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
+use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
 use crate::error::PlanError;
 use crate::planner::{Planner, Progress, Request, Status, StopReason};
 
 /// A* is not tried on longer chains.
-const MOST_EXACT_STAGES: usize = 24;
-/// A* gives up when it knows so many states.
+const MOST_EXACT_STAGES: usize = 60;
+/// A* gives up when it knows so many states; on chains of more than 24 stages they are fewer, for they take longer.
 const MOST_STATES: usize = 400_000;
 /// Longer chains are grouped for the exchange program.
 const MOST_GROUPS: usize = 48;
@@ -44,13 +50,32 @@ const MOST_UNITS: u64 = 500;
 ///
 /// As [`Planner::solve_chain`].
 pub(crate) fn solve_chain(name: &'static str, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+    let start = Instant::now();
+    let most = Request { time_limit: request.time_limit * 3 / 4, ..request.clone() };
+    let persistent = ChainDp.solve_chain(chain, &most);
+    let time_limit = request.time_limit.saturating_sub(start.elapsed());
+    improve(name, chain, &Request { time_limit, ..request.clone() }, persistent)
+}
+
+/// As [`solve_chain`], from the persistent schedule that [`ChainDp`] found, or from its error.
+///
+/// # Errors
+///
+/// As [`Planner::solve_chain`].
+pub(crate) fn improve(
+    name: &'static str,
+    chain: &Chain,
+    request: &Request,
+    persistent: Result<ChainOutcome, PlanError>,
+) -> Result<ChainOutcome, PlanError> {
     let deadline = deadline(request);
     let terms = Terms::of_chain(chain);
-    let persistent = ChainDp.solve_chain(chain, request);
     let store_all = chain.store_all_makespan();
     let mut best = match persistent {
         Ok(outcome) if outcome.makespan <= store_all => {
-            return Ok(ChainOutcome { planner: name.to_owned(), lower_bound: Some(outcome.makespan), ..outcome });
+            let planner = name.to_owned();
+            let (status, stop_reason) = (Status::Optimal, StopReason::Proved);
+            return Ok(ChainOutcome { planner, status, stop_reason, lower_bound: Some(outcome.makespan), ..outcome });
         }
         Ok(outcome) => Ok(ChainOutcome { status: Status::Feasible, stop_reason: StopReason::Heuristic, ..outcome }),
         Err(error) => Err(error),
@@ -64,20 +89,30 @@ pub(crate) fn solve_chain(name: &'static str, chain: &Chain, request: &Request) 
             *best = Ok(outcome);
         }
     };
-    if let Some(steps) = exchange(&terms, request.budget, deadline) {
-        consider(steps, &mut best);
+    let joined = Grouped::joining_idle(&terms);
+    if let Some(steps) = exchange(&joined.terms, request.budget, deadline) {
+        consider(joined.expand_idle(&steps), &mut best);
     }
-    let mut bound = store_all;
-    if terms.len() <= MOST_EXACT_STAGES {
-        let known = best.as_ref().map_or(f64::INFINITY, |best| best.makespan);
-        match Search::new(&terms, request.budget, known).run(deadline) {
-            Answer::Cheaper(steps) => {
-                consider(tidy(&steps), &mut best);
-                bound = f64::INFINITY;
-            }
-            Answer::NoneCheaper => bound = f64::INFINITY,
-            Answer::Stopped(lower) => bound = bound.max(lower),
+    let known = best.as_ref().map_or(f64::INFINITY, |best| best.makespan);
+    let bound = match exact(&joined, request.budget, known, deadline) {
+        Exact::Cheapest(steps) => {
+            consider(steps, &mut best);
+            f64::INFINITY
         }
+        Exact::NoneCheaper { .. } => f64::INFINITY,
+        Exact::Stopped(lower) => store_all.max(lower),
+    };
+    if best.is_err() {
+        let least = chain::minimum_until(chain, deadline);
+        if least.achieved > request.budget {
+            return Err(PlanError::Infeasible {
+                budget: request.budget,
+                minimum: Some(least.achieved),
+                blocking_op: Some(least.peak_stage),
+                proven: bound == f64::INFINITY || request.budget < least.lower_bound,
+            });
+        }
+        consider(least.plan.steps, &mut best);
     }
     best.map(|mut best| {
         name.clone_into(&mut best.planner);
@@ -104,17 +139,41 @@ fn exchange(terms: &Terms, budget: u64, deadline: Instant) -> Option<Vec<ChainSt
     Some(grouped.expand(&steps))
 }
 
+/// What the exact search says.
+pub(crate) enum Exact {
+    /// A cheapest schedule, cheaper than the one known.
+    Cheapest(Vec<ChainStep>),
+    /// No schedule is cheaper than the one known.
+    NoneCheaper {
+        /// On smaller budgets than this nothing changes, if nothing was known.
+        next_budget: u64,
+    },
+    /// Stopped; no schedule is cheaper than this.
+    Stopped(f64),
+}
+
+/// The cheapest of all schedules that cost less than `known`, by A*.
+pub(crate) fn exact(joined: &Grouped, budget: u64, known: f64, deadline: Instant) -> Exact {
+    if joined.terms.len() > MOST_EXACT_STAGES {
+        return Exact::Stopped(0.0);
+    }
+    match Search::new(&joined.terms, budget, known).run(deadline) {
+        Exact::Cheapest(steps) => Exact::Cheapest(tidy(&joined.expand_idle(&steps))),
+        other => other,
+    }
+}
+
 /// Two bits for each boundary: 0 not held, 1 bare, 2 saved.
-type Boundaries = u64;
+type Boundaries = u128;
 
 /// The number of stages still to go backward, and what is held.
 type State = (u8, Boundaries);
 
-fn form(held: Boundaries, boundary: usize) -> u64 {
+fn form(held: Boundaries, boundary: usize) -> Boundaries {
     held >> (2 * boundary) & 3
 }
 
-fn with(held: Boundaries, boundary: usize, form: u64) -> Boundaries {
+fn with(held: Boundaries, boundary: usize, form: Boundaries) -> Boundaries {
     held & !(3 << (2 * boundary)) | form << (2 * boundary)
 }
 
@@ -132,7 +191,8 @@ impl Eq for Open {}
 impl Ord for Open {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_bound = other.bound.total_cmp(&self.bound);
-        by_bound.then(self.cost.total_cmp(&other.cost)).then(other.number.cmp(&self.number))
+        let by_progress = self.cost.total_cmp(&other.cost).then(other.state.0.cmp(&self.state.0));
+        by_bound.then(by_progress).then(other.number.cmp(&self.number))
     }
 }
 
@@ -140,15 +200,6 @@ impl PartialOrd for Open {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
-}
-
-enum Answer {
-    /// A cheapest schedule, cheaper than the one known.
-    Cheaper(Vec<ChainStep>),
-    /// No schedule is cheaper than the one known.
-    NoneCheaper,
-    /// Stopped; no schedule is cheaper than this.
-    Stopped(f64),
 }
 
 struct Search<'a> {
@@ -160,35 +211,56 @@ struct Search<'a> {
     best: HashMap<State, (f64, Option<(State, ChainStep)>)>,
     queue: BinaryHeap<Open>,
     pushed: usize,
+    /// The least memory of a step that was over the budget.
+    least_refused: u64,
 }
 
 impl<'a> Search<'a> {
     fn new(terms: &'a Terms, budget: u64, known: f64) -> Self {
         // Sums in another order must not pass for progress.
         let known = known * (1.0 - 1e-12);
-        Self { terms, budget, known, best: HashMap::new(), queue: BinaryHeap::new(), pushed: 0 }
+        Self {
+            terms,
+            budget,
+            known,
+            best: HashMap::new(),
+            queue: BinaryHeap::new(),
+            pushed: 0,
+            least_refused: u64::MAX,
+        }
     }
 
-    fn run(mut self, deadline: Instant) -> Answer {
+    fn run(mut self, deadline: Instant) -> Exact {
         let n = self.terms.len();
         let start = (n as u8, with(0, 0, 1));
-        if self.terms.activation[0] + self.terms.gradient[n - 1] > self.budget {
-            return Answer::NoneCheaper;
+        if !self.fits(self.terms.activation[0] + self.terms.gradient[n - 1]) {
+            return Exact::NoneCheaper { next_budget: self.least_refused };
         }
         self.push(start, 0.0, None);
+        let most_states = MOST_STATES * 24 / n.max(24);
+        let mut rounds = 0;
         while let Some(open) = self.queue.pop() {
             if self.best[&open.state].0 < open.cost {
                 continue;
             }
             if open.state.0 == 0 {
-                return Answer::Cheaper(self.way_to(open.state));
+                return Exact::Cheapest(self.way_to(open.state));
             }
-            if self.best.len() > MOST_STATES || (self.pushed.is_multiple_of(64) && Instant::now() >= deadline) {
-                return Answer::Stopped(open.bound);
+            let is_late = rounds % 64 == 0 && Instant::now() >= deadline;
+            if self.best.len() > most_states || is_late {
+                return Exact::Stopped(open.bound);
             }
+            rounds += 1;
             self.expand(open.state, open.cost);
         }
-        Answer::NoneCheaper
+        Exact::NoneCheaper { next_budget: self.least_refused }
+    }
+
+    fn fits(&mut self, bytes: u64) -> bool {
+        if bytes > self.budget {
+            self.least_refused = self.least_refused.min(bytes);
+        }
+        bytes <= self.budget
     }
 
     fn way_to(&self, mut state: State) -> Vec<ChainStep> {
@@ -222,36 +294,56 @@ impl<'a> Search<'a> {
         (0..usize::from(due)).map(stage).sum()
     }
 
-    /// Bytes of all boundaries held.
-    fn bytes(&self, held: Boundaries) -> u64 {
-        let bytes = |boundary: usize| match form(held, boundary) {
+    /// Bytes of a boundary.
+    fn bytes_of(&self, held: Boundaries, boundary: usize) -> u64 {
+        match form(held, boundary) {
             0 => 0,
             2 => self.terms.saved[boundary - 1],
             _ => self.terms.activation[boundary],
-        };
-        (0..=self.terms.len()).map(bytes).sum()
+        }
+    }
+
+    /// Releases a boundary, unless that frees nothing.
+    fn release(&mut self, (due, held): State, boundary: usize, cost: f64) {
+        if self.bytes_of(held, boundary) > 0 {
+            let after = (due, with(held, boundary, 0));
+            self.push(after, cost, Some(((due, held), ChainStep::Release(boundary))));
+        }
+    }
+
+    /// Whether the saved set of stage `i` does all that its activation does, in no more memory.
+    fn saving_is_lighter(&self, i: StageId) -> bool {
+        self.terms.saved[i] <= self.terms.activation[i + 1] && self.terms.save_scratch[i] <= self.terms.pass_scratch[i]
     }
 
     fn expand(&mut self, state: State, cost: f64) {
         let (due, held) = state;
         let last = usize::from(due) - 1;
+        let bytes: u64 = (0..=self.terms.len()).map(|boundary| self.bytes_of(held, boundary)).sum();
         for i in (0..=last).filter(|&i| form(held, i) != 0) {
             for (to, step, scratch) in [
                 (2, ChainStep::SaveAll(i), self.terms.save_scratch[i]),
                 (1, ChainStep::KeepInput(i), self.terms.pass_scratch[i]),
             ] {
                 let after = with(held, i + 1, to);
-                let during = self.bytes(after) + self.terms.gradient[last] + scratch;
-                if form(held, i + 1) < to && during <= self.budget {
+                if form(held, i + 1) >= to || (to == 1 && self.saving_is_lighter(i)) {
+                    continue;
+                }
+                let others = bytes - self.bytes_of(held, i + 1);
+                if self.fits(others + self.bytes_of(after, i + 1) + self.terms.gradient[last] + scratch) {
                     self.push((due, after), cost + self.terms.forward_cost[i], Some((state, step)));
                 }
             }
             if i > 0 {
-                self.push((due, with(held, i, 0)), cost, Some((state, ChainStep::Release(i))));
+                self.release(state, i, cost);
             }
         }
+        // The input of the stage behind: its backward operation is done and has left the boundary saved.
+        if last + 1 < self.terms.len() {
+            self.release(state, last + 1, cost);
+        }
         let ready = form(held, last + 1) == 2 && form(held, last) != 0;
-        if ready && self.bytes(held) + self.terms.backward_bytes[last] <= self.budget {
+        if ready && self.fits(bytes + self.terms.backward_bytes[last]) {
             let mut after = with(held, last + 1, 0);
             if form(held, last) == 1 {
                 after = with(after, last, 0);

@@ -6,6 +6,7 @@
 //! Invariants: the makespan is the least of any plan, unless an op has a cheaper alternative; the peak is the least of any
 //! plan without recomputation, because a value leaves at the first step at which it may. Complexity: O(values + uses).
 
+use crate::chain::terms::Terms;
 use crate::chain::{self, Chain, ChainOutcome};
 use crate::choice::least_makespan;
 use crate::error::PlanError;
@@ -93,12 +94,12 @@ impl Planner for StoreAll {
         let plan = chain.store_all_plan();
         let timeline = chain::simulate(chain, &plan);
         if timeline.peak_bytes > request.budget {
-            let over = timeline.bytes.iter().position(|&bytes| bytes > request.budget);
+            let at_peak = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes);
             return Err(PlanError::Infeasible {
                 budget: request.budget,
                 minimum: Some(timeline.peak_bytes),
-                blocking_op: over.map(|step| plan.steps[step].stage()),
-                proven: false,
+                blocking_op: at_peak.map(|step| plan.steps[step].stage()),
+                proven: request.budget < Terms::of_chain(chain).least_bytes(),
             });
         }
         let mut outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
@@ -126,6 +127,24 @@ mod tests {
         let plan = StoreAll::plan(&three_ops());
         let text: Vec<String> = plan.steps.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["+0", "-0", "+1", "-3", "+2", "-1", "-2"]);
+    }
+
+    #[test]
+    fn a_chain_names_the_stage_that_holds_the_peak() {
+        let stage = chain::ChainStage {
+            activation_bytes: 4,
+            saved_bytes: 7,
+            gradient_bytes: 4,
+            backward_scratch_bytes: 3,
+            ..Default::default()
+        };
+        let chain = Chain::new("two", 10, 10, vec![stage; 2]).unwrap();
+        // The first step over 20 bytes is `Fall0`; `B1` holds the most.
+        let found = StoreAll.solve_chain(&chain, &Request::new(20));
+        let Err(PlanError::Infeasible { minimum, blocking_op, .. }) = found else { panic!("{found:?}") };
+        let peak = chain.store_all_peak();
+        let stage = chain.store_all_plan().steps[2].stage();
+        assert_eq!((minimum, blocking_op), (Some(peak), Some(stage)));
     }
 
     #[test]

@@ -47,16 +47,19 @@ fn bytes(chain: &Chain, (due, held): &State) -> u64 {
 fn next_states(chain: &Chain, state: &State, class: Class, budget: u64) -> Vec<(State, f64)> {
     let mut found = Vec::new();
     let (due, held) = state;
+    if class == Class::Any {
+        // Every boundary that some stage reads may go, that of the backward operation just done among them.
+        for i in (0..chain.stages().len()).filter(|&i| held[i] != Held::No) {
+            let mut after = state.clone();
+            after.1[i] = Held::No;
+            found.push((after, 0.0));
+        }
+    }
     for i in 0..*due {
         if held[i] == Held::No {
             continue;
         }
         let stage = &chain.stages()[i];
-        if class == Class::Any {
-            let mut after = state.clone();
-            after.1[i] = Held::No;
-            found.push((after, 0.0));
-        }
         for (form, keeps) in [(Held::Saved, true), (Held::Bare, true), (Held::Bare, false)] {
             let passes_kept = !keeps && (held[i] == Held::Saved || (held[i] == Held::Kept && class != Class::Any));
             let saves_early = form == Held::Saved && class == Class::InputsOnly && i + 1 != *due;

@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use burn_remat_plan::planners::Search;
-use burn_remat_plan::{Graph, Minimum, PlanError, Request, SetBy, minimum, solve};
+use burn_remat_plan::{Chain, Graph, Minimum, Request, SetBy, chain, minimum, solve};
 
 use crate::budget::human;
 use crate::exit::{Exit, print};
 use crate::input::Input;
-use crate::limits::Limits;
-use crate::solve::by_name;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -20,21 +18,11 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// The smallest budget known to be feasible, with the op (or stage) that needs it.
-pub fn of(input: &Input, limits: Option<&Limits>) -> Option<(u64, Option<usize>)> {
+/// The smallest budget known to be feasible.
+pub fn of(input: &Input) -> u64 {
     match input {
-        Input::Graph(graph) => {
-            let minimum = minimum(graph);
-            Some((minimum.achieved, minimum.op()))
-        }
-        Input::Chain(_) => {
-            let planner = by_name("chain-dp").ok()?;
-            let request = limits.map_or_else(|| Request::new(1), |limits| limits.request(1));
-            match input.solve(&*planner, &request) {
-                Err(PlanError::Infeasible { minimum: Some(bytes), blocking_op, .. }) => Some((bytes, blocking_op)),
-                _ => None,
-            }
-        }
+        Input::Graph(graph) => minimum(graph).achieved,
+        Input::Chain(chain) => chain::minimum(chain).achieved,
     }
 }
 
@@ -43,12 +31,22 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     let input = Input::read(&args.file)?;
     match &input {
         Input::Graph(graph) => print(&of_graph(&input, graph)),
-        Input::Chain(_) => {
-            let (bytes, op) = of(&input, None).ok_or_else(|| Exit::usage("no minimum is known for this chain"))?;
-            let set_by = op.map_or_else(String::new, |op| format!(", set by {}", input.op_text(op)));
-            print(&format!("{bytes} ({}){set_by}\n", human(bytes)))
-        }
+        Input::Chain(chain) => print(&of_chain(&input, chain)),
     }
+}
+
+fn of_chain(input: &Input, chain: &Chain) -> String {
+    let minimum = chain::minimum(chain);
+    let (bytes, stage) = (minimum.achieved, input.op_text(minimum.peak_stage));
+    if minimum.is_exact() {
+        return format!("{bytes} ({}), exact: set by {stage}\n", human(bytes));
+    }
+    let bound = minimum.lower_bound;
+    format!(
+        "{bytes} ({}), the smallest known, set by {stage}; no plan fits in less than {bound} ({})\n",
+        human(bytes),
+        human(bound)
+    )
 }
 
 /// Most ops for which `search` is asked too.

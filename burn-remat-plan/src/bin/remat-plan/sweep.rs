@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     writable(args.csv.as_deref())?;
     writable(args.svg.as_deref())?;
     let store_all_peak = input.store_all_peak();
-    let minimum = minimum::of(&input, Some(&args.limits)).map_or(store_all_peak, |(bytes, _)| bytes);
+    let minimum = minimum::of(&input);
     let budgets = budgets(minimum, store_all_peak, u64::from(args.points));
     let mut points = Vec::new();
     for planner in &planners {

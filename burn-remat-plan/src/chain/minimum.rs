@@ -1,0 +1,80 @@
+//! The smallest feasible budget of a chain, over all schedules.
+//!
+//! *Lower half.* What every schedule holds at some time: [`Terms::least_bytes`].
+//!
+//! *Upper half.* A plan that was found: the persistent schedule of least memory. Chains of more than 400 stages are
+//! planned in groups of stages first; where that needs more than the lower half, the schedule that goes forward anew
+//! from the input for every stage, and up to 1600 stages the exact persistent minimum.
+//!
+//! Between the halves the exact search over all schedules bisects, on chains that are short enough for it.
+//!
+//! Complexity: O(n³) for the upper half; the search visits a bounded number of states.
+
+use std::time::{Duration, Instant};
+
+use super::terms::{Grouped, Terms};
+use super::{Chain, ChainPlan, StageId, simulate};
+use crate::planners::chain_dp::{least_persistent, peak_stage};
+use crate::planners::chain_search::{Exact, exact};
+
+/// Most time that [`minimum`] gives the exact search.
+const SEARCH_TIME: Duration = Duration::from_secs(10);
+
+/// The smallest feasible budget of a chain: see the source of [`minimum`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainMinimum {
+    /// No schedule at all fits in less.
+    pub lower_bound: u64,
+    /// The smallest budget for which a plan is known: the peak of [`plan`](Self::plan).
+    pub achieved: u64,
+    /// A plan with that peak.
+    pub plan: ChainPlan,
+    /// The stage at which [`plan`](Self::plan) holds its peak.
+    pub peak_stage: StageId,
+}
+
+impl ChainMinimum {
+    /// Whether `achieved` is proved to be the smallest feasible budget.
+    pub fn is_exact(&self) -> bool {
+        self.lower_bound == self.achieved
+    }
+}
+
+/// Finds the smallest feasible budget of `chain`, the chain's input included.
+///
+/// ```
+/// use burn_remat_plan::chain::{self, Chain, ChainStage};
+///
+/// let stage = ChainStage { forward_cost: 1.0, activation_bytes: 4, saved_bytes: 8, gradient_bytes: 4, ..Default::default() };
+/// let minimum = chain::minimum(&Chain::new("three", 4, 4, vec![stage; 3])?);
+/// assert!(minimum.is_exact());
+/// assert_eq!(minimum.achieved, 24);
+/// # Ok::<(), burn_remat_plan::ChainError>(())
+/// ```
+pub fn minimum(chain: &Chain) -> ChainMinimum {
+    minimum_until(chain, Instant::now() + SEARCH_TIME)
+}
+
+/// [`minimum`], with the exact search ending at `deadline`.
+pub(crate) fn minimum_until(chain: &Chain, deadline: Instant) -> ChainMinimum {
+    let terms = Terms::of_chain(chain);
+    let mut lower_bound = terms.least_bytes();
+    let mut plan = ChainPlan { steps: least_persistent(&terms, lower_bound) };
+    let mut achieved = simulate(chain, &plan).peak_bytes;
+    // Where only memory counts, every operation is free.
+    let joined = Grouped::joining_idle(&terms.without_costs());
+    let mut probe = lower_bound;
+    while lower_bound < achieved {
+        match exact(&joined, probe, f64::INFINITY, deadline) {
+            Exact::Cheapest(steps) => {
+                plan.steps = steps;
+                achieved = simulate(chain, &plan).peak_bytes;
+            }
+            Exact::NoneCheaper { next_budget } => lower_bound = next_budget.min(achieved),
+            Exact::Stopped(_) => break,
+        }
+        probe = lower_bound + (achieved - lower_bound) / 2;
+    }
+    let peak_stage = peak_stage(chain, &plan);
+    ChainMinimum { lower_bound, achieved, plan, peak_stage }
+}
