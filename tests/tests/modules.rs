@@ -38,6 +38,8 @@ trait Task: Module {
         let device = device.clone().autodiff();
         device.seed(11);
         train_with(Self::optimizer(), Self::new(&device), STEPS, &mut |step, _| after_step(step), |model, step| {
+            // Not every optimizer's updates show where steps begin.
+            device.remat_mark_step();
             model.loss(step)
         })
         .unwrap()
@@ -348,7 +350,10 @@ fn check<T: Task>(name: &str) {
         assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{name} at {share}%: {report}");
         match &report.plan {
             Some(plan) => {
-                assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{name} at {share}%: {report}");
+                assert_eq!(plan.steps_left, 0, "{name} at {share}%: {report}");
+                // Of one that does not fit, bytes are not promised.
+                let fits = plan.predicted_peak_bytes <= budget;
+                assert!(!fits || plan.deviation_bytes == 0, "{name} at {share}%: {report}");
                 assert!(plan.steps_followed >= 3, "{name} at {share}%: {report}");
             }
             None => assert!(report.planning_problem.is_some(), "{name} at {share}%: {report}"),
