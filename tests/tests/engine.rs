@@ -43,7 +43,7 @@ enum Instruction {
     Two(usize),
     /// Half of the rows, by another operation: it may write them over where they are.
     Rows(u8, usize),
-    /// A sum over all of some rows, the other way round.
+    /// A mean over all of some rows, the other way round.
     Whole(usize),
     DropRows(usize),
     Drop(usize),
@@ -91,8 +91,8 @@ fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn())
     let (mut seen, mut rows) = (Vec::new(), Vec::new());
     // Its rounding tells in which order the rows lie.
     let whole = |rows: B::FloatTensorPrimitive| {
-        let sum = B::float_sum(B::float_sin(B::float_swap_dims(rows.clone(), 0, 1)));
-        B::float_add(sum, B::float_sum(B::float_swap_dims(rows, 0, 1)))
+        let mean = B::float_mean(B::float_sin(B::float_swap_dims(rows.clone(), 0, 1)));
+        B::float_add(mean, B::float_mean(B::float_swap_dims(rows, 0, 1)))
     };
     for instruction in program {
         let count = live.len();

@@ -25,7 +25,7 @@ enum Layer {
     Mul(usize),
     /// Half the columns, moved to the other side.
     Roll,
-    /// Half the rows, scaled, and their sum the other way round.
+    /// Half the rows, scaled, and their mean the other way round.
     Rows,
     Transposed,
     Normalize,
@@ -118,8 +118,8 @@ impl Network {
             Layer::Rows => {
                 let (rows, half) = (x.dims()[0], x.dims()[0] / 2);
                 let first = x.clone().narrow(0, 0, half).mul_scalar(1.1);
-                let sum = first.clone().swap_dims(0, 1).sin().sum() / rows as f64;
-                Tensor::cat(vec![first, x.narrow(0, half, rows - half)], 0) * sum.unsqueeze::<2>()
+                let mean = first.clone().swap_dims(0, 1).sin().mean() + 0.5;
+                Tensor::cat(vec![first, x.narrow(0, half, rows - half)], 0) * mean.unsqueeze::<2>()
             }
             Layer::Transposed => x.clone().transpose().tanh().transpose() + x,
             Layer::Normalize => {
