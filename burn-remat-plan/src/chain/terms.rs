@@ -234,25 +234,16 @@ impl Grouped {
     /// As [`expand`](Self::expand) for groups [joined with idle stages](Self::joining_idle), in any schedule: what
     /// lies inside of a group weighs nothing and is kept.
     pub fn expand_idle(&self, steps: &[ChainStep]) -> Vec<ChainStep> {
-        let mut out = Vec::new();
-        for &step in steps {
-            let (i, j) = (self.starts[step.stage()], self.starts[step.stage() + 1]);
-            match step {
-                ChainStep::SaveAll(_) => out.extend((i..j).map(ChainStep::SaveAll)),
-                ChainStep::Backward(_) => out.extend((i..j).rev().map(ChainStep::Backward)),
-                ChainStep::Release(_) => out.push(ChainStep::Release(i)),
-                ChainStep::KeepInput(_) => out.extend((i..j).map(ChainStep::KeepInput)),
-                ChainStep::Pass(_) => {
-                    out.push(ChainStep::Pass(i));
-                    out.extend((i + 1..j).map(ChainStep::KeepInput));
-                }
-            }
-        }
-        out
+        self.expand_inside(steps, ChainStep::KeepInput)
     }
 
     /// Steps over the stages for steps over the groups.
     pub fn expand(&self, steps: &[ChainStep]) -> Vec<ChainStep> {
+        self.expand_inside(steps, ChainStep::Pass)
+    }
+
+    /// Goes forward by `inside` through the stages of a group behind its first.
+    fn expand_inside(&self, steps: &[ChainStep], inside: fn(StageId) -> ChainStep) -> Vec<ChainStep> {
         let mut out = Vec::new();
         for &step in steps {
             let (i, j) = (self.starts[step.stage()], self.starts[step.stage() + 1]);
@@ -260,11 +251,13 @@ impl Grouped {
                 ChainStep::SaveAll(_) => out.extend((i..j).map(ChainStep::SaveAll)),
                 ChainStep::Backward(_) => out.extend((i..j).rev().map(ChainStep::Backward)),
                 ChainStep::Release(_) => out.push(ChainStep::Release(i)),
-                ChainStep::KeepInput(_) | ChainStep::Pass(_) => {
-                    let first =
-                        if matches!(step, ChainStep::Pass(_)) { ChainStep::Pass(i) } else { ChainStep::KeepInput(i) };
-                    out.push(first);
-                    out.extend((i + 1..j).map(ChainStep::Pass));
+                ChainStep::KeepInput(_) => {
+                    out.push(ChainStep::KeepInput(i));
+                    out.extend((i + 1..j).map(inside));
+                }
+                ChainStep::Pass(_) => {
+                    out.push(ChainStep::Pass(i));
+                    out.extend((i + 1..j).map(inside));
                 }
             }
         }

@@ -6,12 +6,12 @@
 use super::StoreAll;
 use super::chain_dp::{EASY_CELLS, least_memory_schedule, solve_terms};
 use super::chain_table::Choices;
+use super::store_all::peak_op;
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::minimum::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
-use crate::simulate::simulate;
 use crate::views::chain_of::ChainView;
 
 /// Cells of the table where only inputs may be kept: a quick baseline, which a view of the graph limits more than slots do.
@@ -67,11 +67,7 @@ pub(super) fn solve(
     best.ok_or_else(|| PlanError::Infeasible {
         budget: request.budget,
         minimum: least.as_ref().map(|least| least.0),
-        blocking_op: least.and_then(|(peak, plan)| {
-            let timeline = simulate(graph, &plan);
-            let at = timeline.bytes.iter().position(|&bytes| bytes == peak)?;
-            plan.steps[at].op()
-        }),
+        blocking_op: least.and_then(|(_, plan)| peak_op(graph, &plan)),
         proven: is_too_little(graph, request.budget),
     })
 }

@@ -6,6 +6,7 @@
 //! Invariants: the makespan is the least of any plan, unless an op has a cheaper alternative; the peak is the least of any
 //! plan without recomputation, because a value leaves at the first step at which it may. Complexity: O(values + uses).
 
+use super::chain_dp::peak_stage;
 use crate::chain::terms::Terms;
 use crate::chain::{self, Chain, ChainOutcome};
 use crate::choice::least_makespan;
@@ -94,11 +95,10 @@ impl Planner for StoreAll {
         let plan = chain.store_all_plan();
         let timeline = chain::simulate(chain, &plan);
         if timeline.peak_bytes > request.budget {
-            let at_peak = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes);
             return Err(PlanError::Infeasible {
                 budget: request.budget,
                 minimum: Some(timeline.peak_bytes),
-                blocking_op: at_peak.map(|step| plan.steps[step].stage()),
+                blocking_op: Some(peak_stage(chain, &plan)),
                 proven: request.budget < Terms::of_chain(chain).least_bytes(),
             });
         }
