@@ -242,6 +242,7 @@ fn rounded() {
 
 /// In all models, down to below what masks and indices take.
 fn planned(models: &[ModelKind], alternatives: &[&str]) {
+    let _ = env_logger::try_init();
     for &model in models {
         let job = Job::standard(model, 8, 10, 5).unwrap();
         let plain = job.run(&Device::flex(), |_, _| {}).unwrap();

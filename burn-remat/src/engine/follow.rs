@@ -157,6 +157,7 @@ impl<B: RematBackend> Engine<B> {
 
     fn take(&mut self, actions: &[Action]) -> Result<(), Failure> {
         for action in actions {
+            log::trace!("at operation {} with {} bytes held: {action:?}", self.last_position(), self.storages.live);
             match action {
                 Action::Recompute(places) => self.bring_back(places)?,
                 Action::Evict(place) => self.give_up(*place),
@@ -193,6 +194,12 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn explain_deviation(&self) {
         let Some(follow) = self.follow.as_ref().filter(|_| log::log_enabled!(log::Level::Trace)) else { return };
         let schedule = &follow.schedule;
+        if let Some(op) = schedule.trace.ops.get(self.last_position() as usize) {
+            for &place in op.reads.iter().chain(&op.writes) {
+                let storage = &schedule.trace.storages[place as usize];
+                log::trace!("the operation reads {:?} and writes {:?}; {place}: {storage:?}", op.reads, op.writes);
+            }
+        }
         let planned = schedule.held_before(self.position as usize);
         for (place, planned) in planned.into_iter().enumerate() {
             let owners = self.owners_of(place as Place);

@@ -262,6 +262,8 @@ impl<B: RematBackend> Engine<B> {
         self.storages.add_small(to);
         // For a moment there are both. What is over budget then was so before.
         let _ = self.account(self.storages.rooted, self.serving);
+        // What was there when the step began does not seem to come later because it has been brought back.
+        self.place_of(key);
         self.release_buffer(key);
         self.count_packed(alternative, bytes, to);
         let used = &mut self.forms.used[alternative as usize];

@@ -87,7 +87,7 @@ impl<B: RematBackend> Engine<B> {
         if missing > 0 && !worth_it {
             return false;
         }
-        let passing = self.tensors[root].passing;
+        let (passing, training) = (self.tensors[root].passing, self.detector.has_begun());
         let mut whole = true;
         for &key in &frontier {
             self.tensors[key].pins += 1;
@@ -98,7 +98,9 @@ impl<B: RematBackend> Engine<B> {
         for key in frontier {
             if whole {
                 self.make_root(key);
-                self.tensors[key].passing |= passing;
+                let tensor = &mut self.tensors[key];
+                tensor.passing |= passing;
+                tensor.state |= training && !tensor.eligible;
             }
             self.unpin(key);
         }
@@ -135,8 +137,12 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn make_root(&mut self, key: TensorKey) {
         let tensor = &mut self.tensors[key];
         let Some(recipe) = tensor.recipe.take() else { return };
-        if std::mem::take(&mut tensor.computed) && tensor.alive {
-            self.computed_bytes -= tensor.bytes;
+        if std::mem::take(&mut tensor.computed) {
+            // Before steps are known, parameters may have been computed too.
+            tensor.state |= !tensor.eligible && self.detector.is_exact();
+            if tensor.alive {
+                self.computed_bytes -= tensor.bytes;
+            }
         }
         if let (Some(storage), None) = (tensor.storage, &tensor.form) {
             self.storages.add_root(storage);

@@ -39,6 +39,7 @@ mod steps;
 mod stubs;
 mod table;
 mod tracing;
+mod updates;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -75,6 +76,7 @@ use stages::{StageStats, Stages};
 use steps::{Step, StepDetector};
 use table::{Description, Recipe, RecipeKey, StorageKey, Storages, Tensor, TensorKey};
 use tracing::{EXTERNAL, Tracer};
+use updates::Update;
 
 /// While a step holds at most one part in this many of the budget, nothing is recorded: see [`Engine::light`].
 const AMPLE: u64 = 4;
@@ -145,6 +147,8 @@ struct Settled {
     seed: Option<u64>,
     /// Whether its results, if they are roots, are surely no parameters.
     passing: bool,
+    /// Whether its results take the place of what earlier steps have computed.
+    state: bool,
 }
 
 /// See the [module](self).
@@ -297,6 +301,7 @@ impl<B: RematBackend> Engine<B> {
             OperationIr::Init(_) => {}
             OperationIr::Drop(tensor) => {
                 if let Some(&key) = self.index.get(&tensor.id) {
+                    self.note_drop(key);
                     self.kill(key);
                 }
             }
@@ -320,13 +325,9 @@ impl<B: RematBackend> Engine<B> {
         for &input in &inputs {
             self.tensors[input].pins += 1;
         }
-        let begins = |key: &TensorKey| {
-            let updated = self.tensors[*key].updated;
-            updated > 0 && !consumed.contains(key) && self.detector.begins_step(updated)
-        };
         self.aside.now = self.aside.is_other_thread();
         let aside = self.aside.now;
-        if !aside && inputs.iter().any(begins) {
+        if !aside && self.begins_step(&inputs, &consumed) {
             self.end_step(self.clock, true);
         }
         self.position += u32::from(!aside);
@@ -341,10 +342,11 @@ impl<B: RematBackend> Engine<B> {
         let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed, spared).and_then(|()| {
             let taken = self.taken(&op, &inputs);
             before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
-            let Settled { recordable, replaces, seed, passing } = self.settle_roots(&mut op, &mut consumed, produced);
+            let settled = self.settle_roots(&mut op, &outs, &inputs, &mut consumed, produced);
+            let Settled { recordable, replaces, seed, .. } = settled;
             let layout = self.layout(&op, taken, &consumed);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
-            let updates = !recordable && self.is_update(&dying, &outs);
+            let update = self.update_of(&dying, &outs);
             let kept = (recordable && !self.light).then(|| (self.boxed(&op), taken));
             let views = is_view(&op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
@@ -353,33 +355,35 @@ impl<B: RematBackend> Engine<B> {
             let position = (!aside).then(|| self.last_position());
             began = true;
             let cost_ns = self.run(op, seed, kind, position, layout)?;
-            Ok((kept, (recordable, passing), seed, cost_ns, views, updates, traced, forms, stub))
+            Ok((kept, settled, cost_ns, views, update, traced, forms, stub))
         });
         match done {
-            Ok((kept, (recordable, passing), seed, cost_ns, views, updates, traced, forms, stub)) => {
+            Ok((kept, settled, cost_ns, views, update, traced, forms, stub)) => {
+                let Settled { recordable, seed, passing, state, .. } = settled;
+                let eligible = seed.is_some() && !passing;
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let stage = self.stages.current();
                 self.count_in_stage(stage, cost_ns);
                 let outputs: SmallVec<[TensorKey; 2]> =
                     outs.into_iter().map(|out| self.insert(out, kind, None)).collect();
+                self.note_succession(&inputs, &dying, &outputs);
                 if recordable {
                     self.note_computed(&inputs, &outputs);
                 }
                 if let Some(op) = kept {
                     self.record(op, &inputs, &outputs, seed, cost_ns, rule);
                 }
-                if updates {
+                if update == Some(Update::Parameter) {
                     self.note_update();
-                }
-                if updates && !aside {
-                    self.detector.update();
-                    for &output in &outputs {
-                        self.tensors[output].updated = self.clock;
+                    if !aside {
+                        outputs.iter().for_each(|&output| self.note_parameter(output));
                     }
                 }
                 for &output in &outputs {
-                    self.tensors[output].passing = passing;
+                    let tensor = &mut self.tensors[output];
+                    (tensor.passing, tensor.state) = (passing, state);
+                    tensor.eligible |= eligible;
                 }
                 for (&output, form) in outputs.iter().zip(forms) {
                     self.tensors[output].form = form;
@@ -391,7 +395,14 @@ impl<B: RematBackend> Engine<B> {
                 }
                 if watched {
                     let about = (kind, signature, cost_ns, self.scratch);
-                    self.trace_op(about, (recordable, updates, views), (rule, stub), &traced, &consumed, &outputs);
+                    self.trace_op(
+                        about,
+                        (recordable, update.is_some(), views),
+                        (rule, stub),
+                        &traced,
+                        &consumed,
+                        &outputs,
+                    );
                     self.follow_outputs(&outputs, cost_ns);
                 } else if aside {
                     self.note_aside(&outputs);
@@ -496,7 +507,14 @@ impl<B: RematBackend> Engine<B> {
     /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
     /// their sake.
     ///
-    fn settle_roots(&mut self, op: &mut OperationIr, consumed: &mut Keys, produced: u64) -> Settled {
+    fn settle_roots(
+        &mut self,
+        op: &mut OperationIr,
+        outs: &Outs,
+        inputs: &[TensorKey],
+        consumed: &mut Keys,
+        produced: u64,
+    ) -> Settled {
         for &key in consumed.iter() {
             let tensor = &self.tensors[key];
             if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
@@ -505,7 +523,8 @@ impl<B: RematBackend> Engine<B> {
         }
         let light = self.light;
         let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
-        let (mut replaces, mut replaces_other) = (false, false);
+        let (mut replaces, mut replaces_other, mut replaces_parameter) = (false, false, false);
+        let training = self.detector.has_begun();
         consumed.retain(|key| {
             let tensor = &self.tensors[*key];
             if tensor.recipe.is_some() || (light && tensor.computed) {
@@ -518,6 +537,9 @@ impl<B: RematBackend> Engine<B> {
             let takes = !small && !tensor.held;
             replaces |= takes;
             replaces_other |= takes && !tensor.passing;
+            let alike = outs.iter().any(|out| out.shape == tensor.shape);
+            let succeeded = alike && (tensor.read || tensor.updated > 0 || inputs.len() == 1);
+            replaces_parameter |= takes && tensor.may_be_parameter() && (succeeded || !training);
             let keep = (small && !light) || tensor.held || !tensor.dependents.is_empty();
             if keep {
                 kept.push(tensor.id);
@@ -531,7 +553,8 @@ impl<B: RematBackend> Engine<B> {
         let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
         let differs = self.is_unrepeatable(op);
         let recordable = !replaces && !is_opaque(op) && !differs && (!random || seed.is_some());
-        Settled { recordable, replaces, seed, passing: !replaces_other && (replaces || differs || is_mask(op)) }
+        let passing = !replaces_other && (replaces || differs || is_mask(op));
+        Settled { recordable, replaces, seed, passing, state: replaces && !replaces_parameter }
     }
 
     /// Whether the device may compute another result when `op` runs again.
@@ -546,16 +569,6 @@ impl<B: RematBackend> Engine<B> {
     /// What a buffer of `bytes` takes.
     fn padded(&self, bytes: u64) -> u64 {
         bytes.next_multiple_of(self.alignment)
-    }
-
-    /// Whether an operation that takes `consumed` replaces a parameter: see `steps.rs`.
-    fn is_update(&self, consumed: &[TensorKey], outs: &[Description]) -> bool {
-        consumed.iter().map(|&key| &self.tensors[key]).any(|tensor| {
-            tensor.may_be_parameter()
-                && tensor.read
-                && self.detector.may_be_parameter(tensor.born)
-                && outs.iter().any(|out| out.shape == tensor.shape)
-        })
     }
 
     /// On a dry device, the time that an operation would take; it also learns there where in its step it is.
@@ -686,12 +699,17 @@ impl<B: RematBackend> Engine<B> {
             dependents: SmallVec::new(),
             pins: 0,
             born: self.clock,
+            since: self.clock,
             used: self.clock,
             made_by,
             read: false,
             computed: false,
             passing: false,
+            state: false,
+            eligible: false,
             updated: 0,
+            heir: None,
+            heir_of: None,
             held: false,
             step: u32::MAX,
             place: 0,
@@ -702,6 +720,13 @@ impl<B: RematBackend> Engine<B> {
             failure,
         });
         self.index.insert(id, key);
+        key
+    }
+
+    /// A tensor that the program knows nothing of: it is gone when its one pin is given back.
+    fn insert_unheld(&mut self, about: Description, made_by: u64) -> TensorKey {
+        let key = self.insert(about, made_by, None);
+        (self.tensors[key].alive, self.tensors[key].pins) = (false, 1);
         key
     }
 
@@ -743,8 +768,8 @@ impl<B: RematBackend> Engine<B> {
     fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
         for &input in inputs {
             let tensor = &mut self.tensors[input];
-            if !std::mem::replace(&mut tensor.read, true) && tensor.may_be_parameter() {
-                self.detector.root_read();
+            if !std::mem::replace(&mut tensor.read, true) && tensor.may_be_parameter() && tensor.updated == 0 {
+                self.detector.root_read(self.clock);
             }
         }
         for &output in outputs {
@@ -824,6 +849,8 @@ impl<B: RematBackend> Engine<B> {
 
     /// `is_step` is false for what came before the first mark: a share of the first step is not a share of that.
     fn end_step(&mut self, boundary: u64, is_step: bool) {
+        let name = self.names.get(&self.serving).map_or("", String::as_str);
+        log::trace!("a step ends before operation {boundary}, seen at {} ({name})", self.clock);
         // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
         let whole = self.detector.is_exact() && boundary >= self.clock;
         let trace = self.end_following(whole);

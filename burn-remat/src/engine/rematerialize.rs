@@ -159,8 +159,7 @@ impl<B: RematBackend> Engine<B> {
         let mut outputs: SmallVec<[TensorKey; 2]> = outputs.into_iter().flatten().collect();
         for (ir, (_, id)) in extra.iter().zip(renamed) {
             // It is there until it can be dropped.
-            let key = self.insert(Description { id, ..Description::of(ir) }, kind, None);
-            (self.tensors[key].alive, self.tensors[key].pins) = (false, 1);
+            let key = self.insert_unheld(Description { id, ..Description::of(ir) }, kind);
             outputs.push(key);
             lent.push(key);
         }

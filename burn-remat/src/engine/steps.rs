@@ -3,28 +3,42 @@
 //! Three signals, the surest first:
 //!
 //! 1. The program says so ([`mark`](super::Engine::mark)).
-//! 2. Parameters are updated: an operation takes a root that is older than the step and that recorded operations had
-//!    read, and gives a tensor of the same shape. The first operation that reads a successor made in this step begins
-//!    the next one. This finds optimizer steps, however many passes were accumulated into one; running statistics, which
-//!    are updated in the middle of a step and read in the middle of the next, do not disturb it.
+//! 2. Parameters are updated (see `updates.rs`): the first operation that reads a parameter's successor made in this step
+//!    begins the next one. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
+//!    running statistics do not disturb it.
 //! 3. Where nothing is updated in this way (the program keeps the old parameters, say): the bytes of live tensors that
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
-//!    point after such a fall, recognised once they rise again.
+//!    point after such a fall, recognised once they rise again. The first time, two rises must be of similar height: an input
+//!    that is normalised on the device is a small rise of its own before the step's.
 
 /// Fraction of the peak below which a valley counts as the end of a step, and by which it must rise again.
 const FRACTION: f64 = 0.1;
+
+/// Lengths of the longest step after which a tensor that was never updated may be a parameter after all: one of a model that came
+/// later.
+const PATIENCE: u64 = 8;
 
 /// Finds boundaries by the surest signal that a program has given so far.
 #[derive(Default)]
 pub(super) struct StepDetector {
     peak: u64,
     valley: Option<Valley>,
+    /// The peak before the last valley.
+    last_peak: u64,
     source: Source,
+    /// Clock of the last update before the first boundary that was no guess.
+    first: u64,
     /// Clock of the last boundary.
     boundary: u64,
+    /// Most operations between two boundaries.
+    longest: u64,
     /// Roots that recorded operations have read, and updates, for the first step's sake.
     roots_read: u64,
     updates: u64,
+    /// Clock when the first root was read.
+    began: u64,
+    /// Clock of the last update.
+    updated: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,34 +66,61 @@ impl StepDetector {
     }
 
     /// A parameter was updated.
-    pub fn update(&mut self) {
+    pub fn update(&mut self, clock: u64) {
         self.updates += 1;
+        self.updated = clock;
         self.source = self.source.max(Source::Updates);
     }
 
-    /// Whether a root that came to be at `clock` can be a parameter: those are older than the step. In the first step
-    /// nothing tells.
-    pub fn may_be_parameter(&self, clock: u64) -> bool {
-        self.boundary == 0 || clock < self.boundary
+    /// Whether what came to be at `clock` is older than the step. Until a step is found for sure nothing tells.
+    pub fn is_older(&self, clock: u64) -> bool {
+        self.first == 0 || clock < self.boundary
     }
 
-    /// Whether reading a tensor that was an update at `clock` begins a step.
+    /// Whether what came to be at `clock`, 0 for never, did so in this step.
+    pub fn is_of_this_step(&self, clock: u64) -> bool {
+        clock > self.boundary
+    }
+
+    /// Whether a tensor can be a parameter `now`, if it or what it has succeeded was there `since` then: in the first step, all
+    /// but the end of it; or for as long as several steps. What is uploaded for one step can be older than that step,
+    /// because it may be there before its first operation.
+    pub fn may_be_parameter(&self, since: u64, now: u64) -> bool {
+        let age = now.saturating_sub(since);
+        if self.first == 0 {
+            return 4 * age >= now.saturating_sub(self.began);
+        }
+        since < self.first || age > PATIENCE * self.longest
+    }
+
+    /// Whether a step begins where a parameter's successor is read that was made in this one.
     ///
-    /// In the first step random noise that is consumed in backward looks like a parameter: there, a third of the roots that were
-    /// read must have been updated.
-    pub fn begins_step(&self, clock: u64) -> bool {
-        self.source == Source::Updates
-            && clock > self.boundary
-            && (self.boundary > 0 || 3 * self.updates >= self.roots_read)
+    /// In the first step random noise that is consumed in backward looks like a parameter, and so does an input that is normalised in
+    /// place. There, several roots must have been read, and a third of them updated.
+    pub fn begins_step(&self) -> bool {
+        let enough = self.roots_read > 1 && 3 * self.updates >= self.roots_read;
+        self.source == Source::Updates && (self.first > 0 || enough)
+    }
+
+    /// Whether roots have been read: what comes now is no preparation any more.
+    pub fn has_begun(&self) -> bool {
+        self.roots_read > 0
     }
 
     /// A recorded operation reads a root for the first time.
-    pub fn root_read(&mut self) {
+    pub fn root_read(&mut self, clock: u64) {
+        if self.roots_read == 0 {
+            self.began = clock;
+        }
         self.roots_read += 1;
     }
 
     /// A step has begun at `clock`.
     pub fn set_boundary(&mut self, clock: u64) {
+        if self.first == 0 && self.is_exact() {
+            self.first = self.updated;
+        }
+        self.longest = self.longest.max(clock.saturating_sub(self.boundary));
         self.boundary = clock;
     }
 
@@ -93,9 +134,11 @@ impl StepDetector {
         match &mut self.valley {
             Some(valley) if bytes > valley.bytes.saturating_add(threshold) => {
                 let boundary = valley.clock;
+                let (peak, last) = (self.peak, std::mem::replace(&mut self.last_peak, self.peak));
                 self.valley = None;
                 self.peak = bytes;
-                Some(boundary)
+                let similar = peak <= 2 * last && last <= 2 * peak;
+                (similar || self.boundary > 0).then_some(boundary)
             }
             Some(valley) => {
                 if bytes <= valley.bytes {
@@ -152,8 +195,16 @@ mod tests {
             .enumerate()
             .filter_map(|(clock, bytes)| detector.observe(bytes, clock as u64))
             .collect();
-        assert_eq!(found.len(), 4);
+        assert_eq!(found.len(), 3);
         assert!(found.windows(2).all(|pair| pair[1] - pair[0] == 21));
+    }
+
+    #[test]
+    fn a_small_rise_before_the_first_step_is_none() {
+        let mut detector = StepDetector::default();
+        let bytes: Vec<u64> = step(100).chain(step(1000)).chain(step(1000)).chain(step(1000)).collect();
+        let found: Vec<u64> = (0..).zip(bytes).filter_map(|(clock, bytes)| detector.observe(bytes, clock)).collect();
+        assert_eq!(found, [21 * 3 + 1]);
     }
 
     #[test]
@@ -166,14 +217,41 @@ mod tests {
     #[test]
     fn a_surer_signal_switches_the_others_off() {
         let mut detector = StepDetector::default();
-        detector.update();
+        detector.update(4);
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
-        assert!(detector.begins_step(5));
+        (0..2).for_each(|_| detector.root_read(1));
+        assert!(detector.begins_step() && detector.is_of_this_step(5));
         detector.set_boundary(6);
-        assert!(!detector.begins_step(5) && detector.begins_step(7));
+        assert!(!detector.is_of_this_step(5) && detector.is_of_this_step(7));
         assert!(detector.mark());
         assert!(!detector.mark());
-        detector.update();
-        assert!(!detector.begins_step(7));
+        detector.update(4);
+        assert!(!detector.begins_step());
+    }
+
+    #[test]
+    fn what_is_uploaded_for_a_step_is_no_parameter() {
+        let mut detector = StepDetector::default();
+        detector.update(4);
+        assert!(detector.may_be_parameter(1, 5));
+        detector.set_boundary(10);
+        detector.set_boundary(20);
+        assert!(detector.may_be_parameter(3, 25), "there before parameters were updated for the first time");
+        assert!(!detector.may_be_parameter(9, 25), "uploaded for the second step");
+        assert!(!detector.may_be_parameter(18, 25), "uploaded for this step");
+        detector.set_boundary(30);
+        assert!(detector.may_be_parameter(18, 100), "there for long");
+    }
+
+    #[test]
+    fn an_input_that_is_normalised_begins_no_first_step() {
+        let mut detector = StepDetector::default();
+        detector.root_read(1);
+        detector.update(4);
+        assert!(!detector.begins_step());
+        (0..3).for_each(|_| detector.root_read(1));
+        assert!(!detector.begins_step());
+        (0..3).for_each(|_| detector.update(5));
+        assert!(detector.begins_step());
     }
 }

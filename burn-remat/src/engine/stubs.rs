@@ -145,8 +145,7 @@ impl<B: RematBackend> Engine<B> {
         about: Description,
         consumed: &mut Keys,
     ) -> Result<TensorKey, Failure> {
-        let key = self.insert(about, 0, None);
-        (self.tensors[key].alive, self.tensors[key].pins) = (false, 1);
+        let key = self.insert_unheld(about, 0);
         if let Err(failure) = self.settle(&[key], &[], &[], false, self.serving) {
             self.unpin(key);
             return Err(failure);

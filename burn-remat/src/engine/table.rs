@@ -67,6 +67,8 @@ pub(super) struct Tensor {
     pub pins: u32,
     /// Clock when it came to be.
     pub born: u64,
+    /// Clock when the first came to be of those whose place it has taken, one after the other.
+    pub since: u64,
     /// Clock of the last use.
     pub used: u64,
     /// Which kind of operation made it: part of what decides whether a later operation can reuse its buffer.
@@ -78,8 +80,16 @@ pub(super) struct Tensor {
     /// Whether it is surely no parameter, though it may be a root: a mask, what the device may not compute twice alike, or what has
     /// taken the place of such a root or was cut off from one.
     pub passing: bool,
-    /// Clock at which it replaced a root that had been read (a parameter's update), else 0.
+    /// Whether earlier steps have computed it, or what it has replaced: an optimizer's state. See `updates.rs`.
+    pub state: bool,
+    /// Whether it may be a parameter although it was computed: from what it has succeeded, or from a seed.
+    pub eligible: bool,
+    /// Clock at which it took the place of a parameter, else 0.
     pub updated: u64,
+    /// The last tensor of its shape that was computed from it.
+    pub heir: Option<TensorId>,
+    /// The tensor whose `heir` this is.
+    pub heir_of: Option<TensorId>,
     /// Whether a plan holds it: a pin of its own.
     pub held: bool,
     /// The step in which `place` and `origin` mean something.
@@ -102,7 +112,7 @@ pub(super) struct Tensor {
 impl Tensor {
     /// Whether it may be a parameter, by how it came to be.
     pub fn may_be_parameter(&self) -> bool {
-        !self.computed && !self.passing
+        self.eligible || !(self.computed || self.passing || self.state)
     }
 
     /// Whether it must keep its buffer: it can neither be computed again nor packed.

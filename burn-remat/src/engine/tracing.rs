@@ -25,6 +25,11 @@ pub(super) fn origin(position: Position, k: usize) -> u32 {
     (position << 8) | (k as u32).min(0xff)
 }
 
+/// The operation of an [`origin`].
+pub(super) fn position_of(origin: u32) -> Position {
+    origin >> 8
+}
+
 /// A trace in the making.
 #[derive(Default)]
 pub(super) struct Tracer {
@@ -119,7 +124,7 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// The place of a tensor in the trace; one that comes from before the step gets one now.
-    fn place_of(&mut self, key: TensorKey) -> Option<Place> {
+    pub(super) fn place_of(&mut self, key: TensorKey) -> Option<Place> {
         let position = self.last_position();
         let tracer = self.tracer.as_mut()?;
         let tensor = &self.tensors[key];
@@ -229,6 +234,18 @@ impl<B: RematBackend> Engine<B> {
             rule,
             stub,
         });
+    }
+
+    /// Writes down that the operation that made a tensor of this step has updated a parameter.
+    pub(super) fn trace_update(&mut self, key: TensorKey) {
+        let tensor = &self.tensors[key];
+        if let Some(tracer) = self.tracer.as_mut()
+            && tensor.step == self.step_number
+            && tensor.origin != EXTERNAL
+            && let Some(op) = tracer.trace.ops.get_mut(position_of(tensor.origin) as usize)
+        {
+            op.updates = true;
+        }
     }
 
     /// Writes down that the program lets go of a tensor that it still holds.

@@ -1,0 +1,131 @@
+//! Which tensors are parameters, and what takes their place.
+//!
+//! Nobody tells the engine. It goes by how a tensor came to be and by what becomes of it:
+//!
+//! - A *parameter* was not computed (but drawn, uploaded or loaded), is older than the step, has been read by operations
+//!   that can run again, and is *succeeded* by a tensor of its shape. Either an operation takes it and gives the successor
+//!   (Adam, SGD), perhaps through others that take what the one before gave (Adan); or the successor is computed from it and
+//!   then the program lets go of it (AdamW).
+//! - What a step has computed and the next one replaces is *state*: moments, running statistics. It is updated as well, but
+//!   reading it begins no step, since optimizers may read it as soon as they have written it (AdaGrad). State that was
+//!   loaded looks like a parameter until something computed is put into it before anything has read it.
+//! - What is drawn or uploaded for one step is no parameter either, even if it is written over: neither it nor what it
+//!   succeeds was there in the first step, or is as old as several.
+//!
+//! Constant work for every operation.
+
+use super::table::{Description, Tensor, TensorKey};
+use super::{Engine, Outs};
+use crate::backend::RematBackend;
+
+/// What an operation that takes a root does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Update {
+    /// It replaces a parameter.
+    Parameter,
+    /// It replaces what an earlier step has computed.
+    State,
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// What an operation that takes the `consumed` roots and gives `outs` updates.
+    pub(super) fn update_of(&self, consumed: &[TensorKey], outs: &Outs) -> Option<Update> {
+        let mut found = None;
+        for &key in consumed {
+            let tensor = &self.tensors[key];
+            if !tensor.read || !outs.iter().any(|out: &Description| out.shape == tensor.shape) {
+                continue;
+            }
+            if self.is_parameter(key) {
+                return Some(Update::Parameter);
+            }
+            let state = tensor.state && !tensor.passing && self.detector.is_older(tensor.born);
+            found = found.or(state.then_some(Update::State));
+        }
+        found
+    }
+
+    /// Whether a tensor that is succeeded now is a parameter.
+    fn is_parameter(&self, key: TensorKey) -> bool {
+        let tensor = &self.tensors[key];
+        let known = tensor.updated > 0 || self.detector.may_be_parameter(tensor.since, self.clock);
+        tensor.may_be_parameter() && known
+    }
+
+    /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`.
+    pub(super) fn begins_step(&mut self, inputs: &[TensorKey], consumed: &[TensorKey]) -> bool {
+        let mut begins = false;
+        for input in inputs.iter().filter(|input| !consumed.contains(input)) {
+            let tensor = &mut self.tensors[*input];
+            if self.detector.is_of_this_step(tensor.updated) {
+                begins |= self.detector.begins_step();
+                if !begins {
+                    // What is read before that counts is no parameter.
+                    (tensor.updated, tensor.eligible, tensor.state) = (0, false, true);
+                }
+            }
+        }
+        begins
+    }
+
+    /// Notes what succeeds the `inputs` of an operation, of which some are `dying`, before it counts as having read them.
+    pub(super) fn note_succession(&mut self, inputs: &[TensorKey], dying: &[TensorKey], outputs: &[TensorKey]) {
+        for &output in outputs {
+            let (id, shape) = (self.tensors[output].id, self.tensors[output].shape);
+            for &input in inputs {
+                let tensor = &self.tensors[input];
+                if tensor.shape != shape {
+                    continue;
+                }
+                let parameter = if dying.contains(&input) {
+                    let (before, heir_of) = (tensor.id, tensor.heir_of);
+                    if tensor.may_be_parameter() {
+                        let (since, updated) = (tensor.since, tensor.updated);
+                        let output = &mut self.tensors[output];
+                        output.since = since;
+                        if self.detector.is_of_this_step(updated) {
+                            output.updated = updated;
+                        }
+                    }
+                    let parameter = heir_of.and_then(|of| self.index.get(&of)).copied();
+                    parameter.filter(|&parameter| self.tensors[parameter].heir == Some(before))
+                } else {
+                    (tensor.read && tensor.may_be_parameter()).then_some(input)
+                };
+                if let Some(parameter) = parameter {
+                    self.tensors[parameter].heir = Some(id);
+                    self.tensors[output].heir_of = Some(self.tensors[parameter].id);
+                }
+            }
+        }
+    }
+
+    /// A tensor takes the place of a parameter.
+    pub(super) fn note_parameter(&mut self, key: TensorKey) {
+        let Tensor { made_by, since, bytes, .. } = &self.tensors[key];
+        let name = self.names.get(made_by).map_or("", String::as_str);
+        log::trace!("operation {} ({name}) has updated a parameter of {bytes} bytes, there since {since}", self.clock);
+        self.detector.update(self.clock);
+        (self.tensors[key].updated, self.tensors[key].eligible) = (self.clock, true);
+    }
+
+    /// The program lets go of a tensor: what was computed from it takes its place, that of a parameter if it is one.
+    pub(super) fn note_drop(&mut self, key: TensorKey) {
+        let tensor = &self.tensors[key];
+        let Some(&heir) = tensor.heir.and_then(|id| self.index.get(&id)) else { return };
+        let fresh = self.tensors[heir].alive && !self.detector.is_of_this_step(self.tensors[heir].updated);
+        if !(tensor.alive && fresh && tensor.may_be_parameter()) {
+            return;
+        }
+        let (since, is_parameter) = (tensor.since, self.is_parameter(key));
+        (self.tensors[heir].since, self.tensors[heir].eligible) = (since, true);
+        if !is_parameter {
+            return;
+        }
+        self.note_update();
+        if !self.aside.is_other_thread() {
+            self.note_parameter(heir);
+            self.trace_update(heir);
+        }
+    }
+}
