@@ -65,6 +65,11 @@ impl StepDetector {
         self.source != Source::Valleys
     }
 
+    /// Whether an operation that reads what has been updated says anything.
+    pub fn goes_by_updates(&self) -> bool {
+        self.source == Source::Updates
+    }
+
     /// A parameter was updated.
     pub fn update(&mut self, clock: u64) {
         self.updates += 1;
@@ -99,7 +104,7 @@ impl StepDetector {
     /// place. There, several roots must have been read, and a third of them updated.
     pub fn begins_step(&self) -> bool {
         let enough = self.roots_read > 1 && 3 * self.updates >= self.roots_read;
-        self.source == Source::Updates && (self.first > 0 || enough)
+        self.goes_by_updates() && (self.first > 0 || enough)
     }
 
     /// Whether roots have been read: what comes now is no preparation any more.

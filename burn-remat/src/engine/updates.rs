@@ -15,8 +15,11 @@
 //! Constant work for every operation.
 
 use super::table::{Description, Tensor, TensorKey};
-use super::{Engine, Outs};
+use super::{Engine, Keys, Outs};
 use crate::backend::RematBackend;
+
+/// Operations within which a parameter is let go of after its successor was computed, as long as no update has been seen.
+const RECENT: u64 = 64;
 
 /// What an operation that takes a root does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,18 +57,21 @@ impl<B: RematBackend> Engine<B> {
 
     /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`.
     pub(super) fn begins_step(&mut self, inputs: &[TensorKey], consumed: &[TensorKey]) -> bool {
-        let mut begins = false;
-        for input in inputs.iter().filter(|input| !consumed.contains(input)) {
-            let tensor = &mut self.tensors[*input];
-            if self.detector.is_of_this_step(tensor.updated) {
-                begins |= self.detector.begins_step();
-                if !begins {
-                    // What is read before that counts is no parameter.
-                    (tensor.updated, tensor.eligible, tensor.state) = (0, false, true);
-                }
-            }
+        if !self.detector.goes_by_updates() {
+            return false;
         }
-        begins
+        let mut updated = inputs
+            .iter()
+            .filter(|&input| !consumed.contains(input) && self.detector.is_of_this_step(self.tensors[*input].updated));
+        if self.detector.begins_step() {
+            return updated.next().is_some();
+        }
+        for input in updated.copied().collect::<Keys>() {
+            // What is read before that counts is no parameter.
+            let tensor = &mut self.tensors[input];
+            (tensor.updated, tensor.eligible, tensor.state) = (0, false, true);
+        }
+        false
     }
 
     /// Notes what succeeds the `inputs` of an operation, of which some are `dying`, before it counts as having read them.
@@ -113,8 +119,11 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn note_drop(&mut self, key: TensorKey) {
         let tensor = &self.tensors[key];
         let Some(&heir) = tensor.heir.and_then(|id| self.index.get(&id)) else { return };
-        let fresh = self.tensors[heir].alive && !self.detector.is_of_this_step(self.tensors[heir].updated);
-        if !(tensor.alive && fresh && tensor.may_be_parameter()) {
+        let Tensor { alive, updated, born, .. } = self.tensors[heir];
+        let fresh = alive && !self.detector.is_of_this_step(updated);
+        // An input of a whole pass is let go of long after its heir was made.
+        let recent = self.detector.is_exact() || self.clock - born <= RECENT;
+        if !(tensor.alive && fresh && recent && tensor.may_be_parameter()) {
             return;
         }
         let (since, is_parameter) = (tensor.since, self.is_parameter(key));
