@@ -150,6 +150,26 @@ fn a_loaded_optimizer_shows_them_too() {
 }
 
 #[test]
+fn a_small_part_of_a_model_may_be_trained() {
+    for (kind, device) in devices() {
+        let mut training = None;
+        let steps = found(&device, STEPS, |step, device| {
+            let (mut optimizer, frozen, model): (ModuleOptimizer, Vec<Linear>, Linear) =
+                training.take().unwrap_or_else(|| {
+                    let layer = |_| LinearConfig::new(12, 12).init(device).no_grad();
+                    (AdamWConfig::new().init(), (0..30).map(layer).collect(), LinearConfig::new(12, 12).init(device))
+                });
+            let x = frozen.iter().fold(input(step, device), |x, layer| activation::gelu(layer.forward(x)));
+            let gradients = GradientsParams::from_grads(model.forward(x).powf_scalar(2.0).mean().backward(), &model);
+            let model = optimizer.step(1e-3, model, gradients);
+            training = Some((optimizer, frozen, model));
+        });
+        let later: Vec<u64> = steps[3..].windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(later.iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
+    }
+}
+
+#[test]
 fn two_models_in_turn_take_two_steps() {
     for (kind, device) in devices() {
         let mut training = None;

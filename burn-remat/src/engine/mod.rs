@@ -374,10 +374,10 @@ impl<B: RematBackend> Engine<B> {
                 if let Some(op) = kept {
                     self.record(op, &inputs, &outputs, seed, cost_ns, rule);
                 }
-                if update == Some(Update::Parameter) {
+                if let Some(Update::Parameter(before)) = update {
                     self.note_update();
                     if !aside {
-                        outputs.iter().for_each(|&output| self.note_parameter(output));
+                        outputs.iter().for_each(|&output| self.note_parameter(output, before));
                     }
                 }
                 for &output in &outputs {
@@ -708,6 +708,9 @@ impl<B: RematBackend> Engine<B> {
             state: false,
             eligible: false,
             updated: 0,
+            fresh: false,
+            interval: 0,
+            regular: false,
             heir: None,
             heir_of: None,
             held: false,

@@ -70,11 +70,18 @@ impl StepDetector {
         self.source == Source::Updates
     }
 
-    /// A parameter was updated.
-    pub fn update(&mut self, clock: u64) {
-        self.updates += 1;
+    /// A parameter was updated, for the first time or not.
+    pub fn update(&mut self, clock: u64, is_first: bool) {
+        self.updates += u64::from(is_first);
         self.updated = clock;
         self.source = self.source.max(Source::Updates);
+    }
+
+    /// Whether a parameter whose last two updates came after `last` and `interval` operations is updated in every step: both are alike,
+    /// and long beside all that has been seen.
+    pub fn is_regular(&self, last: u64, interval: u64, clock: u64) -> bool {
+        let alike = last > 0 && 4 * last.abs_diff(interval) <= interval;
+        alike && 8 * interval >= clock.saturating_sub(self.began)
     }
 
     /// Whether what came to be at `clock` is older than the step. Until a step is found for sure nothing tells.
@@ -98,13 +105,13 @@ impl StepDetector {
         since < self.first || age > PATIENCE * self.longest
     }
 
-    /// Whether a step begins where a parameter's successor is read that was made in this one.
+    /// Whether so many parameters have been updated that a step begins where the first of them is read.
     ///
     /// In the first step random noise that is consumed in backward looks like a parameter, and so does an input that is normalised in
-    /// place. There, several roots must have been read, and a third of them updated.
-    pub fn begins_step(&self) -> bool {
-        let enough = self.roots_read > 1 && 3 * self.updates >= self.roots_read;
-        self.goes_by_updates() && (self.first > 0 || enough)
+    /// place. There, several roots must have been read, and a third of them updated. Where most parameters are frozen, the
+    /// third update of one tells ([`is_regular`](Self::is_regular)).
+    pub fn has_enough_updates(&self) -> bool {
+        self.first > 0 || self.roots_read > 1 && 3 * self.updates >= self.roots_read
     }
 
     /// Whether roots have been read: what comes now is no preparation any more.
@@ -222,22 +229,22 @@ mod tests {
     #[test]
     fn a_surer_signal_switches_the_others_off() {
         let mut detector = StepDetector::default();
-        detector.update(4);
+        detector.update(4, true);
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
         (0..2).for_each(|_| detector.root_read(1));
-        assert!(detector.begins_step() && detector.is_of_this_step(5));
+        assert!(detector.goes_by_updates() && detector.has_enough_updates() && detector.is_of_this_step(5));
         detector.set_boundary(6);
         assert!(!detector.is_of_this_step(5) && detector.is_of_this_step(7));
         assert!(detector.mark());
         assert!(!detector.mark());
-        detector.update(4);
-        assert!(!detector.begins_step());
+        detector.update(4, true);
+        assert!(!detector.goes_by_updates());
     }
 
     #[test]
     fn what_is_uploaded_for_a_step_is_no_parameter() {
         let mut detector = StepDetector::default();
-        detector.update(4);
+        detector.update(4, true);
         assert!(detector.may_be_parameter(1, 5));
         detector.set_boundary(10);
         detector.set_boundary(20);
@@ -252,11 +259,22 @@ mod tests {
     fn an_input_that_is_normalised_begins_no_first_step() {
         let mut detector = StepDetector::default();
         detector.root_read(1);
-        detector.update(4);
-        assert!(!detector.begins_step());
+        detector.update(4, true);
+        assert!(!detector.has_enough_updates());
         (0..3).for_each(|_| detector.root_read(1));
-        assert!(!detector.begins_step());
-        (0..3).for_each(|_| detector.update(5));
-        assert!(detector.begins_step());
+        assert!(!detector.has_enough_updates());
+        (0..3).for_each(|_| detector.update(5, true));
+        assert!(detector.has_enough_updates());
+    }
+
+    #[test]
+    fn one_of_many_roots_tells_when_it_is_updated_again() {
+        let mut detector = StepDetector::default();
+        (0..100).for_each(|_| detector.root_read(10));
+        detector.update(110, true);
+        assert!(!detector.has_enough_updates());
+        assert!(!detector.is_regular(0, 105, 215), "updated twice");
+        assert!(detector.is_regular(105, 100, 315), "three times");
+        assert!(!detector.is_regular(70, 9, 315) && !detector.is_regular(9, 9, 315), "within a step");
     }
 }

@@ -86,6 +86,12 @@ pub(super) struct Tensor {
     pub eligible: bool,
     /// Clock at which it took the place of a parameter, else 0.
     pub updated: u64,
+    /// Whether nothing has read it since.
+    pub fresh: bool,
+    /// Operations between that and the update before; 0 if there was none.
+    pub interval: u64,
+    /// Whether its updates come as regularly as steps.
+    pub regular: bool,
     /// The last tensor of its shape that was computed from it.
     pub heir: Option<TensorId>,
     /// The tensor whose `heir` this is.

@@ -15,7 +15,7 @@
 //! Constant work for every operation.
 
 use super::table::{Description, Tensor, TensorKey};
-use super::{Engine, Keys, Outs};
+use super::{Engine, Outs};
 use crate::backend::RematBackend;
 
 /// Operations within which a parameter is let go of after its successor was computed, as long as no update has been seen.
@@ -24,8 +24,8 @@ const RECENT: u64 = 64;
 /// What an operation that takes a root does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Update {
-    /// It replaces a parameter.
-    Parameter,
+    /// It replaces this parameter.
+    Parameter(TensorKey),
     /// It replaces what an earlier step has computed.
     State,
 }
@@ -40,7 +40,7 @@ impl<B: RematBackend> Engine<B> {
                 continue;
             }
             if self.is_parameter(key) {
-                return Some(Update::Parameter);
+                return Some(Update::Parameter(key));
             }
             let state = tensor.state && !tensor.passing && self.detector.is_older(tensor.born);
             found = found.or(state.then_some(Update::State));
@@ -55,23 +55,18 @@ impl<B: RematBackend> Engine<B> {
         tensor.may_be_parameter() && known
     }
 
-    /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`.
+    /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first
+    /// one that reads an updated parameter.
     pub(super) fn begins_step(&mut self, inputs: &[TensorKey], consumed: &[TensorKey]) -> bool {
-        if !self.detector.goes_by_updates() {
-            return false;
+        let (tells, enough) = (self.detector.goes_by_updates(), self.detector.has_enough_updates());
+        let mut begins = false;
+        for input in inputs.iter().filter(|&input| !consumed.contains(input)) {
+            let tensor = &mut self.tensors[*input];
+            if std::mem::take(&mut tensor.fresh) && self.detector.is_of_this_step(tensor.updated) {
+                begins |= tells && (enough || tensor.regular);
+            }
         }
-        let mut updated = inputs
-            .iter()
-            .filter(|&input| !consumed.contains(input) && self.detector.is_of_this_step(self.tensors[*input].updated));
-        if self.detector.begins_step() {
-            return updated.next().is_some();
-        }
-        for input in updated.copied().collect::<Keys>() {
-            // What is read before that counts is no parameter.
-            let tensor = &mut self.tensors[input];
-            (tensor.updated, tensor.eligible, tensor.state) = (0, false, true);
-        }
-        false
+        begins
     }
 
     /// Notes what succeeds the `inputs` of an operation, of which some are `dying`, before it counts as having read them.
@@ -86,11 +81,12 @@ impl<B: RematBackend> Engine<B> {
                 let parameter = if dying.contains(&input) {
                     let (before, heir_of) = (tensor.id, tensor.heir_of);
                     if tensor.may_be_parameter() {
-                        let (since, updated) = (tensor.since, tensor.updated);
+                        let Tensor { since, updated, interval, regular, .. } = *tensor;
                         let output = &mut self.tensors[output];
                         output.since = since;
                         if self.detector.is_of_this_step(updated) {
-                            output.updated = updated;
+                            (output.updated, output.fresh) = (updated, true);
+                            (output.interval, output.regular) = (interval, regular);
                         }
                     }
                     let parameter = heir_of.and_then(|of| self.index.get(&of)).copied();
@@ -106,13 +102,18 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// A tensor takes the place of a parameter.
-    pub(super) fn note_parameter(&mut self, key: TensorKey) {
+    /// A tensor takes the place of the parameter `before`.
+    pub(super) fn note_parameter(&mut self, key: TensorKey, before: TensorKey) {
         let Tensor { made_by, since, bytes, .. } = &self.tensors[key];
         let name = self.names.get(made_by).map_or("", String::as_str);
         log::trace!("operation {} ({name}) has updated a parameter of {bytes} bytes, there since {since}", self.clock);
-        self.detector.update(self.clock);
-        (self.tensors[key].updated, self.tensors[key].eligible) = (self.clock, true);
+        let Tensor { updated, interval: last, .. } = self.tensors[before];
+        self.detector.update(self.clock, updated == 0);
+        let interval = if updated == 0 { 0 } else { self.clock - updated };
+        let regular = self.detector.is_regular(last, interval, self.clock);
+        let tensor = &mut self.tensors[key];
+        (tensor.updated, tensor.fresh, tensor.eligible) = (self.clock, true, true);
+        (tensor.interval, tensor.regular) = (interval, regular);
     }
 
     /// The program lets go of a tensor: what was computed from it takes its place, that of a parameter if it is one.
@@ -133,7 +134,7 @@ impl<B: RematBackend> Engine<B> {
         }
         self.note_update();
         if !self.aside.is_other_thread() {
-            self.note_parameter(heir);
+            self.note_parameter(heir, key);
             self.trace_update(heir);
         }
     }
