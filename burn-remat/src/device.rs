@@ -6,7 +6,7 @@
 //! `Device` connected to it.
 
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
 use burn::backend::{DispatchDevice, GradientCheckpointingStrategy};
@@ -14,10 +14,11 @@ use burn::remote::{CustomOpClient, RemoteHost};
 use burn::server::{PeerAuthorizer, TokenAuthorizer, Transport, WebSocketTransport};
 use burn::tensor::Device;
 use burn_ir::{CustomOpIr, ScalarIr};
-use burn_remote::server::BackendServer;
+use burn_remote::server::{BackendServer, ServerLogging};
 use burn_router::get_client;
 use burn_std::config::{BurnConfig, RuntimeConfig};
 use tokio::runtime::Runtime;
+use tokio::signal;
 
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
 use crate::checkpoint::CheckpointPolicy;
@@ -374,12 +375,35 @@ impl<A: PeerAuthorizer> WithBackend for Serve<A> {
 
     fn run<B: RematBackend>(self, device: B::Device) -> Result<RematReport, RematError> {
         let device = RematDevice::new(device, self.config)?;
-        backend_server::<B>(device.clone())
-            .with_authorizer(self.authorizer)
-            .serve(self.transport)
-            .map_err(|error| RematError::Serve { reason: error.to_string() })?;
+        let serving = backend_server::<B>(device.clone()).with_authorizer(self.authorizer).serve_async(self.transport);
+        ServerLogging::install();
+        let (done, wait) = mpsc::channel();
+        runtime()?.spawn(async move {
+            let served = tokio::select! {
+                served = serving => served.map_err(|error| error.to_string()),
+                stopped = asked_to_stop() => stopped.map_err(|error| error.to_string()),
+            };
+            // Who waits is there until it hears of the end.
+            let _ = done.send(served);
+        });
+        let served = wait.recv().unwrap_or_else(|_| Err("its task ended early; the log says why".to_owned()));
+        served.map_err(|reason| RematError::Serve { reason })?;
         Ok(device.report::<B>())
     }
+}
+
+/// Ctrl+C, or `SIGTERM`.
+async fn asked_to_stop() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            stopped = signal::ctrl_c() => stopped,
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    signal::ctrl_c().await
 }
 
 struct ServeInProcess {
@@ -449,13 +473,18 @@ pub fn random_token() -> Result<String, RematError> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The runtime of all loopback servers of this process.
+/// The runtime of all servers of this process.
+///
+/// It has one thread, which brings operations in and hands results out; they run on threads of their own. With two, Burn
+/// 0.22.1 may wait for ever for a tensor that moves between two servers over WebSocket: the task that looks for the
+/// tensor asks to be woken only after it has looked (`get_exposed_tensor_bytes` in burn-communication), and what arrives
+/// in between wakes nobody. Tasks of one thread change places only where they wait.
 fn runtime() -> Result<&'static Runtime, RematError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     RUNTIME
         .get_or_init(|| {
             tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
+                .worker_threads(1)
                 .thread_name("remat-server")
                 .enable_all()
                 .build()

@@ -84,8 +84,8 @@ fn numbers<const D: usize>(tensors: impl Iterator<Item = Tensor<D>>) -> Vec<f32>
 }
 
 /// Losses of a few steps of gradient descent on branches of convolution, ReLU and max pooling. What backward needs of the two
-/// large results of a branch are signs and a shape.
-fn branches(device: &Device) -> Vec<f32> {
+/// large results of a branch are signs and a shape. With `keeps` the program looks at these results in one step, and keeps them for a while.
+fn branches(device: &Device, keeps: bool) -> Vec<f32> {
     const CHANNELS: usize = 8;
     let training = &device.clone().autodiff();
     let numbers = |count: usize, seed: usize| -> Vec<f32> {
@@ -105,9 +105,12 @@ fn branches(device: &Device) -> Vec<f32> {
         }
         let x = tensor([4, CHANNELS, 48, 48], 99);
         weights = weights.into_iter().map(Tensor::require_grad).collect();
+        let mut kept = Vec::new();
         let branch = |weight: &Tensor<4>| {
             let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
-            pool.forward(relu(conv2d(x.clone(), weight.clone(), None, options)))
+            let large = relu(conv2d(x.clone(), weight.clone(), None, options));
+            kept.extend((keeps && step == 10).then(|| large.clone().detach()));
+            pool.forward(large)
         };
         let loss = weights.iter().map(branch).reduce(|all, one| all + one).unwrap().powf_scalar(2.0).mean();
         let gradients = loss.backward();
@@ -123,24 +126,31 @@ fn branches(device: &Device) -> Vec<f32> {
 
 /// Where a plan knows who will still read a tensor, signs or a shape may be all that is left of it.
 fn stubs() {
-    let plain = branches(&Device::flex());
+    let plain = [false, true].map(|keeps| branches(&Device::flex(), keeps));
     let stored = Device::flex().remat(RematConfig::default().without_planning()).unwrap();
-    branches(&stored);
+    branches(&stored, false);
     let budget = stored.remat_report().unwrap().peak_bytes * 35 / 100;
-    let run = |seconds| {
+    let run = |seconds, keeps| {
         let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(seconds));
         let device = Device::flex().remat(config).unwrap();
-        assert_eq!(branches(&device), plain);
+        assert_eq!(branches(&device, keeps), plain[usize::from(keeps)]);
         device.remat_report().unwrap()
     };
     // What is cheaper is measured, and other work may be in the way: of several plans one must use both.
     let uses = |report: &RematReport, name| find(report, name).is_some_and(|form| form.tensors > 0);
     let uses_both = |report: &RematReport| uses(report, "sign-bits") && uses(report, "shape-only");
-    let report = [1, 10, 10, 10].into_iter().map(run).find(uses_both).expect("no plan uses signs and shapes");
+    let report = [1, 10, 10, 10]
+        .into_iter()
+        .map(|seconds| run(seconds, false))
+        .find(uses_both)
+        .expect("no plan uses signs and shapes");
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
     assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{report}");
     assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{report}");
     compared(plan);
+    // A step that leaves its plan where only a stub is left of what it reads.
+    let report = run(1, true);
+    assert_eq!((report.failure.as_deref(), report.plan.map(|plan| plan.steps_left)), (None, Some(1)));
 }
 
 /// The same step with none of the alternatives, with each alone, and with all.

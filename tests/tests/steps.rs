@@ -1,152 +1,16 @@
-//! Steps are found without marks, whatever updates the parameters.
+//! Steps are found without marks, whatever else a program does.
 
-use std::time::Duration;
+mod rounds;
 
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::optim::decay::WeightDecayConfig;
-use burn::optim::momentum::MomentumConfig;
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::*;
-use burn::tensor::{Device, Tensor, TensorData, activation};
-use burn_remat::{RematConfig, RematExt};
-use burn_remat_examples::device::under_test;
+use burn::tensor::{Tensor, activation};
+use rounds::{Model, STEPS, devices, found, input};
 
-const STEPS: usize = 8;
-
-#[derive(Module, Debug)]
-struct Model {
-    norm: LayerNorm,
-    first: Linear,
-    statistics: BatchNorm,
-    middle: Vec<Linear>,
-    last: Linear,
-    dropout: Dropout,
-}
-
-impl Model {
-    fn new(device: &Device) -> Self {
-        let layer = || LinearConfig::new(24, 24).init(device);
-        Self {
-            norm: LayerNormConfig::new(12).init(device),
-            first: LinearConfig::new(12, 24).init(device),
-            statistics: BatchNormConfig::new(24).init(device),
-            middle: vec![layer(), layer(), layer()],
-            last: LinearConfig::new(24, 12).with_bias(false).init(device),
-            dropout: DropoutConfig::new(0.2).init(),
-        }
-    }
-
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        let x = activation::relu(self.statistics.forward(self.first.forward(self.norm.forward(x))));
-        let x = self.middle.iter().fold(x, |x, layer| self.dropout.forward(activation::gelu(layer.forward(x))));
-        self.last.forward(x)
-    }
-
-    fn gradients(&self, step: usize, device: &Device) -> GradientsParams {
-        let x = input(step, device);
-        // What is uploaded is written over after it has been read.
-        let x = x.clone() * x.clone().powf_scalar(2.0).mean().unsqueeze() + x * 0.5;
-        let y = self.forward(x.clone());
-        GradientsParams::from_grads((y - x).powf_scalar(2.0).mean().backward(), self)
-    }
-}
-
-fn input(step: usize, device: &Device) -> Tensor<2> {
-    let values: Vec<f32> = (0..40 * 12).map(|at| ((at * 31 + step * 17) % 113) as f32 / 113.0).collect();
-    Tensor::from_data(TensorData::new(values, [40, 12]), device)
-}
-
-/// Devices on which steps are found in different ways: nothing is recorded; no plan is followed; plans are.
-fn devices() -> Vec<(&'static str, Device)> {
-    let config = |budget: &str| RematConfig::new(budget).without_cache();
-    let planned = config("60%").with_time_limit(Duration::from_millis(100));
-    let remat = |config: RematConfig| under_test().remat(config).unwrap();
-    vec![
-        ("unlimited", remat(config("unlimited").without_planning())),
-        ("online", remat(config("70%").without_planning())),
-        ("planned", remat(planned)),
-    ]
-}
-
-/// Steps found by the end of each of `STEPS` rounds of `round`.
-fn found(device: &Device, rounds: usize, mut round: impl FnMut(usize, &Device)) -> Vec<u64> {
-    let _ = env_logger::try_init();
-    let training = device.clone().autodiff();
-    training.seed(3);
-    let steps = (0..rounds).map(|step| {
-        round(step, &training);
-        device.remat_report().unwrap().steps
-    });
-    steps.collect()
-}
-
-/// One step for every round, each found in the round that follows.
-fn check_optimizer(name: &str, optimizer: impl Fn() -> ModuleOptimizer) {
-    for (kind, device) in devices() {
-        let mut training = None;
-        let steps = found(&device, STEPS, |step, device| {
-            let (mut optimizer, model) = training.take().unwrap_or_else(|| (optimizer(), Model::new(device)));
-            let gradients = model.gradients(step, device);
-            let model = optimizer.step(1e-3, model, gradients);
-            training = Some((optimizer, model));
-        });
-        assert_eq!(steps, (0..STEPS as u64).collect::<Vec<_>>(), "{name}, {kind}");
-    }
-}
-
-#[test]
-fn every_optimizer_shows_where_steps_begin() {
-    let momentum = || MomentumConfig::new().with_nesterov(true);
-    check_optimizer("sgd", || SgdConfig::new().init());
-    check_optimizer("sgd with momentum and decay", || {
-        SgdConfig::new().with_momentum(Some(momentum())).with_weight_decay(Some(WeightDecayConfig::new(0.1))).init()
-    });
-    check_optimizer("adam", || AdamConfig::new().init());
-    check_optimizer("adam with amsgrad", || AdamConfig::new().with_amsgrad(true).init());
-    check_optimizer("adamw", || AdamWConfig::new().init());
-    check_optimizer("adamw with amsgrad", || AdamWConfig::new().with_amsgrad(true).init());
-    check_optimizer("adamw without decay", || AdamWConfig::new().with_weight_decay(0.0).init());
-    check_optimizer("adamw, cautious", || AdamWConfig::new().with_cautious_weight_decay(true).init());
-    check_optimizer("adagrad", || AdaGradConfig::new().init());
-    check_optimizer("adan", || AdanConfig::new().init());
-    check_optimizer("adan with decay", || AdanConfig::new().with_weight_decay(0.1).init());
-    check_optimizer("adan with decay, no proximal step", || {
-        AdanConfig::new().with_weight_decay(0.1).with_no_prox(true).init()
-    });
-    check_optimizer("rmsprop", || RmsPropConfig::new().with_centered(true).with_momentum(0.5).init());
-    check_optimizer("lion", || LionConfig::new().with_weight_decay(0.1).init());
-    check_optimizer("lamb", || LambConfig::new().init());
-    check_optimizer("adafactor", || AdafactorConfig::new().init());
-}
-
-#[test]
-fn a_loaded_optimizer_shows_them_too() {
-    let optimizers: [fn() -> ModuleOptimizer; 4] = [
-        || AdamConfig::new().init(),
-        || AdamWConfig::new().init(),
-        || AdaGradConfig::new().init(),
-        || RmsPropConfig::new().with_momentum(0.5).init(),
-    ];
-    for (at, new) in optimizers.into_iter().enumerate() {
-        let plain = under_test().autodiff();
-        let (mut before, mut trained) = (new(), Model::new(&plain));
-        for step in 0..2 {
-            let gradients = trained.gradients(step, &plain);
-            trained = before.step(1e-3, trained, gradients);
-        }
-        for (kind, device) in devices() {
-            let mut training = None;
-            let steps = found(&device, STEPS, |step, device| {
-                let (mut optimizer, model) = training
-                    .take()
-                    .unwrap_or_else(|| (new().load_record(before.to_record()), trained.clone().fork(device)));
-                let gradients = model.gradients(step, device);
-                let model = optimizer.step(1e-3, model, gradients);
-                training = Some((optimizer, model));
-            });
-            assert_eq!(steps, (0..STEPS as u64).collect::<Vec<_>>(), "{at}, {kind}");
-        }
-    }
+/// Steps found in each round but the first.
+fn by_round(steps: &[u64]) -> Vec<u64> {
+    steps.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
 #[test]
@@ -164,14 +28,13 @@ fn a_small_part_of_a_model_may_be_trained() {
             let model = optimizer.step(1e-3, model, gradients);
             training = Some((optimizer, frozen, model));
         });
-        let later: Vec<u64> = steps[3..].windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(later.iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
+        assert!(by_round(&steps[3..]).iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
     }
 }
 
 #[test]
-fn two_models_in_turn_take_two_steps() {
-    for (kind, device) in devices() {
+fn two_models_in_turn_take_one_step() {
+    for (kind, device) in devices().into_iter().skip(1) {
         let mut training = None;
         let steps = found(&device, STEPS, |step, device| {
             let (mut critic, mut optimizer, mut generator, mut other): (_, ModuleOptimizer, _, ModuleOptimizer) =
@@ -188,8 +51,8 @@ fn two_models_in_turn_take_two_steps() {
             generator = other.step(1e-3, generator, gradients);
             training = Some((critic, optimizer, generator, other));
         });
-        let by_round: Vec<u64> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(by_round[1..].iter().all(|&steps| steps == 2), "{kind}: {steps:?}");
+        // The generator's loss goes through the critic while what it has computed is alive: both updates are one step.
+        assert!(by_round(&steps[2..]).iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
     }
 }
 
@@ -237,7 +100,117 @@ fn a_model_that_comes_later_is_found() {
             training = Some((optimizer, model));
         });
         assert_eq!(steps[4], 4, "{kind}: {steps:?}");
-        let later: Vec<u64> = steps[18..].windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(later.iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
+        assert!(by_round(&steps[18..]).iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
+    }
+}
+
+#[test]
+fn copies_of_the_model_may_be_kept() {
+    const ROUNDS: usize = 24;
+    for (kind, device) in devices() {
+        let (mut training, mut best) = (None, None);
+        let steps = found(&device, ROUNDS, |step, device| {
+            let (mut optimizer, mut model): (ModuleOptimizer, Model) =
+                training.take().unwrap_or_else(|| (AdamWConfig::new().init(), Model::new(device)));
+            let gradients = model.gradients(step, device);
+            model = optimizer.step(1e-3, model, gradients);
+            if step % 8 == 5 {
+                best = Some(model.clone());
+            }
+            training = Some((optimizer, model));
+        });
+        drop(best.take());
+        // The step from which a copy is kept ends with the next one.
+        let eight_rounds = |from: usize| steps[from + 8] - steps[from];
+        assert!((0..ROUNDS - 8).all(|from| eight_rounds(from) >= 6), "{kind}: {steps:?}");
+    }
+}
+
+#[test]
+fn an_evaluation_may_come_first() {
+    const BATCHES: usize = 60;
+    for (kind, device) in devices() {
+        let mut training = None;
+        let steps = found(&device, STEPS, |step, device| {
+            let (mut optimizer, model): (ModuleOptimizer, Model) = training.take().unwrap_or_else(|| {
+                let model = Model::new(device);
+                let plain = device.clone().inner();
+                let valid = model.valid();
+                (0..BATCHES).for_each(|batch| drop(valid.forward(input(batch, &plain)).into_data()));
+                (AdamConfig::new().init(), model)
+            });
+            let gradients = model.gradients(step, device);
+            let model = optimizer.step(1e-3, model, gradients);
+            training = Some((optimizer, model));
+        });
+        assert!(by_round(&steps).iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
+    }
+}
+
+/// The loss of one model goes through another that was updated just before, and all that the first has computed is alive.
+#[test]
+fn no_step_begins_while_much_is_alive() {
+    // Where nothing is recorded, nothing is lost.
+    for (kind, device) in devices().into_iter().skip(1) {
+        let mut training = None;
+        let steps = found(&device, 2 * STEPS, |step, device| {
+            let (mut critic, mut optimizer, mut generator, mut other): (_, ModuleOptimizer, _, ModuleOptimizer) =
+                training.take().unwrap_or_else(|| {
+                    let adam = || AdamConfig::new().init();
+                    (Model::new(device), adam(), Model::new(device), adam())
+                });
+            let fake = generator.forward(input(step, device));
+            let loss = (critic.forward(fake.clone().detach()) - critic.forward(input(step + 1, device))).mean();
+            let gradients = GradientsParams::from_grads(loss.backward(), &critic);
+            critic = optimizer.step(1e-3, critic, gradients);
+            let gradients = GradientsParams::from_grads(critic.forward(fake).mean().backward(), &generator);
+            generator = other.step(1e-3, generator, gradients);
+            training = Some((critic, optimizer, generator, other));
+        });
+        assert!(by_round(&steps[2..]).iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
+    }
+}
+
+#[test]
+fn an_average_of_the_model_may_take_part_in_the_step() {
+    for (kind, device) in devices() {
+        let mut training = None;
+        let steps = found(&device, 2 * STEPS, |step, device| {
+            let (mut optimizer, mut model, mut teacher): (ModuleOptimizer, Model, Tensor<2>) =
+                training.take().unwrap_or_else(|| {
+                    let model = Model::new(device);
+                    let teacher = model.last.weight.val().inner();
+                    (AdamWConfig::new().init(), model, teacher)
+                });
+            let y = model.forward(input(step, device));
+            let wanted =
+                Tensor::<2>::from_inner(input(step, &device.clone().inner()).matmul(teacher.clone().transpose()));
+            let y = y.matmul(model.last.weight.val().transpose());
+            let gradients = GradientsParams::from_grads((y - wanted).powf_scalar(2.0).mean().backward(), &model);
+            model = optimizer.step(1e-3, model, gradients);
+            teacher = teacher * 0.9 + model.last.weight.val().inner() * 0.1;
+            training = Some((optimizer, model, teacher));
+        });
+        assert!(by_round(&steps[2..]).iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
+    }
+}
+
+#[test]
+fn many_models_one_after_the_other_are_found_as_fast() {
+    const ROUNDS: usize = 24;
+    for (kind, device) in devices() {
+        let mut training = None;
+        let steps = found(&device, 4 * ROUNDS, |step, device| {
+            if step % ROUNDS == 0 {
+                training = None;
+            }
+            let (mut optimizer, model): (ModuleOptimizer, Model) =
+                training.take().unwrap_or_else(|| (AdamConfig::new().init(), Model::new(device)));
+            let gradients = model.gradients(step, device);
+            let model = optimizer.step(1e-3, model, gradients);
+            training = Some((optimizer, model));
+        });
+        let of_model = |k: usize| steps[(k + 1) * ROUNDS - 1] - steps[k * ROUNDS];
+        assert!((0..4).all(|k| of_model(k) >= 12), "{kind}: {steps:?}");
     }
 }

@@ -199,9 +199,9 @@ impl<B: RematBackend> Engine<B> {
     /// Evicts a storage, by packing it where that is cheaper than to compute it again, or the only way. While it is packed there
     /// are both, which must not be more than `most` bytes: `false` if nothing could be done.
     fn evict_cheaply(&mut self, storage: StorageKey, most: u64) -> bool {
-        let mut can_recompute = true;
+        let owners = &self.storages.get(storage).owners;
+        let can_recompute = owners.iter().all(|&owner| self.tensors[owner].recipe.is_some());
         if let Some(Packable { owner, bytes, cost_ns }) = self.packable(storage) {
-            can_recompute = self.tensors[owner].recipe.is_some();
             let is_best = !can_recompute || cost_ns < self.chain_cost(storage);
             if is_best && self.storages.live.saturating_add(bytes) <= most && self.pack_storage(storage, owner) {
                 return true;

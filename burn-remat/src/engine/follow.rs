@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use burn_ir::TensorId;
+use burn_ir::{OperationIr, TensorId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -77,13 +77,11 @@ impl Follow {
 
 impl<B: RematBackend> Engine<B> {
     /// Compares the operation at hand with the plan and takes the plan's steps before it.
-    ///
-    /// The operation does without `spared`.
-    pub(super) fn follow_before(&mut self, signature: u64, kind: u64, inputs: &[TensorKey], spared: Option<TensorKey>) {
+    pub(super) fn follow_before(&mut self, op: &OperationIr, (kind, signature): (u64, u64), inputs: &[TensorKey]) {
         let at = self.last_position() as usize;
         let Some(follow) = &mut self.follow else { return };
         if !follow.expects(at, signature) {
-            return self.switch_plan(at, signature, kind, inputs, spared);
+            return self.switch_plan(at, op, (kind, signature), inputs);
         }
         let schedule = follow.schedule.clone();
         for (&input, &place) in inputs.iter().zip(&schedule.trace.ops[at].reads) {
@@ -110,6 +108,7 @@ impl<B: RematBackend> Engine<B> {
         let (first, last) = actions.split_at(actions.iter().position(lets_go).unwrap_or(actions.len()));
         let taken = self.take(first).and_then(|()| {
             if !last.is_empty() {
+                let spared = self.spared(op);
                 inputs.iter().filter(|&&input| spared != Some(input)).try_for_each(|&input| self.ensure(input))?;
             }
             self.take(last)
@@ -306,7 +305,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// The step is another one than planned: goes over to a plan that begins with the same operations, or to the online
     /// policy.
-    fn switch_plan(&mut self, at: usize, signature: u64, kind: u64, inputs: &[TensorKey], spared: Option<TensorKey>) {
+    fn switch_plan(&mut self, at: usize, op: &OperationIr, (kind, signature): (u64, u64), inputs: &[TensorKey]) {
         self.release_holds();
         let Some(follow) = self.follow.take() else { return };
         let old = follow.schedule.clone();
@@ -331,7 +330,7 @@ impl<B: RematBackend> Engine<B> {
                 _ => {}
             }
         }
-        self.follow_before(signature, kind, inputs, spared);
+        self.follow_before(op, (kind, signature), inputs);
     }
 
     /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not

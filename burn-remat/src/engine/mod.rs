@@ -42,8 +42,8 @@ mod tracing;
 mod updates;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use burn_backend::{ExecutionError, TensorData};
@@ -84,8 +84,11 @@ const AMPLE: u64 = 4;
 /// A dead root stays while it is at most one part in this many of what depends on it.
 const KEEP_ROOT_RATIO: u64 = 8;
 
-/// Recorded operations beyond which the older half is forgotten even without a step boundary.
-const HISTORY_LIMIT: usize = 100_000;
+/// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
+const HISTORY_LIMIT: u64 = 200_000;
+
+/// Boundaries after which steps are told apart for sure: what went over the budget before says nothing of what comes.
+const KNOWN_STEPS: u64 = 3;
 
 /// How many boxes of removed recipes are kept for new ones.
 const SPARE_LIMIT: usize = 8192;
@@ -94,6 +97,10 @@ const SPARE_LIMIT: usize = 8192;
 type Failure = Arc<str>;
 type Keys = SmallVec<[TensorKey; 4]>;
 type Outs = SmallVec<[Description; 2]>;
+
+/// Held while random numbers are drawn: a backend has one generator for all devices of a process, and what is drawn again from a
+/// seed must not meet another device's numbers.
+static GENERATOR: Mutex<()> = Mutex::new(());
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -336,10 +343,9 @@ impl<B: RematBackend> Engine<B> {
         let rule = self.stages.rule(self.step_number);
         let signature = if watched { self.signature(kind, rule, &outs, &inputs, &consumed) } else { 0 };
         let dying = consumed.clone();
-        let spared = self.spared(&op);
         let (mut lent, mut began) = (Keys::new(), false);
         let mut before: SmallVec<[Option<StorageKey>; 4]> = SmallVec::new();
-        let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed, spared).and_then(|()| {
+        let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed).and_then(|()| {
             let taken = self.taken(&op, &inputs);
             before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
             let settled = self.settle_roots(&mut op, &outs, &inputs, &mut consumed, produced);
@@ -360,7 +366,6 @@ impl<B: RematBackend> Engine<B> {
         match done {
             Ok((kept, settled, cost_ns, views, update, traced, forms, stub)) => {
                 let Settled { recordable, seed, passing, state, .. } = settled;
-                let eligible = seed.is_some() && !passing;
                 self.stats.compute_ns += cost_ns;
                 self.step.compute_ns += cost_ns;
                 let stage = self.stages.current();
@@ -383,7 +388,7 @@ impl<B: RematBackend> Engine<B> {
                 for &output in &outputs {
                     let tensor = &mut self.tensors[output];
                     (tensor.passing, tensor.state) = (passing, state);
-                    tensor.eligible |= eligible;
+                    tensor.eligible |= seed.is_some() && !passing;
                 }
                 for (&output, form) in outputs.iter().zip(forms) {
                     self.tensors[output].form = form;
@@ -438,8 +443,8 @@ impl<B: RematBackend> Engine<B> {
         let boundary = if aside { None } else { self.detector.observe(self.computed_bytes, self.clock) };
         if let Some(boundary) = boundary {
             self.end_step(boundary, true);
-        } else if self.recipes.len() > HISTORY_LIMIT {
-            self.forget_before(self.clock - HISTORY_LIMIT as u64 / 2);
+        } else if self.recipes.len() as u64 > HISTORY_LIMIT.max(2 * self.detector.longest()) {
+            self.forget_before(self.clock - HISTORY_LIMIT / 2);
         }
     }
 
@@ -470,15 +475,16 @@ impl<B: RematBackend> Engine<B> {
     fn prepare(
         &mut self,
         op: &OperationIr,
-        (kind, signature): (u64, u64),
+        about: (u64, u64),
         produced: u64,
         inputs: &[TensorKey],
         consumed: &[TensorKey],
-        spared: Option<TensorKey>,
     ) -> Result<(), Failure> {
         if self.follow.is_some() && !self.aside.now {
-            self.follow_before(signature, kind, inputs, spared);
+            self.follow_before(op, about, inputs);
         }
+        // Only now: the plan may have left a stub just now, or be followed no more.
+        let spared = self.spared(op);
         for &input in inputs.iter().filter(|&&input| spared != Some(input)) {
             self.ensure(input)?;
             self.tensors[input].used = self.clock;
@@ -538,7 +544,7 @@ impl<B: RematBackend> Engine<B> {
             replaces |= takes;
             replaces_other |= takes && !tensor.passing;
             let alike = outs.iter().any(|out| out.shape == tensor.shape);
-            let succeeded = alike && (tensor.read || tensor.updated > 0 || inputs.len() == 1);
+            let succeeded = alike && (tensor.read > 0 || tensor.updated > 0 || inputs.len() == 1);
             replaces_parameter |= takes && tensor.may_be_parameter() && (succeeded || !training);
             let keep = (small && !light) || tensor.held || !tensor.dependents.is_empty();
             if keep {
@@ -595,6 +601,7 @@ impl<B: RematBackend> Engine<B> {
     ) -> Result<u64, Failure> {
         let dry = self.dry_cost(&op, kind);
         let timed = self.begin_timing(&op, kind);
+        let _alone = is_random(&op).then(|| lock(&GENERATOR));
         let executor = &mut self.executor;
         let mut op = Some(op);
         let probe = self.config.probe.as_deref();
@@ -702,7 +709,7 @@ impl<B: RematBackend> Engine<B> {
             since: self.clock,
             used: self.clock,
             made_by,
-            read: false,
+            read: 0,
             computed: false,
             passing: false,
             state: false,
@@ -771,8 +778,9 @@ impl<B: RematBackend> Engine<B> {
     fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
         for &input in inputs {
             let tensor = &mut self.tensors[input];
-            if !std::mem::replace(&mut tensor.read, true) && tensor.may_be_parameter() && tensor.updated == 0 {
-                self.detector.root_read(self.clock);
+            let last = std::mem::replace(&mut tensor.read, self.clock);
+            if tensor.may_be_parameter() && tensor.updated == 0 {
+                self.detector.root_read(last, self.clock);
             }
         }
         for &output in outputs {
@@ -858,6 +866,9 @@ impl<B: RematBackend> Engine<B> {
         let whole = self.detector.is_exact() && boundary >= self.clock;
         let trace = self.end_following(whole);
         self.detector.set_boundary(boundary);
+        if self.detector.boundaries() == KNOWN_STEPS {
+            self.overrun = 0;
+        }
         self.forget_before(boundary);
         let tensors = &self.tensors;
         self.stages.prune(|key, id| tensors.get(key).is_some_and(|tensor| tensor.id == id));
@@ -1096,6 +1107,7 @@ impl<B: RematBackend> Engine<B> {
     /// Seeds the backend's generator and the engine's own.
     pub fn seed(&mut self, seed: u64) {
         self.seeds = seed;
+        let _alone = lock(&GENERATOR);
         self.executor.seed(seed);
     }
 

@@ -216,7 +216,7 @@ impl<B: RematBackend> Engine<B> {
             };
             let may_go = |&owner: &TensorKey| {
                 let tensor = &self.tensors[owner];
-                tensor.pins == 0 && tensor.read && tensor.recipe.is_some()
+                tensor.pins == 0 && tensor.read > 0 && tensor.recipe.is_some()
             };
             if self.storages.get(storage).owners.iter().all(may_go) {
                 self.evict(storage);

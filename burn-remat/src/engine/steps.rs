@@ -5,8 +5,9 @@
 //! 1. The program says so ([`mark`](super::Engine::mark)).
 //! 2. Parameters are updated (see `updates.rs`): the first operation that reads a parameter's successor made in this step
 //!    begins the next one. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
-//!    running statistics do not disturb it.
-//! 3. Where nothing is updated in this way (the program keeps the old parameters, say): the bytes of live tensors that
+//!    running statistics do not disturb it. But where much more is alive than usual, no step begins: what is alive there can never be
+//!    evicted again. So a generator that learns through the discriminator which was updated just before is no step of its own.
+//! 3. Where nothing is updated in this way, or nothing any more: the bytes of live tensors that
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
 //!    point after such a fall, recognised once they rise again. The first time, two rises must be of similar height: an input
 //!    that is normalised on the device is a small rise of its own before the step's.
@@ -15,8 +16,14 @@
 const FRACTION: f64 = 0.1;
 
 /// Lengths of the longest step after which a tensor that was never updated may be a parameter after all: one of a model that came
-/// later.
+/// later. And without a boundary, after which updates tell no more.
 const PATIENCE: u64 = 8;
+
+/// Operations that a step is taken to have at least, where nothing has been updated for long.
+const LEAST_STEP: u64 = 1000;
+
+/// How often in a row too much may be alive where a parameter is read for the first time after its update. Then this is usual.
+const MOST_REFUSED: u32 = 3;
 
 /// Finds boundaries by the surest signal that a program has given so far.
 #[derive(Default)]
@@ -30,8 +37,13 @@ pub(super) struct StepDetector {
     first: u64,
     /// Clock of the last boundary.
     boundary: u64,
-    /// Most operations between two boundaries.
+    boundaries: u64,
+    /// Operations between the last two boundaries.
+    last_length: u64,
+    /// Most operations of a step. One that is longer than the steps before and after it does not count.
     longest: u64,
+    /// Whether any root was read.
+    has_begun: bool,
     /// Roots that recorded operations have read, and updates, for the first step's sake.
     roots_read: u64,
     updates: u64,
@@ -39,6 +51,14 @@ pub(super) struct StepDetector {
     began: u64,
     /// Clock of the last update.
     updated: u64,
+    /// That of the last one of which it was decided whether a step begins.
+    judged: u64,
+    /// How often in a row none began.
+    refused: u32,
+    /// Computed bytes that were alive at the last boundary told by updates.
+    usual: Option<u64>,
+    /// Most that were alive since the last boundary.
+    highest: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,30 +134,79 @@ impl StepDetector {
         self.first > 0 || self.roots_read > 1 && 3 * self.updates >= self.roots_read
     }
 
-    /// Whether roots have been read: what comes now is no preparation any more.
-    pub fn has_begun(&self) -> bool {
-        self.roots_read > 0
+    /// Whether the step at hand may end where an updated parameter is read and so many computed `bytes` are alive.
+    pub fn may_begin(&mut self, bytes: u64) -> bool {
+        let most = |usual: u64| usual.saturating_add(usual / 2).saturating_add(self.highest / 8);
+        let is_low = self.usual.is_none_or(|usual| bytes <= most(usual));
+        // All that the same updates begin is one case.
+        let is_new = std::mem::replace(&mut self.judged, self.updated) != self.updated;
+        let begins = is_low || is_new && self.refused >= MOST_REFUSED;
+        log::trace!(
+            "an updated parameter is read, {bytes} computed bytes are alive (usual: {:?}): {begins}",
+            self.usual
+        );
+        if begins {
+            (self.usual, self.refused) = (Some(bytes), 0);
+        } else {
+            self.refused += u32::from(is_new);
+        }
+        begins
     }
 
-    /// A recorded operation reads a root for the first time.
-    pub fn root_read(&mut self, clock: u64) {
+    /// How many steps have begun.
+    pub fn boundaries(&self) -> u64 {
+        self.boundaries
+    }
+
+    /// Most operations of a step.
+    pub fn longest(&self) -> u64 {
+        self.longest
+    }
+
+    /// Whether roots have been read: what comes now is no preparation any more.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// A recorded operation reads a root, and did so before at the clock of `last`, or never (0). Until a step is found for sure, a
+    /// root counts in each of those that the bytes tell: an evaluation may come first, and reads the same parameters.
+    pub fn root_read(&mut self, last: u64, clock: u64) {
+        if last > 0 && (self.first > 0 || last >= self.boundary) {
+            return;
+        }
         if self.roots_read == 0 {
             self.began = clock;
         }
+        self.has_begun = true;
         self.roots_read += 1;
     }
 
     /// A step has begun at `clock`.
     pub fn set_boundary(&mut self, clock: u64) {
-        if self.first == 0 && self.is_exact() {
-            self.first = self.updated;
+        if self.first == 0 {
+            if self.is_exact() {
+                self.first = self.updated;
+            }
+            (self.roots_read, self.updates) = (0, 0);
         }
-        self.longest = self.longest.max(clock.saturating_sub(self.boundary));
-        self.boundary = clock;
+        let length = clock.saturating_sub(self.boundary);
+        let both = length.min(std::mem::replace(&mut self.last_length, length));
+        self.longest = match self.boundaries {
+            0 => length,
+            1 => both,
+            _ => self.longest.max(both),
+        };
+        self.boundaries += 1;
+        (self.boundary, self.highest) = (clock, 0);
     }
 
     /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
+        self.highest = self.highest.max(bytes);
+        let overdue = PATIENCE * self.longest.max(LEAST_STEP);
+        if self.source == Source::Updates && clock.saturating_sub(self.boundary) > overdue {
+            (self.source, self.peak, self.valley) = (Source::Valleys, bytes, None);
+        }
         if self.source != Source::Valleys {
             return None;
         }
@@ -231,7 +300,7 @@ mod tests {
         let mut detector = StepDetector::default();
         detector.update(4, true);
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 0).is_none()));
-        (0..2).for_each(|_| detector.root_read(1));
+        (0..2).for_each(|_| detector.root_read(0, 1));
         assert!(detector.goes_by_updates() && detector.has_enough_updates() && detector.is_of_this_step(5));
         detector.set_boundary(6);
         assert!(!detector.is_of_this_step(5) && detector.is_of_this_step(7));
@@ -239,6 +308,63 @@ mod tests {
         assert!(!detector.mark());
         detector.update(4, true);
         assert!(!detector.goes_by_updates());
+    }
+
+    #[test]
+    fn an_evaluation_before_the_first_step_does_not_count() {
+        let mut detector = StepDetector::default();
+        (0..100).for_each(|_| detector.root_read(0, 1));
+        detector.set_boundary(50);
+        (0..3).for_each(|_| detector.root_read(20, 60));
+        (0..3).for_each(|_| detector.root_read(60, 70));
+        detector.update(80, true);
+        assert!(detector.has_enough_updates());
+    }
+
+    #[test]
+    fn no_step_begins_where_more_than_usual_is_alive() {
+        let mut detector = StepDetector::default();
+        let mut round = |clock: u64, first: u64, second: u64| {
+            let mut at = |clock: u64, bytes: u64| {
+                detector.observe(1000, clock);
+                detector.update(clock, false);
+                let begins = detector.may_begin(bytes);
+                assert_eq!(detector.may_begin(bytes), begins, "what is read next is the same case");
+                if begins {
+                    detector.set_boundary(clock);
+                }
+                begins
+            };
+            (at(clock, first), at(clock + 1, second))
+        };
+        assert_eq!(round(10, 500, 10), (true, true), "nothing is known, then less is alive");
+        assert_eq!(round(20, 500, 10), (false, true));
+        assert_eq!(round(30, 500, 100), (false, true), "a little more");
+        assert_eq!(round(40, 900, 900), (false, false));
+        assert_eq!(round(50, 900, 900), (false, true), "this is usual now");
+        assert_eq!(round(60, 900, 900), (true, true));
+    }
+
+    #[test]
+    fn bytes_tell_where_nothing_is_updated_any_more() {
+        let mut detector = StepDetector::default();
+        detector.update(4, true);
+        detector.set_boundary(5);
+        let bytes = (0..1000).flat_map(|_| step(1000));
+        let found: Vec<u64> = (5..).zip(bytes).filter_map(|(clock, bytes)| detector.observe(bytes, clock)).collect();
+        assert!(found[0] > PATIENCE * LEAST_STEP && found[1] - found[0] == 21);
+        detector.set_boundary(29_990);
+        detector.update(30_000, true);
+        assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 30_001).is_none()));
+    }
+
+    #[test]
+    fn one_long_step_makes_no_other_wait() {
+        let mut detector = StepDetector::default();
+        [500, 510, 520, 1520, 1530].iter().for_each(|&clock| detector.set_boundary(clock));
+        assert_eq!(detector.longest, 10);
+        [2000, 2500].iter().for_each(|&clock| detector.set_boundary(clock));
+        assert_eq!(detector.longest, 470);
     }
 
     #[test]
@@ -258,19 +384,19 @@ mod tests {
     #[test]
     fn an_input_that_is_normalised_begins_no_first_step() {
         let mut detector = StepDetector::default();
-        detector.root_read(1);
+        detector.root_read(0, 1);
         detector.update(4, true);
         assert!(!detector.has_enough_updates());
-        (0..3).for_each(|_| detector.root_read(1));
+        (0..3).for_each(|_| detector.root_read(0, 1));
         assert!(!detector.has_enough_updates());
         (0..3).for_each(|_| detector.update(5, true));
         assert!(detector.has_enough_updates());
     }
 
     #[test]
-    fn one_of_many_roots_tells_when_it_is_updated_again() {
+    fn one_of_many_roots_tells_when_it_is_updated_for_the_third_time() {
         let mut detector = StepDetector::default();
-        (0..100).for_each(|_| detector.root_read(10));
+        (0..100).for_each(|_| detector.root_read(0, 10));
         detector.update(110, true);
         assert!(!detector.has_enough_updates());
         assert!(!detector.is_regular(0, 105, 215), "updated twice");

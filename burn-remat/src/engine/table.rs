@@ -73,8 +73,8 @@ pub(super) struct Tensor {
     pub used: u64,
     /// Which kind of operation made it: part of what decides whether a later operation can reuse its buffer.
     pub made_by: u64,
-    /// Whether a recorded operation has read it.
-    pub read: bool,
+    /// Clock when a recorded operation has read it last, else 0.
+    pub read: u64,
     /// Whether an operation that can run again made it. With a recipe, unless nothing was recorded then.
     pub computed: bool,
     /// Whether it is surely no parameter, though it may be a root: a mask, what the device may not compute twice alike, or what has

@@ -26,7 +26,7 @@ pub(super) fn origin(position: Position, k: usize) -> u32 {
 }
 
 /// The operation of an [`origin`].
-pub(super) fn position_of(origin: u32) -> Position {
+fn position_of(origin: u32) -> Position {
     origin >> 8
 }
 

@@ -5,7 +5,7 @@
 //! - A *parameter* was not computed (but drawn, uploaded or loaded), is older than the step, has been read by operations
 //!   that can run again, and is *succeeded* by a tensor of its shape. Either an operation takes it and gives the successor
 //!   (Adam, SGD), perhaps through others that take what the one before gave (Adan); or the successor is computed from it and
-//!   then the program lets go of it (AdamW).
+//!   then the program lets go of it (AdamW), or keeps it (a copy of the best model) and reads the successor from then on.
 //! - What a step has computed and the next one replaces is *state*: moments, running statistics. It is updated as well, but
 //!   reading it begins no step, since optimizers may read it as soon as they have written it (AdaGrad). State that was
 //!   loaded looks like a parameter until something computed is put into it before anything has read it.
@@ -14,7 +14,7 @@
 //!
 //! Constant work for every operation.
 
-use super::table::{Description, Tensor, TensorKey};
+use super::table::{Tensor, TensorKey};
 use super::{Engine, Outs};
 use crate::backend::RematBackend;
 
@@ -22,7 +22,7 @@ use crate::backend::RematBackend;
 const RECENT: u64 = 64;
 
 /// What an operation that takes a root does.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Update {
     /// It replaces this parameter.
     Parameter(TensorKey),
@@ -36,7 +36,7 @@ impl<B: RematBackend> Engine<B> {
         let mut found = None;
         for &key in consumed {
             let tensor = &self.tensors[key];
-            if !tensor.read || !outs.iter().any(|out: &Description| out.shape == tensor.shape) {
+            if tensor.read == 0 || !outs.iter().any(|out| out.shape == tensor.shape) {
                 continue;
             }
             if self.is_parameter(key) {
@@ -60,13 +60,31 @@ impl<B: RematBackend> Engine<B> {
     pub(super) fn begins_step(&mut self, inputs: &[TensorKey], consumed: &[TensorKey]) -> bool {
         let (tells, enough) = (self.detector.goes_by_updates(), self.detector.has_enough_updates());
         let mut begins = false;
+        inputs.iter().for_each(|&input| self.note_kept(input));
         for input in inputs.iter().filter(|&input| !consumed.contains(input)) {
             let tensor = &mut self.tensors[*input];
             if std::mem::take(&mut tensor.fresh) && self.detector.is_of_this_step(tensor.updated) {
                 begins |= tells && (enough || tensor.regular);
             }
         }
-        begins
+        // Where nothing is recorded nothing has to be evicted, and state may count as computed.
+        begins && (self.light || self.detector.may_begin(self.computed_bytes))
+    }
+
+    /// An operation takes a tensor as input: perhaps it has taken the place of a parameter that the program keeps. That parameter would
+    /// have been updated once more by now, and the tensor came to be at about the time of that.
+    fn note_kept(&mut self, key: TensorKey) {
+        let tensor = &self.tensors[key];
+        let Some(parameter) = tensor.heir_of.filter(|_| !tensor.eligible).and_then(|of| self.index.get(&of)) else {
+            return;
+        };
+        let Tensor { alive, heir, updated, interval, since, .. } = self.tensors[*parameter];
+        let is_late = interval > 0 && self.clock - updated > interval + interval / 4;
+        if alive && is_late && heir == Some(tensor.id) && tensor.born > updated + interval / 2 {
+            let tensor = &mut self.tensors[key];
+            (tensor.eligible, tensor.since, tensor.interval) = (true, since, interval);
+            tensor.updated = tensor.born;
+        }
     }
 
     /// Notes what succeeds the `inputs` of an operation, of which some are `dying`, before it counts as having read them.
@@ -92,7 +110,7 @@ impl<B: RematBackend> Engine<B> {
                     let parameter = heir_of.and_then(|of| self.index.get(&of)).copied();
                     parameter.filter(|&parameter| self.tensors[parameter].heir == Some(before))
                 } else {
-                    (tensor.read && tensor.may_be_parameter()).then_some(input)
+                    (tensor.read > 0 && tensor.may_be_parameter()).then_some(input)
                 };
                 if let Some(parameter) = parameter {
                     self.tensors[parameter].heir = Some(id);
