@@ -16,7 +16,7 @@
 const FRACTION: f64 = 0.1;
 
 /// Lengths of the longest step after which a tensor that was never updated may be a parameter after all: one of a model that came
-/// later. And without a boundary, after which updates tell no more.
+/// later. And without a boundary or an update, after which updates tell no more.
 const PATIENCE: u64 = 8;
 
 /// Operations that a step is taken to have at least, where nothing has been updated for long.
@@ -204,7 +204,8 @@ impl StepDetector {
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
         self.highest = self.highest.max(bytes);
         let overdue = PATIENCE * self.longest.max(LEAST_STEP);
-        if self.source == Source::Updates && clock.saturating_sub(self.boundary) > overdue {
+        let last = self.boundary.max(self.updated);
+        if self.source == Source::Updates && clock.saturating_sub(last) > overdue {
             (self.source, self.peak, self.valley) = (Source::Valleys, bytes, None);
         }
         if self.source != Source::Valleys {
@@ -353,9 +354,19 @@ mod tests {
         let bytes = (0..1000).flat_map(|_| step(1000));
         let found: Vec<u64> = (5..).zip(bytes).filter_map(|(clock, bytes)| detector.observe(bytes, clock)).collect();
         assert!(found[0] > PATIENCE * LEAST_STEP && found[1] - found[0] == 21);
-        detector.set_boundary(29_990);
         detector.update(30_000, true);
         assert!(step(1000).chain(step(1000)).all(|bytes| detector.observe(bytes, 30_001).is_none()));
+    }
+
+    #[test]
+    fn the_first_step_may_be_long() {
+        let mut detector = StepDetector::default();
+        let long = 2 * PATIENCE * LEAST_STEP;
+        (0..3).for_each(|_| detector.root_read(0, 1));
+        (1..long).for_each(|clock| assert_eq!(detector.observe(10, clock), None));
+        detector.update(long, true);
+        detector.observe(10, long);
+        assert!(detector.goes_by_updates() && detector.has_enough_updates());
     }
 
     #[test]
