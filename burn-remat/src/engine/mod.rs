@@ -87,9 +87,6 @@ const KEEP_ROOT_RATIO: u64 = 8;
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
 
-/// Boundaries after which steps are told apart for sure: what went over the budget before says nothing of what comes.
-const KNOWN_STEPS: u64 = 3;
-
 /// How many boxes of removed recipes are kept for new ones.
 const SPARE_LIMIT: usize = 8192;
 
@@ -866,9 +863,6 @@ impl<B: RematBackend> Engine<B> {
         let whole = self.detector.is_exact() && boundary >= self.clock;
         let trace = self.end_following(whole);
         self.detector.set_boundary(boundary);
-        if self.detector.boundaries() == KNOWN_STEPS {
-            self.overrun = 0;
-        }
         self.forget_before(boundary);
         let tensors = &self.tensors;
         self.stages.prune(|key, id| tensors.get(key).is_some_and(|tensor| tensor.id == id));

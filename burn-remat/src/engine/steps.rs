@@ -42,11 +42,12 @@ pub(super) struct StepDetector {
     last_length: u64,
     /// Most operations of a step. One that is longer than the steps before and after it does not count.
     longest: u64,
-    /// Whether any root was read.
-    has_begun: bool,
     /// Roots that recorded operations have read, and updates, for the first step's sake.
-    roots_read: u64,
+    all_read: u64,
     updates: u64,
+    /// Of the roots those that were read since the last boundary, and in the step before it.
+    roots_read: u64,
+    last_read: u64,
     /// Clock when the first root was read.
     began: u64,
     /// Clock of the last update.
@@ -131,7 +132,9 @@ impl StepDetector {
     /// place. There, several roots must have been read, and a third of them updated. Where most parameters are frozen, the
     /// third update of one tells ([`is_regular`](Self::is_regular)).
     pub fn has_enough_updates(&self) -> bool {
-        self.first > 0 || self.roots_read > 1 && 3 * self.updates >= self.roots_read
+        let enough = |read: u64| read > 1 && 3 * self.updates >= read;
+        // What the bytes tell may be the middle of a step.
+        self.first > 0 || enough(self.all_read) || enough(self.roots_read.max(self.last_read))
     }
 
     /// Whether the step at hand may end where an updated parameter is read and so many computed `bytes` are alive.
@@ -153,11 +156,6 @@ impl StepDetector {
         begins
     }
 
-    /// How many steps have begun.
-    pub fn boundaries(&self) -> u64 {
-        self.boundaries
-    }
-
     /// Most operations of a step.
     pub fn longest(&self) -> u64 {
         self.longest
@@ -165,7 +163,7 @@ impl StepDetector {
 
     /// Whether roots have been read: what comes now is no preparation any more.
     pub fn has_begun(&self) -> bool {
-        self.has_begun
+        self.all_read > 0
     }
 
     /// A recorded operation reads a root, and did so before at the clock of `last`, or never (0). Until a step is found for sure, a
@@ -177,7 +175,7 @@ impl StepDetector {
         if self.roots_read == 0 {
             self.began = clock;
         }
-        self.has_begun = true;
+        self.all_read += u64::from(last == 0);
         self.roots_read += 1;
     }
 
@@ -187,7 +185,7 @@ impl StepDetector {
             if self.is_exact() {
                 self.first = self.updated;
             }
-            (self.roots_read, self.updates) = (0, 0);
+            self.last_read = std::mem::take(&mut self.roots_read);
         }
         let length = clock.saturating_sub(self.boundary);
         let both = length.min(std::mem::replace(&mut self.last_length, length));
@@ -316,6 +314,8 @@ mod tests {
         let mut detector = StepDetector::default();
         (0..100).for_each(|_| detector.root_read(0, 1));
         detector.set_boundary(50);
+        assert!(!detector.has_enough_updates());
+        detector.set_boundary(55);
         (0..3).for_each(|_| detector.root_read(20, 60));
         (0..3).for_each(|_| detector.root_read(60, 70));
         detector.update(80, true);
