@@ -45,7 +45,7 @@ impl<B: RematBackend> Engine<B> {
         if self.storages.live.saturating_add(need) <= target {
             return;
         }
-        if self.step.recompute_ns as f64 > self.config.recompute_limit * self.step.base_ns(self.stats.base_ns) {
+        if self.step.repeated_ns as f64 > self.config.recompute_limit * self.step.base_ns(self.stats.base_ns) {
             if !std::mem::replace(&mut self.step.gave_up, true) {
                 log::warn!(
                     "recomputation in this step exceeded {} times its own compute time: the rest of the step keeps \

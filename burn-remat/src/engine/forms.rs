@@ -344,6 +344,7 @@ impl<B: RematBackend> Engine<B> {
         self.forms.used[alternative as usize].ns += ns;
         self.stats.recompute_ns += ns;
         self.step.recompute_ns += ns;
+        self.step.repeated_ns += ns;
     }
 
     /// Drops the packed numbers of a tensor that is gone.

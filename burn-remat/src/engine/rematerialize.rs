@@ -151,7 +151,9 @@ impl<B: RematBackend> Engine<B> {
                 return Err(failure);
             }
         };
-        self.recipes[key].cost_ns = cost_ns;
+        let recipe = &mut self.recipes[key];
+        recipe.cost_ns = recipe.cost_ns.min(cost_ns);
+        self.step.repeated_ns += recipe.cost_ns;
         self.count_again_in_stage(self.recipes[key].stage, cost_ns, produced);
         self.stats.recomputed += 1;
         self.stats.recompute_ns += cost_ns;

@@ -243,6 +243,8 @@ pub(super) struct Step {
     pub compute_ns: u64,
     /// Time of recomputations.
     pub recompute_ns: u64,
+    /// The same by the least time that each operation has taken so far: a busy machine does not make it more.
+    pub repeated_ns: u64,
     /// Most bytes held.
     pub peak: u64,
     /// Whether more than the budget was held.
