@@ -27,6 +27,7 @@ use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
 use crate::engine::{Engine, fresh_id};
 use crate::error::RematError;
+use crate::memory::DeviceMemory;
 use crate::planning::Trace;
 use crate::reads::Reads;
 use crate::report::RematReport;
@@ -71,7 +72,7 @@ pub enum BufferId {
 pub type MemoryOrder = SmallVec<[usize; 6]>;
 
 /// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
-pub trait RematBackend: BackendIr {
+pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     /// Whether tensors lie in this process's memory, so that looking at their numbers moves none.
     const IS_HOST: bool = false;
 
@@ -200,14 +201,15 @@ pub struct RematDevice<D> {
     slot: u16,
 }
 
-impl<D: DeviceOps> RematDevice<D> {
+impl<D: DeviceMemory> RematDevice<D> {
     /// A device like `inner` on which `config` applies.
     ///
     /// # Errors
     ///
-    /// The configuration's own error, or [`RematError::TooManyDevices`] after 32,767 devices in one process.
+    /// The configuration's own error, [`RematError::FreeMemory`] where a share of free memory is asked for and not known, or
+    /// [`RematError::TooManyDevices`] after 32,767 devices in one process.
     pub fn new(inner: D, config: impl Into<RematConfig>) -> Result<Self, RematError> {
-        let config = config.into().validated()?;
+        let config = config.into().validated_on(&inner)?;
         let mut slots = lock(&SLOTS);
         let slot = slots.last_key_value().map_or(1, |(last, _)| last + 1);
         if slot >= SLOT_BIT {

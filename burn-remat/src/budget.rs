@@ -3,12 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::RematError;
 use crate::grammar::{self, BudgetText};
+use crate::memory::DeviceMemory;
 
 /// How much memory the tensors of a device may hold at once, parameters and optimizer state included.
 ///
 /// Text forms: a number of bytes, a number with a decimal (`kB`, `MB`, `GB`, `TB`) or binary unit (`KiB`, `MiB`, `GiB`,
-/// `TiB`), a share of what the first step holds (`60%`), or `unlimited`. Case does not matter.
+/// `TiB`), a share of what the first step holds (`60%`), a share of the memory that is free on the device (`80% free`), or
+/// `unlimited`. Case does not matter.
 ///
 /// ```
 /// use burn_remat::Budget;
@@ -16,6 +19,7 @@ use crate::grammar::{self, BudgetText};
 /// assert_eq!("8 GiB".parse(), Ok(Budget::Bytes(8 << 30)));
 /// assert_eq!("512MB".parse(), Ok(Budget::Bytes(512_000_000)));
 /// assert_eq!("60%".parse(), Ok(Budget::Share(0.6)));
+/// assert_eq!("80% free".parse(), Ok(Budget::Free(0.8)));
 /// assert!("150%".parse::<Budget>().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Default, serde::Serialize)]
@@ -29,6 +33,9 @@ pub enum Budget {
     Bytes(u64),
     /// A share, above 0 and at most 1, of the peak of the first step, which runs without a limit.
     Share(f64),
+    /// A share, above 0 and at most 1, of the memory that is free on the device when the remat device is made; it comes to
+    /// bytes there and then. CUDA and the CPU tell how much that is; wgpu tells it only of integrated GPUs asked for by kind.
+    Free(f64),
 }
 
 /// A text that is no [`Budget`].
@@ -41,6 +48,18 @@ pub struct BudgetError {
     pub reason: &'static str,
 }
 
+impl Budget {
+    /// This budget on `device`: a share of its free memory becomes bytes.
+    pub(crate) fn on(self, device: &impl DeviceMemory) -> Result<Self, RematError> {
+        let Self::Free(share) = self else { return Ok(self) };
+        let unknown = || RematError::FreeMemory { device: format!("{device:?}") };
+        let free = device.free_bytes().filter(|free| *free > 0).ok_or_else(unknown)?;
+        let bytes = ((free as f64 * share) as u64).max(1);
+        log::info!("{} are free on {device:?}: the budget is {bytes} bytes", DisplayBytes(free));
+        Ok(Self::Bytes(bytes))
+    }
+}
+
 impl FromStr for Budget {
     type Err = BudgetError;
 
@@ -49,6 +68,7 @@ impl FromStr for Budget {
             Ok(BudgetText::Unlimited) => Ok(Self::Unlimited),
             Ok(BudgetText::Bytes(bytes)) => Ok(Self::Bytes(bytes)),
             Ok(BudgetText::Share(share)) => Ok(Self::Share(share)),
+            Ok(BudgetText::Free(share)) => Ok(Self::Free(share)),
             Err(reason) => Err(BudgetError { text: text.to_owned(), reason }),
         }
     }
@@ -79,6 +99,7 @@ impl fmt::Display for Budget {
             Self::Unlimited => f.write_str("unlimited"),
             Self::Bytes(bytes) => write!(f, "{}", DisplayBytes(*bytes)),
             Self::Share(share) => write!(f, "{}%", share * 100.0),
+            Self::Free(share) => write!(f, "{}% free", share * 100.0),
         }
     }
 }
@@ -137,6 +158,9 @@ mod tests {
             ("1.2.3 GiB", "number"),
             ("99999999999999 GiB", "2^64"),
             ("nan%", "number"),
+            ("0% free", "zero"),
+            ("101% free", "100%"),
+            ("60% of it", "share of"),
         ] {
             let error = text.parse::<Budget>().expect_err(text).to_string();
             assert!(error.contains(reason) && error.contains("8 GiB"), "{text}: {error}");
@@ -145,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_shown_as_it_is_written() {
-        for text in ["60%", "unlimited", "1.50 MiB", "12 B"] {
+        for text in ["60%", "80% free", "unlimited", "1.50 MiB", "12 B"] {
             let budget: Budget = text.parse().unwrap();
             assert_eq!(budget.to_string(), text);
         }

@@ -10,6 +10,7 @@ use burn_remat_plan::registry::planner;
 use crate::alternatives::Alternatives;
 use crate::budget::{Budget, BudgetError};
 use crate::error::RematError;
+use crate::memory::DeviceMemory;
 use crate::planning::PlanSettings;
 use crate::rehearse::Rehearsal;
 
@@ -84,7 +85,7 @@ impl Default for RematConfig {
 }
 
 impl RematConfig {
-    /// A configuration with this budget: a text such as `"8 GiB"` or `"60%"`, a number of bytes, or a [`Budget`].
+    /// A configuration with this budget: a text such as `"8 GiB"`, `"60%"` or `"80% free"`, a number of bytes, or a [`Budget`].
     ///
     /// A text that is no budget is told by [`validated`](Self::validated), which every device calls.
     pub fn new<T>(budget: T) -> Self
@@ -201,6 +202,12 @@ impl RematConfig {
             Some(error) => Err(error),
             None => Ok(self),
         }
+    }
+
+    /// The configuration for `device`, if it can be: a share of free memory is bytes there.
+    pub(crate) fn validated_on(self, device: &impl DeviceMemory) -> Result<Self, RematError> {
+        let valid = self.validated()?;
+        Ok(Self { budget: valid.budget.on(device)?, ..valid })
     }
 }
 

@@ -5,6 +5,8 @@
 
 use std::any::TypeId;
 use std::hash::{Hash, Hasher};
+#[cfg(feature = "cuda")]
+use std::panic::catch_unwind;
 
 use burn_backend::cubecl::dtype_to_elem_type;
 use burn_backend::tensor::IndexingUpdateOp;
@@ -16,11 +18,15 @@ use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::{Fusion, FusionBackend};
 use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, TensorHandle};
 use burn_std::tensor::layout::nested_dim_order;
+use cubecl_kernels::device::WgpuDeviceKind;
 use cubecl_kernels::features::AtomicUsage;
 use cubecl_kernels::ir::Type;
+#[cfg(feature = "cuda")]
+use cudarc::driver::CudaContext;
 use rustc_hash::FxHasher;
 
 use crate::backend::{BufferId, MemoryOrder, RematBackend};
+use crate::memory::{DeviceMemory, host_free_bytes};
 
 /// Whether this build has Burn's kernel fusion.
 pub(crate) fn has_fusion() -> bool {
@@ -82,6 +88,29 @@ impl RematBackend for CubeBackend {
 /// The tensor behind a handle, whatever its type: in a build with Burn's fusion a handle does not know its shape.
 fn tensor(handle: <CubeBackend as BackendIr>::Handle, shape: &Shape) -> CubeTensor {
     CubeBackend::float_tensor(TensorHandle { handle, shape: shape.clone() })
+}
+
+impl DeviceMemory for CubeDevice {
+    fn free_bytes(&self) -> Option<u64> {
+        match self {
+            #[cfg(feature = "cuda")]
+            CubeDevice::Cuda(device) => cuda_free_bytes(device.index),
+            // Their memory is the host's.
+            CubeDevice::Wgpu(device)
+                if matches!(device.kind, WgpuDeviceKind::Cpu | WgpuDeviceKind::IntegratedGpu(_)) =>
+            {
+                host_free_bytes()
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda_free_bytes(index: usize) -> Option<u64> {
+    // Without a driver to load, this panics.
+    let free = || CudaContext::new(index)?.mem_get_info();
+    catch_unwind(free).ok()?.ok().map(|(free, _total)| free as u64)
 }
 
 /// Runs operations when it has found with which to join them: nobody knows before where their results lie.

@@ -36,7 +36,7 @@ const MARK: &str = "remat.mark";
 pub trait RematExt: Sized {
     /// A device like this one on which tensors are evicted and recomputed to stay inside a budget.
     ///
-    /// `config` is a budget (`"8 GiB"`, `"60%"`, a number of bytes) or a whole [`RematConfig`]. Every call makes another
+    /// `config` is a budget (`"8 GiB"`, `"60%"`, `"80% free"`, a number of bytes) or a whole [`RematConfig`]. Every call makes another
     /// device with a budget of its own. An autodiff device gives an autodiff device.
     ///
     /// # Errors
@@ -404,6 +404,23 @@ async fn asked_to_stop() -> std::io::Result<()> {
     }
     #[cfg(not(unix))]
     signal::ctrl_c().await
+}
+
+/// A configuration for `device`, if it can be: a share of free memory is bytes there.
+pub(crate) fn validated_on(device: &Device, config: RematConfig) -> Result<RematConfig, RematError> {
+    with_backend(device, config.fusion, Validate { config })
+}
+
+struct Validate {
+    config: RematConfig,
+}
+
+impl WithBackend for Validate {
+    type Output = RematConfig;
+
+    fn run<B: RematBackend>(self, device: B::Device) -> Result<RematConfig, RematError> {
+        self.config.validated_on(&device)
+    }
 }
 
 struct ServeInProcess {

@@ -42,8 +42,16 @@ pub enum RematError {
         feature: &'static str,
     },
     /// Only a budget in bytes will do.
-    #[error("give the budget in bytes, such as \"8 GiB\": a share of a peak that nobody has seen yet is no number")]
+    #[error(
+        "give the budget in bytes, such as \"8 GiB\": a share of a peak that nobody has seen yet is no number; a share of free memory, \"80% free\", is one"
+    )]
     BudgetInBytes,
+    /// A share of free memory on a device that does not tell how much that is.
+    #[error("{device} does not tell how much of its memory is free: give the budget in bytes, such as \"8 GiB\"")]
+    FreeMemory {
+        /// The device.
+        device: String,
+    },
     /// No whole training step was seen.
     #[error(
         "no whole training step was seen: do at least three optimizer steps, or call `device.remat_mark_step()` at the \

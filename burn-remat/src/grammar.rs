@@ -4,8 +4,8 @@
 //! runs. Both do it with this file: the macro crate includes it, so it uses nothing but the standard library.
 
 /// Forms of a budget, for error messages.
-pub(crate) const BUDGET_FORMS: &str =
-    "Write for example `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak) or `unlimited`";
+pub(crate) const BUDGET_FORMS: &str = "Write for example `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak), \
+     `80% free` (of the device's free memory) or `unlimited`";
 
 /// Why zero is no budget.
 pub(crate) const ZERO_BYTES: &str = "zero bytes leave no memory at all";
@@ -35,8 +35,10 @@ pub(crate) const PLANNERS: [&str; 16] = [
 pub(crate) enum BudgetText {
     Unlimited,
     Bytes(u64),
-    /// Above 0 and at most 1.
+    /// Of the first step's peak: above 0 and at most 1.
     Share(f64),
+    /// Of the device's free memory: above 0 and at most 1.
+    Free(f64),
 }
 
 /// Reads a budget, or says what is wrong with it.
@@ -58,11 +60,15 @@ pub(crate) fn budget(text: &str) -> Result<BudgetText, &'static str> {
         });
     }
     let unit = unit.trim();
-    if unit == "%" {
+    if let Some(of) = unit.strip_prefix('%').map(str::trim) {
         let percent: f64 = number.parse().map_err(|_| "its number cannot be read")?;
+        let is_free = of.eq_ignore_ascii_case("free");
         return match percent {
+            _ if !is_free && !of.is_empty() => Err("what it is a share of is unknown"),
             0.0 => Err("zero percent leaves no memory at all"),
+            percent if percent > 100.0 && is_free => Err("there is no more than 100% of the free memory"),
             percent if percent > 100.0 => Err("more than 100% of the peak limits nothing; say `unlimited`"),
+            percent if is_free => Ok(BudgetText::Free(percent / 100.0)),
             percent => Ok(BudgetText::Share(percent / 100.0)),
         };
     }

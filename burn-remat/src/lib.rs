@@ -30,6 +30,7 @@ mod device;
 mod engine;
 mod error;
 mod grammar;
+mod memory;
 mod module;
 mod planning;
 mod reads;
@@ -116,6 +117,7 @@ pub use checkpoint::{CheckpointPolicy, checkpoint, checkpoint_sequential, checkp
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
 pub use device::{RematExt, random_token, serve};
 pub use error::RematError;
+pub use memory::DeviceMemory;
 pub use module::RematModule;
 pub use planning::{AlternativesPlan, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};

@@ -12,7 +12,7 @@ use burn::tensor::Device;
 
 use crate::budget::Budget;
 use crate::config::RematConfig;
-use crate::device::{RematExt, rehearse};
+use crate::device::{RematExt, rehearse, validated_on};
 use crate::error::RematError;
 use crate::planning::{Fit, Origin, Schedule, Trace, lower};
 
@@ -146,7 +146,7 @@ fn fit(trace: Trace) -> Result<Fit, RematError> {
 /// The largest batch that trains within `budget` on a device like `device`, recomputing at most `overhead_limit` (a share
 /// of the step's own time; 1.0 is as long again).
 ///
-/// `config` is what a device would be made with: a budget in bytes, such as `"8 GiB"`, or a [`RematConfig`] with one.
+/// `config` is what a device would be made with: a budget in bytes, such as `"8 GiB"`, a share of free memory, such as `"80% free"`, or a [`RematConfig`] with one.
 /// `train(device, batch)` does at least three training steps with that batch. It runs once for real, with a batch of two,
 /// to measure; then on dry devices, about 20 times.
 ///
@@ -160,7 +160,7 @@ pub fn largest_batch<R>(
     overhead_limit: f64,
     train: impl Fn(&Device, usize) -> R,
 ) -> Result<LargestBatch, RematError> {
-    let config = config.into().validated()?;
+    let config = validated_on(device, config.into())?;
     let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
     let look =
         |rehearsal, batch: usize| neediest(rehearse(device, &config, rehearsal, |device| drop(train(device, batch)))?);
@@ -245,7 +245,7 @@ pub(crate) fn rehearsed(
     mut config: RematConfig,
     train: impl FnOnce(&Device),
 ) -> Result<Device, RematError> {
-    config = config.validated()?;
+    config = validated_on(device, config)?;
     let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
     let traces = rehearse(device, &config, Rehearsal::Dry(None), train)?;
     let limit = config.planning.time_limit / traces.len() as u32;

@@ -7,7 +7,7 @@ use burn::remote::{CustomOpClient, RemoteHost};
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_ir::CustomOpIr;
 use burn_remat::{Budget, RematConfig, RematError, RematExt};
-use burn_remat_examples::device::{is_flex, skip, under_test};
+use burn_remat_examples::device::{is_flex, name_under_test, skip, under_test};
 
 fn wide(device: &Device) -> Tensor<2> {
     Tensor::ones([64, 64], device)
@@ -21,6 +21,19 @@ fn budgets_that_cannot_be_are_refused_before_anything_runs() {
         assert!(error.to_string().contains("8 GiB"), "{error}");
     }
     assert!(under_test().remat(0).is_err());
+}
+
+#[test]
+fn a_share_of_free_memory_comes_to_bytes_where_the_device_tells_them() {
+    let quarter = Device::flex().remat("25% free").unwrap().remat_report().unwrap().budget_bytes.unwrap();
+    let all = Device::flex().remat("100% free").unwrap().remat_report().unwrap().budget_bytes.unwrap();
+    // Other programs take and free some in the meantime.
+    assert!(quarter > 0 && 2 * quarter < all && all < 8 * quarter, "{quarter} {all}");
+    if name_under_test() == "wgpu" {
+        let error = under_test().remat("80% free").unwrap_err();
+        assert!(matches!(error, RematError::FreeMemory { .. }), "{error}");
+        assert!(error.to_string().contains("8 GiB"), "{error}");
+    }
 }
 
 #[test]

@@ -232,7 +232,8 @@ impl<B: RematBackend> Engine<B> {
     pub fn new(device: B::Device, config: RematConfig) -> Self {
         let budget = match config.budget {
             Budget::Bytes(bytes) => Some(bytes),
-            Budget::Unlimited | Budget::Share(_) => None,
+            // The device has made bytes of a share of its free memory.
+            Budget::Unlimited | Budget::Share(_) | Budget::Free(_) => None,
         };
         let alignment = B::alignment(&device).max(1);
         let executor = match &config.rehearsal {

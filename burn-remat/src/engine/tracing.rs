@@ -198,7 +198,12 @@ impl<B: RematBackend> Engine<B> {
                 (Some(base), _) if view || !consumed.contains(&base.key) => base.place,
                 (None, Some(sibling)) => writes[sibling],
                 (base, _) => {
-                    let bytes = storage.map_or(self.tensors[output].bytes, |key| self.storages.get(key).bytes);
+                    // A base that was brought back may lie in a larger buffer than the one that the step gave it.
+                    let bytes = match (base, storage) {
+                        (Some(base), _) => tracer.trace.storages[base.place as usize].bytes,
+                        (None, Some(storage)) => self.storages.get(storage).bytes,
+                        (None, None) => self.tensors[output].bytes,
+                    };
                     let about = TracedStorage {
                         bytes,
                         made_by: Some(position),

@@ -20,7 +20,7 @@ struct Arguments {
     /// An example or model; may be given several times. Default: all examples, and the models `resnet` and `unet`.
     #[arg(long, value_parser = Workload::by_name)]
     model: Vec<Workload>,
-    /// Memory budget in bytes: `64 MiB`, `64MB`.
+    /// Memory budget in bytes: `64 MiB`, `64MB`, or `80% free` of the device's free memory.
     #[arg(long, default_value = "32 MiB")]
     budget: String,
     /// Most time that recomputing may add, as a share of the step's own: 1.0 is as long again.

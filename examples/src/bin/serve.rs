@@ -15,7 +15,8 @@ struct Arguments {
     /// flex, wgpu, vulkan or cuda.
     #[arg(long, default_value = "flex")]
     device: String,
-    /// Memory budget: `8 GiB`, `512MB`, bytes, `60%` of the first step's peak, or `unlimited`.
+    /// Memory budget: `8 GiB`, `512MB`, bytes, `60%` of the first step's peak, `80% free` of the device's free
+    /// memory, or `unlimited`.
     #[arg(long, allow_hyphen_values = true)]
     budget: String,
     /// Run operations through Burn's kernel fusion (on a GPU, in a build with the feature `fusion`).

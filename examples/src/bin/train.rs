@@ -31,7 +31,8 @@ struct Arguments {
     /// Optimizer steps.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
-    /// Memory budget: `512 MiB`, `8GB`, bytes, a share of the store-all peak such as `60%`, or `unlimited`.
+    /// Memory budget: `512 MiB`, `8GB`, bytes, a share of the store-all peak such as `60%`, a share of the device's free
+    /// memory such as `80% free`, or `unlimited`.
     #[arg(long, default_value = "60%", allow_hyphen_values = true)]
     budget: String,
     /// flex, wgpu, vulkan or cuda.
