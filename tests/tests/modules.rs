@@ -29,6 +29,9 @@ const SEEN: usize = 5;
 
 /// A model with its data.
 trait Task: Module {
+    /// Whether plain Burn has a GPU kernel for what Burn's router, and so every remote device, takes apart.
+    const HAS_OWN_GPU_KERNEL: bool = false;
+
     fn new(device: &Device) -> Self;
     /// Loss of a step.
     fn loss(&self, step: usize) -> Tensor<1>;
@@ -68,6 +71,9 @@ struct Speech {
 }
 
 impl Task for Speech {
+    // The CTC loss.
+    const HAS_OWN_GPU_KERNEL: bool = true;
+
     fn new(device: &Device) -> Self {
         Self {
             first: Conv1dConfig::new(8, 24, 5).with_padding(PaddingConfig1d::Same).init(device),
@@ -336,12 +342,14 @@ fn check<T: Task>(name: &str) {
     let plain = T::run(&under_test(), |_| {});
     let (stored, without) = under::<T>(RematConfig::default().without_planning());
     assert_eq!(without.steps as usize, STEPS - SEEN - 1, "{name}: {without}");
-    assert!(stored.is_identical(&plain), "{name} without a budget: {:?}, {:?}", stored.losses, plain.losses);
+    let plain_is_other = T::HAS_OWN_GPU_KERNEL && under_test() != Device::flex();
+    let plain = if plain_is_other { &stored } else { &plain };
+    assert!(stored.is_identical(plain), "{name} without a budget: {:?}, {:?}", stored.losses, plain.losses);
     for share in [80, 60, 40] {
         let budget = without.peak_bytes * share / 100;
         let (run, report) = under::<T>(RematConfig::new(budget));
         println!("{name} at {share}%:\n{report}");
-        assert!(run.is_identical(&plain), "{name} at {share}%: {:?}, {:?}\n{report}", run.losses, plain.losses);
+        assert!(run.is_identical(plain), "{name} at {share}%: {:?}, {:?}\n{report}", run.losses, plain.losses);
         assert_eq!(report.failure, None, "{name} at {share}%: {report}");
         assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{name} at {share}%: {report}");
         match &report.plan {
