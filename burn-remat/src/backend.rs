@@ -68,6 +68,45 @@ pub enum BufferId {
     Unknown,
 }
 
+/// What an allocator adds to the bytes of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Padding {
+    /// Buffers are multiples of so many bytes: a power of two.
+    pub alignment: u64,
+    /// Whether rows, along the last dimension, are padded too, as on CUDA.
+    pub pads_rows: bool,
+}
+
+impl Default for Padding {
+    fn default() -> Self {
+        Self { alignment: 1, pads_rows: false }
+    }
+}
+
+impl Padding {
+    /// Least bytes of a row that is padded; a row of one element is not.
+    const LEAST_ROW: u64 = 16;
+
+    /// Bytes of a buffer that holds so many.
+    pub fn buffer(&self, bytes: u64) -> u64 {
+        bytes.checked_next_multiple_of(self.alignment).unwrap_or(bytes)
+    }
+
+    /// Bytes of a new buffer for a tensor of this shape.
+    pub fn tensor(&self, shape: &Shape, dtype: DType) -> u64 {
+        let element = dtype.size() as u64;
+        let bytes = (shape.num_elements() as u64).saturating_mul(element);
+        let last = shape.iter().last().copied().unwrap_or(1) as u64;
+        if !self.pads_rows || last <= 1 {
+            return self.buffer(bytes);
+        }
+        let row = last.saturating_mul(element);
+        let align = row.checked_next_power_of_two().unwrap_or(row).max(Self::LEAST_ROW).min(self.alignment);
+        let padded = row.checked_next_multiple_of(align).unwrap_or(row);
+        self.buffer((bytes / row).saturating_mul(padded))
+    }
+}
+
 /// The dimensions of a tensor as they lie in memory, outermost first; those of size one come first of all, by number.
 pub type MemoryOrder = SmallVec<[usize; 6]>;
 
@@ -95,9 +134,9 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
         None
     }
 
-    /// The device's allocator gives a multiple of so many bytes.
-    fn alignment(_device: &Self::Device) -> u64 {
-        1
+    /// What the device's allocator adds to tensors.
+    fn padding(_device: &Self::Device) -> Padding {
+        Padding::default()
     }
 
     /// Whether a result lies in memory as the input over which an operation may write, and in another way where it may
@@ -515,6 +554,28 @@ mod tests {
     use burn_std::ops::{InterpolateMode, InterpolateOptions};
 
     use super::*;
+
+    #[test]
+    fn rows_are_padded_as_on_cuda() {
+        let padding = Padding { alignment: 512, pads_rows: true };
+        let f32s = |shape: &[usize]| padding.tensor(&shape.to_vec().into(), DType::F32);
+        // Rows of 12, 256, 260, 784 and 896 bytes begin every 16, 256, 512, 1024 and 1024 bytes; single elements do not.
+        for (shape, bytes) in [
+            (vec![64, 3], 64 * 16),
+            (vec![8, 64], 8 * 256),
+            (vec![8, 65], 8 * 512),
+            (vec![2, 3, 196], 6 * 1024),
+            (vec![2, 3, 224], 6 * 1024),
+            (vec![1000, 1], 4096),
+            (vec![300], 1536),
+            (vec![], 512),
+            (vec![0, 7], 0),
+        ] {
+            assert_eq!(f32s(&shape), bytes, "{shape:?}");
+        }
+        assert_eq!(Padding { pads_rows: false, ..padding }.tensor(&[8, 65].into(), DType::F32), 2560);
+        assert_eq!(Padding::default().tensor(&[8, 65].into(), DType::F32), 2080);
+    }
 
     /// The operations of which `weak_input` says so.
     #[test]

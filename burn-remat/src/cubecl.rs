@@ -25,7 +25,7 @@ use cubecl_kernels::ir::Type;
 use cudarc::driver::CudaContext;
 use rustc_hash::FxHasher;
 
-use crate::backend::{BufferId, MemoryOrder, RematBackend};
+use crate::backend::{BufferId, MemoryOrder, Padding, RematBackend};
 use crate::memory::{DeviceMemory, host_free_bytes};
 
 /// Whether this build has Burn's kernel fusion.
@@ -66,8 +66,10 @@ impl RematBackend for CubeBackend {
         CubeBackend::float_tensor_handle(permute(into_contiguous(permute(tensor(handle, shape), order)), &back))
     }
 
-    fn alignment(device: &CubeDevice) -> u64 {
-        device.client().properties().memory.alignment
+    fn padding(device: &CubeDevice) -> Padding {
+        // cubecl-server's `PitchedMemoryLayoutPolicy`, which cubecl-cuda uses and cubecl-wgpu does not.
+        let pads_rows = matches!(device, CubeDevice::Cuda(_) | CubeDevice::Hip(_));
+        Padding { alignment: device.client().properties().memory.alignment.max(1), pads_rows }
     }
 
     fn repeats(device: &CubeDevice, op: &OperationIr) -> bool {
@@ -123,8 +125,8 @@ impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
         false
     }
 
-    fn alignment(device: &Self::Device) -> u64 {
-        B::alignment(device)
+    fn padding(device: &Self::Device) -> Padding {
+        B::padding(device)
     }
 
     fn repeats(device: &Self::Device, op: &OperationIr) -> bool {

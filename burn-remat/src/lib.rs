@@ -40,7 +40,9 @@ mod report;
 pub mod stage;
 
 pub use alternatives::{Alternatives, AlternativesError};
-pub use backend::{BufferId, MemoryOrder, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice};
+pub use backend::{
+    BufferId, MemoryOrder, Padding, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice,
+};
 /// A budget on a model, or the name of a stage.
 ///
 /// # On a model (`struct` or `enum`)

@@ -1,6 +1,7 @@
 //! Planned steps: what the engine holds is what the plan says, results stay the same, plans are kept, and steps that
 //! differ leave their plan unharmed.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -169,13 +170,19 @@ fn descend(device: &Device, weights: Vec<Tensor<2>>, rows: usize, twist: bool) -
     (next, loss.into_scalar::<f32>())
 }
 
-/// Losses of a training run, one step per entry of `steps`.
+/// Losses of a training run, one marked step per entry of `steps`.
 fn losses(device: &Device, steps: &[(usize, bool)], seen: impl Fn(usize)) -> Vec<u32> {
+    losses_of(device, steps, true, seen)
+}
+
+fn losses_of(device: &Device, steps: &[(usize, bool)], marks: bool, seen: impl Fn(usize)) -> Vec<u32> {
     let device = &device.clone().autodiff();
     let mut state = weights(device, 8);
     let mut losses = Vec::new();
     for (at, &(rows, twist)) in steps.iter().enumerate() {
-        device.remat_mark_step();
+        if marks {
+            device.remat_mark_step();
+        }
         let (next, loss) = descend(device, state, rows, twist);
         state = next;
         losses.push(loss.to_bits());
@@ -188,10 +195,16 @@ const BUDGET: u64 = 120 << 10;
 
 #[test]
 fn steps_of_other_shapes_get_plans_of_their_own() {
+    check_other_shapes(true);
+    // Where steps are found, the batch is there before they begin.
+    check_other_shapes(false);
+}
+
+fn check_other_shapes(marks: bool) {
     // Every third step is smaller, like the last batch of an epoch.
     let steps: Vec<(usize, bool)> = (0..48).map(|at| (if at % 3 == 2 { 48 } else { 64 }, false)).collect();
     let device = under_test().remat(config(BUDGET)).unwrap();
-    let found = losses(&device, &steps, |at| {
+    let found = losses_of(&device, &steps, marks, |at| {
         if at % 6 == 5 {
             wait(&device);
         }
@@ -207,6 +220,29 @@ fn steps_of_other_shapes_get_plans_of_their_own() {
     assert!(plan.steps_followed >= 20, "{report}");
     assert!(report.peak_bytes <= BUDGET, "{report}");
     assert_eq!(plan.deviation_bytes, 0, "{report}");
+}
+
+#[test]
+fn what_is_there_from_some_step_on_is_planned_with() {
+    let steps = [(64, false); 30];
+    let device = under_test().remat(config(BUDGET)).unwrap();
+    let kept = RefCell::new(None);
+    let found = losses(&device, &steps, |at| match at {
+        8 | 16 => wait(&device),
+        12 => {
+            *kept.borrow_mut() =
+                Some(Tensor::<1>::from_data(TensorData::new(vec![1.0_f32; 3 << 10], [3 << 10]), &device))
+        }
+        20 => device.remat_reset_report().unwrap(),
+        _ => {}
+    });
+    assert_eq!(found, losses(&under_test(), &steps, |_| {}));
+    let report = device.remat_report().unwrap();
+    let plan = report.plan.as_ref().unwrap();
+    assert_eq!(report.steps_over_budget, 0, "{report}");
+    assert!(report.peak_bytes <= BUDGET, "{report}");
+    // One step was over the budget and left its plan; the next was planned anew.
+    assert!(plan.steps_left == 1 && plan.steps_followed >= 3 + 12, "{report}");
 }
 
 #[test]

@@ -23,6 +23,9 @@ use crate::planning::{Position, Trace};
 /// Most windows for the operations of a kind in one step.
 const WINDOWS: u32 = 8;
 
+/// Windows in a row that may fail before the clock is given up. A kernel that autotune tries and that cannot run takes the open window with it.
+const FAILURES: u32 = 32;
+
 /// Times of operations by kind and shapes.
 #[derive(Default)]
 pub(super) struct Clock {
@@ -33,8 +36,10 @@ pub(super) struct Clock {
     begun: FxHashMap<u64, u32>,
     /// Operations of the step, by their places in its trace.
     places: Vec<(u64, Position)>,
-    /// The device has no clock, or has failed to tell the time.
+    /// The device has no clock.
     off: bool,
+    /// How many windows have failed, one after the other.
+    failures: u32,
 }
 
 /// An operation that is being timed.
@@ -46,6 +51,16 @@ pub(super) struct Timed {
 }
 
 impl Clock {
+    fn fail(&mut self) {
+        self.failures += 1;
+        if self.failures == FAILURES {
+            log::warn!(
+                "the device's clock has failed {FAILURES} times in a row: times are those of the calls from now on"
+            );
+            self.off = true;
+        }
+    }
+
     /// Reads the windows of the step that has ended, and corrects its trace.
     pub fn read(&mut self, trace: Option<&mut Trace>) {
         self.begun.clear();
@@ -82,8 +97,10 @@ impl<B: RematBackend> Engine<B> {
             let begun = clock.begun.entry(kind).or_insert(0);
             if *begun < WINDOWS {
                 *begun += 1;
-                token = B::profile_start(&self.device).ok().flatten();
-                clock.off = token.is_none();
+                match B::profile_start(&self.device) {
+                    Ok(started) => (token, clock.off) = (started, started.is_none()),
+                    Err(_) => clock.fail(),
+                }
             }
         }
         Some(Timed { kind, token })
@@ -100,8 +117,11 @@ impl<B: RematBackend> Engine<B> {
         match token {
             Some(token) if !has_run => B::profile_abandon(&self.device, token),
             Some(token) => match B::profile_end(&self.device, token, ProfileOptions::default()) {
-                Ok(window) => self.device_clock.windows.push((kind, window)),
-                Err(_) => self.device_clock.off = true,
+                Ok(window) => {
+                    self.device_clock.failures = 0;
+                    self.device_clock.windows.push((kind, window));
+                }
+                Err(_) => self.device_clock.fail(),
             },
             None => {}
         }

@@ -78,8 +78,12 @@ impl<B: RematBackend> Engine<B> {
         let over = self.budget.is_some_and(|budget| live > budget);
         if over {
             self.step.over_budget = true;
-            self.overrun = self.overrun.max(live);
-            floor = live;
+            // A plan that has foreseen less is about to be left; without it something could have been evicted.
+            let is_planned = self.follow.as_ref().is_some_and(|follow| self.budget >= Some(follow.schedule().peak));
+            if !is_planned || self.aside.now {
+                self.overrun = self.overrun.max(live);
+                floor = live;
+            }
         }
         if floor > self.stats.floor.bytes {
             self.stats.floor = Floor { bytes: floor, kind: self.serving };

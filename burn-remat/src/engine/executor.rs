@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::layout::Layout;
 use super::operation::{is_reshape, is_view};
 use super::table::Description;
-use crate::backend::{BufferId, MemoryOrder, RematBackend, typed};
+use crate::backend::{BufferId, MemoryOrder, Padding, RematBackend, typed};
 use crate::planning::Trace;
 
 /// See the [module](self).
@@ -71,14 +71,14 @@ impl<B: RematBackend> Executor<B> {
     pub fn upload(&mut self, id: TensorId, data: TensorData) {
         match self {
             Self::Backend(interpreter) => interpreter.register_tensor_data_id(id, data),
-            Self::Dry(dry) => dry.add(id, data.as_bytes().len() as u64),
+            Self::Dry(dry) => dry.add(id, dry.padding.tensor(data.shape(), data.dtype())),
         }
     }
 
     pub fn import(&mut self, ir: &TensorIr, tensor: HandleKind<B>) {
         match self {
             Self::Backend(interpreter) => interpreter.register_tensor_to_device(ir.id, tensor),
-            Self::Dry(dry) => dry.add(ir.id, Description::of(ir).bytes),
+            Self::Dry(dry) => dry.add(ir.id, dry.padding.tensor(&ir.shape, ir.dtype)),
         }
     }
 
@@ -164,13 +164,12 @@ pub(super) struct Dry {
     /// The guide's operation that the next one should be, and the one that the operation at hand is.
     expected: usize,
     guiding: Option<usize>,
-    /// Buffers are multiples of so many bytes.
-    alignment: u64,
+    padding: Padding,
 }
 
 impl Dry {
-    pub fn new(guide: Option<Arc<Trace>>, alignment: u64) -> Self {
-        Self { guide, alignment, ..Self::default() }
+    pub fn new(guide: Option<Arc<Trace>>, padding: Padding) -> Self {
+        Self { guide, padding, ..Self::default() }
     }
 
     /// The operation that runs next is of this kind, and the one at `position` of its step. A first step has operations that
@@ -196,9 +195,8 @@ impl Dry {
         (op.cost_ns as f64 * bytes as f64 / touched.max(1) as f64) as u64 + 1
     }
 
-    /// A buffer for so many bytes.
+    /// A buffer of so many bytes.
     fn add(&mut self, id: TensorId, bytes: u64) {
-        let bytes = bytes.next_multiple_of(self.alignment);
         self.next += 1;
         self.buffers.insert(id, Buffer { key: self.next, bytes, in_order: true });
         self.owners.insert(self.next, 1);
@@ -256,7 +254,7 @@ impl Dry {
             .map(|input| input.id)
             .collect();
         for (k, output) in op.outputs().enumerate() {
-            let bytes = Description::of(output).bytes.next_multiple_of(self.alignment);
+            let bytes = self.padding.tensor(&output.shape, output.dtype);
             let base = inputs.first().and_then(|base| self.buffers.get(&base.id)).is_none_or(|base| base.in_order);
             let guess = match op {
                 op if is_reshape(op) && !base => Outcome::New,

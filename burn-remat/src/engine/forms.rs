@@ -197,16 +197,17 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// Whether a tensor is resident and not too small, and its elements lie in order and fill its buffer.
+    /// Whether a tensor is resident and not too small, and its elements lie in order and fill its buffer, as they would a new one.
     pub(super) fn may_be_packed(&mut self, key: TensorKey, ir: &TensorIr) -> bool {
-        self.fills_its_buffer(key) && self.executor.is_in_order(ir)
+        let has_no_gaps = self.allocated(ir) == self.padding.buffer(self.tensors[key].bytes);
+        has_no_gaps && self.fills_its_buffer(key) && self.executor.is_in_order(ir)
     }
 
     /// Whether a tensor is resident and not too small, and its buffer no larger than its elements.
     pub(super) fn fills_its_buffer(&self, key: TensorKey) -> bool {
         let tensor = &self.tensors[key];
         let storage = tensor.storage.filter(|_| tensor.bytes >= SMALLEST);
-        storage.is_some_and(|storage| self.padded(tensor.bytes) == self.storages.get(storage).bytes)
+        storage.is_some_and(|storage| self.padding.buffer(tensor.bytes) == self.storages.get(storage).bytes)
     }
 
     /// The form of a tensor and what it takes, for the trace.
@@ -306,7 +307,8 @@ impl<B: RematBackend> Engine<B> {
 
     /// Gives a packed tensor a buffer again.
     pub(super) fn unpack(&mut self, key: TensorKey) -> Result<(), Failure> {
-        let (bytes, need) = (self.tensors[key].bytes, self.padded(self.tensors[key].bytes));
+        let bytes = self.tensors[key].bytes;
+        let need = self.padding.buffer(bytes);
         self.make_room(need);
         let tensor = &mut self.tensors[key];
         let (id, dtype) = (tensor.id, tensor.dtype);

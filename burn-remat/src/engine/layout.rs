@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::operation::overwrites;
-use super::table::{Description, StorageKey, TensorKey};
+use super::table::{StorageKey, TensorKey};
 use crate::backend::{MemoryOrder, RematBackend};
 
 /// Which of the inputs that an operation may write over the program lets it take: a bit for each, in the order of [`overwrites`], or of the
@@ -105,7 +105,7 @@ impl<B: RematBackend> Engine<B> {
             key.is_some_and(|key| consumed.contains(key))
         });
         if !lies_so {
-            self.make_room(2 * self.padded(Description::of(&out).bytes));
+            self.make_room(2 * self.allocated(&out));
         }
         Some(Layout { out, order })
     }

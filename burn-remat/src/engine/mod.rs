@@ -54,7 +54,7 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::backend::{BufferId, RematBackend, lock};
+use crate::backend::{BufferId, Padding, RematBackend, lock};
 use crate::budget::Budget;
 use crate::checkpoint::{CheckpointPolicy, Rule};
 use crate::config::{RandomPolicy, RematConfig};
@@ -159,8 +159,8 @@ struct Settled {
 pub(crate) struct Engine<B: RematBackend> {
     executor: Executor<B>,
     device: B::Device,
-    /// Buffers are multiples of so many bytes.
-    alignment: u64,
+    /// What the device's allocator adds to tensors.
+    padding: Padding,
     config: RematConfig,
     /// The budget in force: `None` while unlimited, or while a share of the first step's peak is not known yet.
     budget: Option<u64>,
@@ -216,6 +216,8 @@ pub(crate) struct Engine<B: RematBackend> {
     tracer: Option<Tracer>,
     /// The plan of this step, where one is followed.
     follow: Option<Follow>,
+    /// Bytes that were held when this step began, those of other threads not counted.
+    held_at_start: u64,
     plans: Plans,
     stages: Stages,
     aside: Aside,
@@ -235,9 +237,9 @@ impl<B: RematBackend> Engine<B> {
             // The device has made bytes of a share of its free memory.
             Budget::Unlimited | Budget::Share(_) | Budget::Free(_) => None,
         };
-        let alignment = B::alignment(&device).max(1);
+        let padding = B::padding(&device);
         let executor = match &config.rehearsal {
-            Some(Rehearsal::Dry(guide)) => Executor::Dry(Dry::new(guide.clone(), alignment)),
+            Some(Rehearsal::Dry(guide)) => Executor::Dry(Dry::new(guide.clone(), padding)),
             _ => Executor::Backend(TensorInterpreter::new(device.clone())),
         };
         let rehearsing = config.rehearsal.is_some();
@@ -250,13 +252,14 @@ impl<B: RematBackend> Engine<B> {
         let mut engine = Self {
             executor,
             device,
-            alignment,
+            padding,
             config,
             step_number: 0,
             position: 0,
             executing: false,
             tracer: None,
             follow: None,
+            held_at_start: 0,
             plans,
             stages: Stages::default(),
             aside: Aside::default(),
@@ -322,7 +325,7 @@ impl<B: RematBackend> Engine<B> {
         self.serving = kind;
         self.names.entry(kind).or_insert_with(|| operation_name(&op));
         let outs: Outs = op.outputs().map(Description::of).collect();
-        let produced = outs.iter().map(|out| self.padded(out.bytes)).sum();
+        let produced = op.outputs().map(|out| self.allocated(out)).sum();
         let (inputs, mut consumed) = match self.bind(&op) {
             Ok(bound) => bound,
             Err(failure) => return self.register_failed(outs, failure),
@@ -570,9 +573,9 @@ impl<B: RematBackend> Engine<B> {
         differs
     }
 
-    /// What a buffer of `bytes` takes.
-    fn padded(&self, bytes: u64) -> u64 {
-        bytes.next_multiple_of(self.alignment)
+    /// Bytes of a new buffer for a tensor.
+    fn allocated(&self, ir: &TensorIr) -> u64 {
+        self.padding.tensor(&ir.shape, ir.dtype)
     }
 
     /// On a dry device, the time that an operation would take; it also learns there where in its step it is.
@@ -666,7 +669,7 @@ impl<B: RematBackend> Engine<B> {
                     let base = self.storages.get(base);
                     (base.key, base.bytes)
                 }
-                (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), self.padded(tensor.bytes)),
+                (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), self.padding.buffer(tensor.bytes)),
             };
             let fixed = tensor.is_fixed();
             let storage = self.storages.attach(key, bytes, output, fixed, self.step_number);
@@ -898,7 +901,9 @@ impl<B: RematBackend> Engine<B> {
                 self.stats.followed_recompute_ns += self.step.recompute_ns;
                 let schedule = follow.schedule().clone();
                 let budget = self.planned_budget();
-                self.plans.followed(&schedule, follow.outcome(), budget);
+                if self.plans.followed(&schedule, follow.outcome(), budget) {
+                    self.pool.plan_with(schedule.signature(), self.room());
+                }
             } else {
                 let at = self.position;
                 self.plans.abandoned(&format!("it ended after {at} operations"));
@@ -915,17 +920,19 @@ impl<B: RematBackend> Engine<B> {
     fn begin_following(&mut self, trace: Option<Trace>) {
         self.step_number = self.step_number.wrapping_add(1) % u32::MAX;
         self.position = 0;
+        self.held_at_start = self.storages.live - self.storages.aside;
         if !self.plans.is_on() || !self.detector.is_exact() {
             return;
         }
         if let Some(trace) = trace {
-            self.pool.plan_with(self.room());
-            let budget = self.planned_budget();
-            self.plans.observe(trace, budget);
+            let (signature, room, budget) = (trace.signature(), self.room(), self.planned_budget());
+            if self.plans.observe(trace, budget) {
+                self.pool.plan_with(signature, room);
+            }
         }
         self.plans.poll(self.budget, self.overrun);
         if let (Some(budget), Some(next)) = (self.budget, self.plans.next())
-            && self.pool.outgrows(next.peak, budget)
+            && self.pool.outgrows(next.signature(), next.peak, budget)
         {
             self.plans.plan_anew();
         }
@@ -942,7 +949,7 @@ impl<B: RematBackend> Engine<B> {
                 self.start_following();
             }
             None if self.plans.is_settled() => {}
-            None => self.tracer = Some(Tracer::new(self.storages.live - self.storages.aside)),
+            None => self.tracer = Some(Tracer::new(self.held_at_start)),
         }
     }
 
@@ -975,7 +982,11 @@ impl<B: RematBackend> Engine<B> {
             let (live, at) = (self.storages.live, self.position as usize);
             let name = self.names.get(&self.serving).map_or("an operation", String::as_str);
             let why = format!("after operation {at}, `{name}`, {live} bytes are held where it foresaw at most {most}");
+            let (signature, foreseen) = (follow.schedule().signature(), follow.schedule().trace.held_at_start);
             self.abandon_plan(at, &why);
+            if self.held_at_start > foreseen {
+                self.plans.outgrown(signature);
+            }
         }
     }
 
@@ -989,7 +1000,7 @@ impl<B: RematBackend> Engine<B> {
         let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
         let about = Description::of(&ir);
         let done = refuse_quantized(&ir).and_then(|()| {
-            self.make_room(self.padded(about.bytes));
+            self.make_room(self.allocated(&ir));
             let executor = &mut self.executor;
             catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
                 .map_err(|payload| self.circumstances().explain("upload", panic_message(&*payload)).into())

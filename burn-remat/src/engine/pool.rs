@@ -12,6 +12,7 @@
 //! to what the last one held at most, and now and then while the first one grows.
 
 use burn_backend::MemoryPoolUsage;
+use rustc_hash::FxHashMap;
 
 use super::Engine;
 use super::executor::Executor;
@@ -40,15 +41,23 @@ pub(super) struct Pool {
     pub peak: Option<u64>,
     /// Most bytes in use beside the engine's buffers.
     beside: u64,
-    /// The room that was left when a step was last planned.
-    planned: u64,
+    /// The room that was left when each kind of step was planned.
+    planned: FxHashMap<u64, u64>,
     /// Plans that had been taken up when the pool was last trimmed.
     plans: u64,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { read_at: Some(0), due: false, grown: false, peak: None, beside: 0, planned: 0, plans: 0 }
+        Self {
+            read_at: Some(0),
+            due: false,
+            grown: false,
+            peak: None,
+            beside: 0,
+            planned: FxHashMap::default(),
+            plans: 0,
+        }
     }
 }
 
@@ -79,21 +88,16 @@ impl Pool {
         if room > budget / OTHERS { 0 } else { room }
     }
 
-    /// A step is planned that leaves `room`.
-    pub fn plan_with(&mut self, room: u64) {
-        self.planned = room;
+    /// A kind of step is planned with this room left.
+    pub fn plan_with(&mut self, kind: u64, room: u64) {
+        self.planned.insert(kind, room);
     }
 
-    /// Whether a plan that holds `peak` bytes has come to leave too little, though it left enough when it was made.
-    pub fn outgrows(&mut self, peak: u64, budget: u64) -> bool {
-        let room = self.room(budget);
-        let planned = self.planned;
-        if self.beside <= planned {
-            // That more may come was foreseen.
-            return false;
-        }
-        self.planned = room.max(planned);
-        peak + planned <= budget && peak + room > budget
+    /// Whether the plan of a kind of step, which holds `peak` bytes, has come to leave too little, though it left enough when it was made.
+    pub fn outgrows(&self, kind: u64, peak: u64, budget: u64) -> bool {
+        let planned = self.planned.get(&kind).copied().unwrap_or(0);
+        // That more may come was foreseen.
+        self.beside > planned && peak + planned <= budget && peak + self.room(budget) > budget
     }
 }
 
@@ -164,11 +168,12 @@ mod tests {
     #[test]
     fn a_plan_is_outgrown_once() {
         let mut pool = Pool { beside: 90_000, ..Pool::default() };
-        assert!(!pool.outgrows(BUDGET - 200_000, BUDGET), "it leaves enough");
-        let mut pool = Pool { beside: 90_000, ..Pool::default() };
-        assert!(pool.outgrows(BUDGET, BUDGET));
-        let mut pool = Pool { beside: 90_000, planned: 100_000, ..Pool::default() };
-        assert!(!pool.outgrows(BUDGET - 100_000, BUDGET), "what came was left free");
-        assert!(!pool.outgrows(BUDGET, BUDGET), "what is planned anew holds no less");
+        assert!(!pool.outgrows(1, BUDGET - 200_000, BUDGET), "it leaves enough");
+        assert!(pool.outgrows(1, BUDGET, BUDGET));
+        pool.plan_with(2, 200_000);
+        assert!(pool.outgrows(1, BUDGET, BUDGET), "another kind of step was planned");
+        pool.plan_with(1, 100_000);
+        assert!(!pool.outgrows(1, BUDGET - 100_000, BUDGET), "what came was left free");
+        assert!(!pool.outgrows(1, BUDGET, BUDGET), "what is planned anew holds no less");
     }
 }

@@ -129,7 +129,7 @@ impl<B: RematBackend> Engine<B> {
         let renamed: SmallVec<[(TensorId, TensorId); 2]> = extra.iter().map(|ir| (ir.id, fresh_id())).collect();
         op.visit_mut(&mut Rewrite { remaining: uses, renamed: &renamed });
 
-        let produced = op.outputs().map(|out| self.padded(Description::of(out).bytes)).sum();
+        let produced = op.outputs().map(|out| self.allocated(out)).sum();
         let need = self.new_bytes(&op, produced, &inputs, &consumed);
         self.make_room(need);
         for &output in outputs.iter().flatten() {

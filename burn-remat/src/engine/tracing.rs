@@ -308,7 +308,7 @@ impl<B: RematBackend> Engine<B> {
             .flat_map(|op| op.reads.iter().chain(&op.writes))
             .max()
             .map_or(0, |place| *place as usize + 1);
-        let mut tracer = Tracer::new(trace.held_at_start);
+        let mut tracer = Tracer::new(self.held_at_start);
         tracer.trace.ops.extend_from_slice(&trace.ops[..position as usize]);
         tracer.trace.storages.extend_from_slice(&trace.storages[..first_unseen]);
         tracer.trace.visits.extend_from_slice(&trace.visits);

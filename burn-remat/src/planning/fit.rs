@@ -183,7 +183,7 @@ impl Fit {
             Some(Attempt {
                 peak,
                 is_proven: outcome.status == Status::Optimal || outcome.lower_bound.is_some_and(near),
-                is_free: near(self.lowered.cost_ns as f64),
+                is_free: near(graph.ops().iter().map(|op| op.cost).sum()),
             })
         };
 
@@ -215,7 +215,7 @@ impl Fit {
         let mut told = fits.unwrap_or(self.least);
         while !done && start.elapsed() + quick < terms.limit {
             let left = terms.limit.saturating_sub(start.elapsed());
-            let Some(Attempt { peak, .. }) = attempt(told, left * 3 / 4, &mut target) else { break };
+            let Some(Attempt { peak, .. }) = attempt(told, left / 4 * 3, &mut target) else { break };
             let before = told;
             told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
             told = told.max(self.least);

@@ -26,6 +26,8 @@ use crate::engine::panic_message;
 
 /// How often a step is seen before it is planned.
 const SEEN: usize = 3;
+/// How often a kind of step is planned anew because more is there when it begins than before.
+const MOST_REPLANS: u32 = 4;
 /// Kinds of step that are remembered.
 const MOST_KINDS: usize = 16;
 
@@ -132,6 +134,8 @@ struct Observed {
     settled: bool,
     /// Whether it was tried: once is enough, whatever came of it.
     tried: bool,
+    /// How often its plan was [outgrown](Plans::outgrown).
+    replans: u32,
 }
 
 enum Message {
@@ -143,6 +147,8 @@ enum Message {
 
 struct Job {
     messages: Receiver<Message>,
+    /// Its plans are no longer wanted.
+    is_stale: bool,
     progress: Arc<Mutex<Progress>>,
 }
 
@@ -266,9 +272,25 @@ impl Plans {
     /// Forgets all plans and makes new ones: they leave too little of the budget free.
     pub fn plan_anew(&mut self) {
         self.schedules.clear();
+        if let Some(job) = &mut self.job {
+            job.is_stale = true;
+        }
         for known in &mut self.observed {
             (known.settled, known.tried) = (false, false);
         }
+    }
+
+    /// More is there when such a step begins than its plan foresaw, and the budget does not allow it: it is planned anew, a few times at
+    /// most.
+    pub fn outgrown(&mut self, signature: u64) {
+        if let Some(known) = self.observed.iter_mut().find(|known| known.signature == signature) {
+            if known.replans == MOST_REPLANS {
+                return;
+            }
+            known.replans += 1;
+            (known.settled, known.tried) = (false, false);
+        }
+        self.schedules.retain(|known| known.signature() != signature);
     }
 
     /// Whether the operations of a step that follows this plan are to be measured.
@@ -278,15 +300,15 @@ impl Plans {
         self.settings.planner.is_some() && self.unmeasured.contains(&signature) && !is_settled
     }
 
-    /// A step went by its plan from beginning to end. `measures` are those of its operations, if they were wanted.
-    pub fn followed(&mut self, schedule: &Schedule, outcome: Followed, budget: Option<u64>) {
+    /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
+    pub fn followed(&mut self, schedule: &Schedule, outcome: Followed, budget: Option<u64>) -> bool {
         self.finished(schedule.signature());
         self.state.followed += 1;
         self.state.deviation = self.state.deviation.max(outcome.deviation);
-        self.state.measured = Arc::new(outcome.held);
-        if !outcome.measures.is_empty() {
-            self.measured(schedule.trace.clone().with_measures(outcome.measures), budget);
+        if self.state.schedule.as_ref().is_some_and(|shown| shown.signature() == schedule.signature()) {
+            self.state.measured = Arc::new(outcome.held);
         }
+        !outcome.measures.is_empty() && self.measured(schedule.trace.clone().with_measures(outcome.measures), budget)
     }
 
     /// A step left its plan.
@@ -310,8 +332,8 @@ impl Plans {
         }
     }
 
-    /// Takes the trace of a whole step.
-    pub fn observe(&mut self, trace: Trace, budget: Option<u64>) {
+    /// Takes the trace of a whole step. Tells whether it is planned now, or has a plan from the cache.
+    pub fn observe(&mut self, trace: Trace, budget: Option<u64>) -> bool {
         let signature = trace.signature();
         self.finished(signature);
         if let Some(rehearsed) = &mut self.rehearsed {
@@ -322,13 +344,13 @@ impl Plans {
                 }),
                 None => rehearsed.push(trace),
             }
-            return;
+            return false;
         }
-        self.measured(trace, budget);
+        self.measured(trace, budget)
     }
 
     /// Takes the costs of a step, and plans it once they are known well enough.
-    fn measured(&mut self, trace: Trace, budget: Option<u64>) {
+    fn measured(&mut self, trace: Trace, budget: Option<u64>) -> bool {
         let signature = trace.signature();
         let at = match self.observed.iter().position(|known| known.signature == signature) {
             Some(at) => at,
@@ -338,7 +360,15 @@ impl Plans {
                 }
                 let costs = vec![Vec::with_capacity(SEEN); trace.ops.len()];
                 let scratch = vec![u64::MAX; trace.ops.len()];
-                self.observed.push(Observed { signature, costs, scratch, seen: 0, settled: false, tried: false });
+                self.observed.push(Observed {
+                    signature,
+                    costs,
+                    scratch,
+                    seen: 0,
+                    settled: false,
+                    tried: false,
+                    replans: 0,
+                });
                 self.observed.len() - 1
             }
         };
@@ -353,7 +383,7 @@ impl Plans {
             *least = op.scratch.min(*least);
         }
         if known.settled || self.job.is_some() || self.settings.planner.is_none() {
-            return;
+            return false;
         }
         let medians = known.costs.iter().map(|costs| {
             let mut costs = costs.clone();
@@ -364,20 +394,20 @@ impl Plans {
         let trace = trace.with_measures(medians.zip(known.scratch.iter().copied()).collect::<Vec<_>>());
         let Some(budget) = budget.filter(|&budget| budget < trace.peak()) else {
             known.settled = seen >= SEEN;
-            return;
+            return false;
         };
-        self.plan(trace, budget, seen >= SEEN, at);
+        self.plan(trace, budget, seen >= SEEN, at)
     }
 
-    /// Takes the plan from the cache, or has one made if `may_make`.
-    fn plan(&mut self, trace: Trace, budget: u64, may_make: bool, at: usize) {
+    /// Takes the plan from the cache, or has one made if `may_make`; whether either.
+    fn plan(&mut self, trace: Trace, budget: u64, may_make: bool, at: usize) -> bool {
         let start = Instant::now();
         let lowered = match lower(&trace, &self.device) {
             Ok(lowered) => lowered,
             Err(error) => {
                 self.state.problem = Some(error.to_string());
                 self.observed[at].settled = true;
-                return;
+                return false;
             }
         };
         self.state.lowering_seconds = start.elapsed().as_secs_f64();
@@ -410,10 +440,10 @@ impl Plans {
             };
             log::info!("the plan for this step comes from the cache");
             self.take_up(Arc::new(schedule), origin);
-            return;
+            return true;
         }
         if !may_make {
-            return;
+            return false;
         }
         self.observed[at].settled = true;
         self.observed[at].tried = true;
@@ -421,7 +451,7 @@ impl Plans {
         let known = known.zip(self.state.origin.as_ref().map(|origin| origin.planner.clone()));
         let Some(planner) = planner(&name) else {
             self.state.problem = Some(format!("there is no planner `{name}`"));
-            return;
+            return false;
         };
         let (sender, messages) = channel();
         let progress = Arc::new(Mutex::new(Progress::default()));
@@ -439,13 +469,14 @@ impl Plans {
             wait.set(false);
         });
         match spawned {
-            Ok(_) => self.job = Some(Job { messages, progress }),
+            Ok(_) => self.job = Some(Job { messages, is_stale: false, progress }),
             Err(error) => {
                 self.wait.set(false);
                 self.state.running = None;
                 self.state.problem = Some(format!("the planner's thread could not start: {error}"));
             }
         }
+        self.job.is_some()
     }
 
     /// Takes up what the planner's thread has found since. A plan beyond the budget is of use only where the online
@@ -456,6 +487,7 @@ impl Plans {
                 self.state.progress = *progress;
             }
             match job.messages.try_recv() {
+                Ok(Message::Plan(_)) if job.is_stale => {}
                 Ok(Message::Plan(found)) => {
                     let (schedule, origin) = *found;
                     if budget.is_some_and(|budget| schedule.peak > budget.max(online)) {

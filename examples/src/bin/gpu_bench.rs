@@ -252,6 +252,8 @@ impl Bench<'_> {
             if step + 1 == warmup {
                 // A device without an engine has nothing to wait for.
                 let _ = device.remat_wait_for_plan(self.time_limit() + Duration::from_secs(60));
+                // What the first steps and autotune took and no longer use is nobody's.
+                self.device.memory_cleanup();
                 Heap::start();
             }
         })?;
