@@ -521,6 +521,9 @@ impl Plans {
             self.schedules.remove(0);
         }
         self.schedules.push(schedule.clone());
+        if self.state.schedule.as_ref().is_none_or(|shown| shown.signature() != schedule.signature()) {
+            self.state.measured = Arc::default();
+        }
         self.state.schedule = Some(schedule);
         self.state.origin = Some(origin);
         self.state.problem = None;

@@ -24,7 +24,8 @@ const MOST_RECOMPUTED: usize = 5;
 pub struct PlanReport {
     /// The planner that made the plan.
     pub planner: String,
-    /// Whether the plan is proven to be the cheapest of the planner's class.
+    /// Whether no schedule of the graph is cheaper at the graph's budget: proven with the costs measured, so never of a plan from the
+    /// cache. The graph counts a little more than the device holds, and its budget is chosen so that the plan fits.
     pub optimal: bool,
     /// Whether it came from the cache.
     pub from_cache: bool,
@@ -46,8 +47,8 @@ pub struct PlanReport {
     pub predicted_overhead: f64,
     /// Time that was spent recomputing on steps that followed a plan, as a share of the rest of their time.
     pub measured_overhead: Option<f64>,
-    /// No plan within the budget adds less than this share, where that is proven. Of a plan from the cache: as far below the
-    /// plan as it was proved with the costs of its time.
+    /// No schedule of the graph within the graph's budget adds less than this share, where that is proven. Of a plan from the cache: as far
+    /// below the plan as it was proved with the costs of its time.
     pub lower_bound: Option<f64>,
     /// Smallest budget in which the step is known to fit, and the operation that sets it.
     pub floor_bytes: Option<u64>,
@@ -65,7 +66,7 @@ pub struct PlanReport {
     pub difference: Option<String>,
     /// Largest difference on those steps between the bytes held and those foreseen, between operations.
     pub deviation_bytes: u64,
-    /// Most bytes held during each operation of the last step that followed the plan.
+    /// Most bytes held during each operation of the last step that followed this plan, or an earlier one for the same kind of step.
     #[serde(skip)]
     measured: Arc<Vec<u64>>,
     #[serde(skip)]
@@ -84,7 +85,7 @@ impl PlanReport {
         let (compute, recompute) = followed_ns;
         Some(Self {
             planner: origin.planner.clone(),
-            optimal: origin.status == Some(burn_remat_plan::Status::Optimal),
+            optimal: origin.status == Some(burn_remat_plan::Status::Optimal) && !origin.cached,
             from_cache: origin.cached,
             plan_seconds: origin.seconds,
             lowering_seconds: plans.state.lowering_seconds,
