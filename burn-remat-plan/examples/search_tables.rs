@@ -138,6 +138,7 @@ fn ablation(folder: &str, moves: u64) -> Result<()> {
         ("without hints", search.clone().without(Part::Hints)),
         ("without swaps", search.clone().without(Part::Swaps)),
         ("without shifts", search.clone().without(Part::Shifts)),
+        ("without postponing", search.clone().without(Part::Postponing)),
         ("without merges", search.clone().without(Part::Merges)),
         ("without the ladder of temperatures", search.without(Part::Ladder)),
     ];

@@ -8,7 +8,8 @@
 //! - *evict*: a value that is idle over a position (one over the budget, while there are any) is computed again just
 //!   before its next use. Ingredients that are gone are kept longer where memory allows, else computed too, and their
 //!   own later repeats are often dropped, since the new one serves their users;
-//! - *keep*: a repeat is removed, and with it every repeat that only it used;
+//! - *keep*: a repeat is removed, and with it every repeat that only it used. Repeats that read the value which stays, and
+//!   ran early only because it went, are often postponed to their first use: each would be worse without the other;
 //! - *swap*: keep one, evict another, now and then two of either;
 //! - *shift*: a repeat moves to another position between its ingredients and its first use.
 //!
@@ -60,6 +61,8 @@ impl Random {
 
 /// Share of the moves that change the way of a computation, where there is a choice.
 const SWITCHES: f64 = 0.3;
+/// How often what keeping a value allows to run later is postponed.
+const POSTPONE: f64 = 0.5;
 /// Most computations that one move may insert.
 const LONGEST_CHAIN: usize = 80;
 
@@ -68,6 +71,7 @@ const LONGEST_CHAIN: usize = 80;
 pub(crate) struct Without {
     pub swap: bool,
     pub shift: bool,
+    pub postpone: bool,
     pub merge: bool,
     pub ladder: bool,
 }
@@ -350,8 +354,51 @@ impl<'p, 'g> Walk<'p, 'g> {
             return false;
         }
         let instance = repeats[self.random.below(repeats.len())];
+        let (op, until) = (self.state.op(instance), self.state.label(instance));
         self.discard(instance);
+        if !self.without.postpone && self.random.chance(POSTPONE) {
+            self.postpone_readers(op, until);
+        }
         true
+    }
+
+    /// Has the repeats before `until` that read what `op` has computed last wait until their first uses.
+    fn postpone_readers(&mut self, op: OpId, until: u64) {
+        let problem = self.state.problem;
+        let label = |instance: Instance| self.state.label(instance);
+        let computed = self.state.instances(op).iter().map(|&instance| label(instance));
+        let Some(since) = computed.filter(|&at| at < until).max() else { return };
+        let mut early = Vec::new();
+        for &value in &problem.graph.ops()[op].outputs {
+            for reader in problem.readers(value) {
+                let repeats = &self.state.instances(reader.op as usize)[1..];
+                early.extend(repeats.iter().copied().filter(|&instance| {
+                    (since..until).contains(&label(instance)) && self.state.way(instance).reads(value)
+                }));
+            }
+        }
+        early.sort_unstable();
+        early.dedup();
+        for instance in early {
+            let target = self.first_use(instance);
+            if target != END && target != self.state.near(instance, 1) {
+                self.move_to(instance, target);
+            }
+        }
+    }
+
+    /// The first use of what `instance` computes, before that is computed again; [`END`] where there is none, or at the end.
+    fn first_use(&self, instance: Instance) -> Instance {
+        let outputs = &self.state.problem.graph.ops()[self.state.op(instance)].outputs;
+        let uses = outputs.iter().filter_map(|&value| self.state.span_behind(value, instance)?.next);
+        uses.min_by_key(|&next| self.state.label(next)).unwrap_or(END)
+    }
+
+    /// Moves a repeat to just before `target`.
+    fn move_to(&mut self, instance: Instance, target: Instance) {
+        let way = self.state.way_id(instance);
+        self.state.remove(instance);
+        self.state.insert(way, target);
     }
 
     /// Removes a repeat and every repeat that only it used.
@@ -439,8 +486,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             return false;
         }
         let instance = repeats[self.random.below(repeats.len())];
-        let graph = self.state.problem.graph;
-        let (op, way) = (self.state.op(instance), self.state.way_id(instance));
+        let op = self.state.op(instance);
         let label = |i: Instance| self.state.label(i);
         // It may go behind what it reads and its last repeat, and before its first use.
         let mut low = START;
@@ -450,13 +496,7 @@ impl<'p, 'g> Walk<'p, 'g> {
         }
         let earlier = self.state.instances(op).iter().rev().find(|&&i| label(i) < label(instance));
         low = earlier.copied().filter(|&i| label(i) > label(low)).unwrap_or(low);
-        let mut high = END;
-        for &value in &graph.ops()[op].outputs {
-            if let Some(next) = self.state.span_behind(value, instance).and_then(|span| span.next) {
-                high = if label(next) < label(high) { next } else { high };
-            }
-        }
-        let (low, high) = (label(low), label(high));
+        let (low, high) = (label(low), label(self.first_use(instance)));
         let short = self.random.chance(0.5);
         for _ in 0..6 {
             // Half go a short way: most gains lie near.
@@ -464,8 +504,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             let target = if short { self.state.near(instance, steps) } else { self.anywhere() };
             let at = self.state.label(target);
             if target != instance && at > low && at <= high && target != self.state.near(instance, 1) {
-                self.state.remove(instance);
-                self.state.insert(way, target);
+                self.move_to(instance, target);
                 return true;
             }
         }

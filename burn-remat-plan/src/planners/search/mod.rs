@@ -87,6 +87,8 @@ pub enum Part {
     Swaps,
     /// Moves of a repeat to another position.
     Shifts,
+    /// Having repeats that run early because a value goes wait, once it stays.
+    Postponing,
     /// Dropping the later repeats that a new one can stand in for.
     Merges,
     /// Walks at several temperatures that trade places; without, each thread has one that cools.
@@ -113,6 +115,7 @@ impl Search {
             Part::Hints => self.without_hints = true,
             Part::Swaps => self.without.swap = true,
             Part::Shifts => self.without.shift = true,
+            Part::Postponing => self.without.postpone = true,
             Part::Merges => self.without.merge = true,
             Part::Ladder => self.without.ladder = true,
         }
