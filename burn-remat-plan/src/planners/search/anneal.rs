@@ -366,8 +366,7 @@ impl<'p, 'g> Walk<'p, 'g> {
     fn postpone_readers(&mut self, op: OpId, until: u64) {
         let problem = self.state.problem;
         let label = |instance: Instance| self.state.label(instance);
-        let computed = self.state.instances(op).iter().map(|&instance| label(instance));
-        let Some(since) = computed.filter(|&at| at < until).max() else { return };
+        let Some(since) = self.last_before(op, until).map(label) else { return };
         let mut early = Vec::new();
         for &value in &problem.graph.ops()[op].outputs {
             for reader in problem.readers(value) {
@@ -415,8 +414,12 @@ impl<'p, 'g> Walk<'p, 'g> {
     /// The instance that computes `value` for one that reads it.
     fn feeder(&self, value: ValueId, reader: Instance) -> Option<Instance> {
         let producer = self.state.problem.graph.producer(value)?;
-        let label = self.state.label(reader);
-        self.state.instances(producer).iter().rev().find(|&&i| self.state.label(i) < label).copied()
+        self.last_before(producer, self.state.label(reader))
+    }
+
+    /// The last instance of `op` before a label.
+    fn last_before(&self, op: OpId, label: u64) -> Option<Instance> {
+        self.state.instances(op).iter().rev().find(|&&instance| self.state.label(instance) < label).copied()
     }
 
     fn stack_useless(&self, feeders: &[Instance], stack: &mut Vec<Instance>) {
@@ -494,8 +497,8 @@ impl<'p, 'g> Walk<'p, 'g> {
             let Some(span) = self.state.span(value, instance) else { return false };
             low = if label(span.start) > label(low) { span.start } else { low };
         }
-        let earlier = self.state.instances(op).iter().rev().find(|&&i| label(i) < label(instance));
-        low = earlier.copied().filter(|&i| label(i) > label(low)).unwrap_or(low);
+        let earlier = self.last_before(op, label(instance));
+        low = earlier.filter(|&i| label(i) > label(low)).unwrap_or(low);
         let (low, high) = (label(low), label(self.first_use(instance)));
         let short = self.random.chance(0.5);
         for _ in 0..6 {
