@@ -140,6 +140,7 @@ fn ablation(folder: &str, moves: u64) -> Result<()> {
         ("without shifts", search.clone().without(Part::Shifts)),
         ("without postponing", search.clone().without(Part::Postponing)),
         ("without merges", search.clone().without(Part::Merges)),
+        ("without repacking", search.clone().without(Part::Repacking)),
         ("without the ladder of temperatures", search.without(Part::Ladder)),
     ];
     println!("| variant | {} |", KNOWN.join(" | "));

@@ -22,6 +22,10 @@
 //! the next use of the value to a way that does without it.
 //!
 //! A move is applied to the [`State`] and taken back when it is refused.
+//!
+//! *Repacking* is no move but a pass over all values, at low temperature: one is evicted, and what that frees is filled with the results of
+//! repeats, those first that save most for each byte. Many cheap repeats against one dear repeat of the same bytes is an exchange that
+//! moves hardly find, since all orders on the way are dearer or do not fit.
 
 use super::problem::WayId;
 use super::state::{END, Instance, START, State};
@@ -66,6 +70,9 @@ const POSTPONE: f64 = 0.5;
 /// Most computations that one move may insert.
 const LONGEST_CHAIN: usize = 80;
 
+/// Repeats in a row that do not fit after which an exchange looks for no more.
+const MOST_MISSES: usize = 100;
+
 /// Parts of the walk that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Without {
@@ -73,6 +80,7 @@ pub(crate) struct Without {
     pub shift: bool,
     pub postpone: bool,
     pub merge: bool,
+    pub repack: bool,
     pub ladder: bool,
 }
 
@@ -541,6 +549,98 @@ impl<'p, 'g> Walk<'p, 'g> {
         self.note_best();
     }
 
+    /// Tries for each value whether it pays to evict it and to fill what that frees: the repeats that save most for each byte that keeping
+    /// their results takes are dropped, as far as all fits. Until `is_over`; returns how many values were tried.
+    pub fn repack(&mut self, is_over: impl Fn() -> bool) -> u64 {
+        if self.without.repack || self.state.over() > 0 || self.evictable.is_empty() {
+            return 0;
+        }
+        self.most_cost = f64::INFINITY;
+        let first = self.random.below(self.evictable.len());
+        let mut dense = self.densest_repeats();
+        let mut tried = 0;
+        for at in 0..self.evictable.len() {
+            if is_over() {
+                break;
+            }
+            let value = self.evictable[(first + at) % self.evictable.len()];
+            tried += 1;
+            if self.exchange(value, &dense) {
+                self.note_best();
+                dense = self.densest_repeats();
+            }
+        }
+        tried
+    }
+
+    /// The repeats, those first that save most for each byte of what they compute.
+    fn densest_repeats(&self) -> Vec<(OpId, Instance)> {
+        let density = |instance: Instance| {
+            let bytes = self.state.problem.output_bytes(self.state.op(instance)).max(1);
+            self.state.way(instance).cost / bytes as f64
+        };
+        let mut repeats: Vec<Instance> = self.state.repeats().to_vec();
+        repeats.sort_by(|&a, &b| density(b).total_cmp(&density(a)).then(a.cmp(&b)));
+        repeats.into_iter().map(|instance| (self.state.op(instance), instance)).collect()
+    }
+
+    /// Evicts a value where memory is fullest and drops, in this order, the repeats that then fit. Whether that is cheaper; else nothing changes.
+    fn exchange(&mut self, value: ValueId, dense: &[(OpId, Instance)]) -> bool {
+        let cost = self.state.cost;
+        let Some((op, target)) = self.state.problem.graph.producer(value).zip(self.fullest_gap(value)) else {
+            return false;
+        };
+        let mut inserted = Vec::new();
+        if self.provide(op, target, &mut inserted) {
+            let mut misses = 0;
+            for &(op, instance) in dense {
+                // It may have gone with one that it served.
+                if !self.state.instances(op).contains(&instance) {
+                    continue;
+                }
+                let (pending, before) = (self.state.pending(), self.state.cost);
+                self.discard(instance);
+                if self.state.over() == 0 {
+                    misses = 0;
+                    continue;
+                }
+                self.state.undo_to(pending);
+                self.state.cost = before;
+                misses += 1;
+                if misses == MOST_MISSES {
+                    break;
+                }
+            }
+        }
+        if self.state.over() == 0 && self.state.cost < cost - cost.abs() * 1e-12 {
+            self.state.commit();
+            return true;
+        }
+        self.state.undo();
+        self.state.cost = cost;
+        false
+    }
+
+    /// The use of a value behind the gap between two uses in which most memory is held.
+    fn fullest_gap(&self, value: ValueId) -> Option<Instance> {
+        let producer = self.state.problem.graph.producer(value)?;
+        let mut fullest: Option<(i64, Instance)> = None;
+        for &instance in self.state.instances(producer) {
+            let mut from = instance;
+            while let Some(next) = self.state.span_behind(value, from).and_then(|span| span.next) {
+                let held = self.state.most_between(from, next);
+                if next != self.state.near(from, 1) && fullest.is_none_or(|(most, _)| held > most) {
+                    fullest = Some((held, next));
+                }
+                if next == END {
+                    break;
+                }
+                from = next;
+            }
+        }
+        fullest.map(|(_, next)| next)
+    }
+
     /// Makes a change that costs nothing and takes it back where it takes the order further over the budget.
     fn try_out(&mut self, change: impl FnOnce(&mut Self)) {
         let (cost, over) = (self.state.cost, self.state.over());
@@ -605,8 +705,13 @@ mod tests {
             if walk.is_stuck() {
                 continue;
             }
-            for _ in 0..200 {
+            for step in 0..200 {
                 walk.run(1, 3.0);
+                if step % 50 == 49 {
+                    let (over, cost) = (walk.state.over(), walk.state.cost);
+                    walk.repack(|| false);
+                    assert!(walk.state.over() == over && walk.state.cost <= cost);
+                }
                 let choices = walk.state.choices();
                 let fresh = State::new(&problem, &choices);
                 assert_eq!(fresh.memory(), walk.state.memory());
@@ -630,5 +735,30 @@ mod tests {
     #[test]
     fn the_memory_profile_is_right_where_computations_switch_implementations() {
         assert!(compare_with_fresh_states(2) > 10_000);
+    }
+
+    #[test]
+    fn one_dear_repeat_takes_the_place_of_many_cheap_ones() {
+        // Seven bytes have to go in the middle: seven values of one byte and cost 1, or one of seven bytes and cost 6.
+        let mut builder = GraphBuilder::new("either or");
+        let values: Vec<ValueId> = (0..8).map(|at| builder.value(if at == 0 { 7 } else { 1 }, "")).collect();
+        for (at, &value) in values.iter().enumerate() {
+            builder.op(Op::new("make", if at == 0 { 6.0 } else { 1.0 }, vec![], vec![value]));
+        }
+        let middle = builder.value(8, "");
+        builder.op(Op::new("middle", 1.0, vec![], vec![middle]));
+        for &value in &values {
+            let read = builder.value(0, "");
+            builder.op(Op::new("read", 1.0, vec![value], vec![read]));
+        }
+        let graph = builder.build().unwrap();
+        let problem = Problem::new(&graph, 15);
+        let reads = (0..8).flat_map(|at| [at, at + 9].into_iter().skip(usize::from(at == 0)));
+        let order: Vec<Choice> = (0..9).chain(reads).map(Choice::default_of).collect();
+        let mut walk = Walk::new(State::new(&problem, &order), 0);
+        assert_eq!((walk.state.over(), walk.state.cost), (0, 29.0));
+        assert_eq!(walk.repack(|| false), 8);
+        assert_eq!((walk.state.over(), walk.state.cost), (0, 28.0));
+        assert_eq!(walk.best.map(|(cost, _)| cost), Some(28.0));
     }
 }

@@ -91,6 +91,8 @@ pub enum Part {
     Postponing,
     /// Dropping the later repeats that a new one can stand in for.
     Merges,
+    /// Exchanging many repeats for one at low temperature.
+    Repacking,
     /// Walks at several temperatures that trade places; without, each thread has one that cools.
     Ladder,
 }
@@ -117,6 +119,7 @@ impl Search {
             Part::Shifts => self.without.shift = true,
             Part::Postponing => self.without.postpone = true,
             Part::Merges => self.without.merge = true,
+            Part::Repacking => self.without.repack = true,
             Part::Ladder => self.without.ladder = true,
         }
         self

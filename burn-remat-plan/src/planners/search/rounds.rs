@@ -166,6 +166,9 @@ impl<'p, 'g> Ladder<'p, 'g> {
 
     /// Cools the coldest walk, from the best order, to nothing.
     fn settle(&mut self, clock: &Clock, span: std::ops::Range<f64>) {
+        let halfway = (span.start + span.end) / 2.0;
+        let (walk, done) = (&mut self.walks[0], self.done);
+        self.done += walk.repack(|| clock.part(done) >= halfway);
         while !self.walks[0].is_stuck() && !self.is_over(clock, span.end) {
             let at = ((clock.part(self.done) - span.start) / (span.end - span.start)).max(0.0);
             self.walks[0].run(BATCH, self.unit * 4.0 * COLD * 0.02f64.powf(at));

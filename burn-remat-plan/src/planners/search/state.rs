@@ -371,7 +371,14 @@ impl<'p, 'g> State<'p, 'g> {
 
     /// Takes back all changes since the last commit.
     pub fn undo(&mut self) {
-        while let Some(change) = self.log.pop() {
+        self.undo_to(0);
+    }
+
+    /// Takes back all changes since there were so many [pending](Self::pending).
+    pub fn undo_to(&mut self, pending: usize) {
+        while self.log.len() > pending
+            && let Some(change) = self.log.pop()
+        {
             match change {
                 Change::Inserted(instance) => self.remove_silently(instance),
                 Change::Removed(way, target) => {
