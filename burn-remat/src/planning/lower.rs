@@ -888,8 +888,8 @@ impl Uses<'_> {
     /// until it.
     ///
     /// When the last unit that reads a root has run, the engine can let the root go only if what rests on it and is alive is
-    /// there and becomes a root in its place. Where a plan may have given that up, because nothing reads it any more, the
-    /// root stays until the program lets go of it; what is still read then stays itself.
+    /// there and becomes a root in its place, for what rests on it in turn. Where a plan may have given that up, because nothing
+    /// reads it any more, the root stays until the program lets go of it; what is still read then stays itself.
     fn unread(&self) -> BTreeSet<(usize, Place)> {
         let &Self { trace, large, values, unit_of, last_use, .. } = self;
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); trace.storages.len()];
@@ -900,8 +900,10 @@ impl Uses<'_> {
         let ends = |place: usize| trace.storages[place].died.map(|died| (died as usize, unit_of[died as usize]));
         let mut held = BTreeSet::new();
         let mut seen = vec![usize::MAX; trace.storages.len()];
-        for (root, storage) in trace.storages.iter().enumerate() {
-            let (true, Some(_), Some((_, end))) = (self.is_root(storage), values[root], ends(root)) else { continue };
+        let mut is_root: Vec<bool> = trace.storages.iter().map(|storage| self.is_root(storage)).collect();
+        let mut roots: Vec<usize> = (0..is_root.len()).filter(|&place| is_root[place]).collect();
+        while let Some(root) = roots.pop() {
+            let (Some(_), Some((_, end))) = (values[root], ends(root)) else { continue };
             let gone = last_use[root].map_or(end, |last| last.max(end));
             let mut stack = vec![root];
             while let Some(place) = stack.pop() {
@@ -917,7 +919,12 @@ impl Uses<'_> {
                                 if died < until(made as usize).min(until(root)) && values[made as usize].is_some() =>
                             {
                                 match last_use[made as usize] {
-                                    Some(last) if last > gone => held.extend((last < unit).then_some((unit, made))),
+                                    Some(last) if last > gone => {
+                                        held.extend((last < unit).then_some((unit, made)));
+                                        if !std::mem::replace(&mut is_root[made as usize], true) {
+                                            roots.push(made as usize);
+                                        }
+                                    }
                                     _ => drop(held.insert((unit, root as Place))),
                                 }
                             }
