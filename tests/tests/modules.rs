@@ -29,8 +29,8 @@ const SEEN: usize = 5;
 
 /// A model with its data.
 trait Task: Module {
-    /// Whether plain Burn has a GPU kernel for what Burn's router, and so every remote device, takes apart.
-    const HAS_OWN_GPU_KERNEL: bool = false;
+    /// Whether GPUs compute other bits in every run, with remat or without, by the order in which they happen to add up.
+    const VARIES_ON_GPUS: bool = false;
 
     fn new(device: &Device) -> Self;
     /// Loss of a step.
@@ -71,8 +71,8 @@ struct Speech {
 }
 
 impl Task for Speech {
-    // The CTC loss.
-    const HAS_OWN_GPU_KERNEL: bool = true;
+    // What the CTC loss scatters, and the norm of the gradients. (For CTC plain Burn also has a kernel that no remote device reaches.)
+    const VARIES_ON_GPUS: bool = true;
 
     fn new(device: &Device) -> Self {
         Self {
@@ -342,14 +342,18 @@ fn check<T: Task>(name: &str) {
     let plain = T::run(&under_test(), |_| {});
     let (stored, without) = under::<T>(RematConfig::default().without_planning());
     assert_eq!(without.steps as usize, STEPS - SEEN - 1, "{name}: {without}");
-    let plain_is_other = T::HAS_OWN_GPU_KERNEL && under_test() != Device::flex();
-    let plain = if plain_is_other { &stored } else { &plain };
-    assert!(stored.is_identical(plain), "{name} without a budget: {:?}, {:?}", stored.losses, plain.losses);
+    let varies = T::VARIES_ON_GPUS && under_test() != Device::flex();
+    let is_alike = |run: &Run| match varies {
+        false => run.is_identical(&plain),
+        true => run.losses.iter().zip(&plain.losses).all(|(a, b)| (a - b).abs() <= 1e-3 * b.abs()),
+    };
+    assert!(is_alike(&stored), "{name} without a budget: {:?}, {:?}", stored.losses, plain.losses);
     for share in [80, 60, 40] {
         let budget = without.peak_bytes * share / 100;
         let (run, report) = under::<T>(RematConfig::new(budget));
         println!("{name} at {share}%:\n{report}");
-        assert!(run.is_identical(plain), "{name} at {share}%: {:?}, {:?}\n{report}", run.losses, plain.losses);
+        assert!(is_alike(&run), "{name} at {share}%: {:?}, {:?}\n{report}", run.losses, plain.losses);
+        assert!(!varies || !report.unrepeatable.is_empty(), "{name} at {share}%: {report}");
         assert_eq!(report.failure, None, "{name} at {share}%: {report}");
         assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{name} at {share}%: {report}");
         match &report.plan {

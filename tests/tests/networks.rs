@@ -27,6 +27,10 @@ enum Layer {
     Roll,
     /// Half the rows, scaled, and their mean the other way round.
     Rows,
+    /// A few numbers of the first row, scaled: a small part of a buffer that is worked on further.
+    Corner,
+    /// A few numbers from the host, in a buffer that an allocator makes larger.
+    Upload,
     Transposed,
     Normalize,
     Softmax,
@@ -62,7 +66,7 @@ impl Network {
     }
 
     fn layer(rng: &mut ChaCha8Rng, at: usize, weights: &mut usize, nest: bool) -> Layer {
-        match rng.random_range(0..if nest { 18 } else { 15 }) {
+        match rng.random_range(0..if nest { 20 } else { 16 }) {
             0..=3 => {
                 *weights += 1;
                 Layer::Weight(*weights - 1)
@@ -78,8 +82,10 @@ impl Network {
             12 => Layer::Normalize,
             13 => Layer::Softmax,
             14 => Layer::Rows,
-            15 => Layer::Transposed,
-            16 => Layer::Read,
+            15 => Layer::Corner,
+            16 => Layer::Transposed,
+            17 => Layer::Read,
+            18 => Layer::Upload,
             _ => {
                 let policy = [
                     CheckpointPolicy::MustSave,
@@ -120,6 +126,14 @@ impl Network {
                 let first = x.clone().narrow(0, 0, half).mul_scalar(1.1);
                 let mean = first.clone().swap_dims(0, 1).sin().mean() + 0.5;
                 Tensor::cat(vec![first, x.narrow(0, half, rows - half)], 0) * mean.unsqueeze::<2>()
+            }
+            Layer::Corner => {
+                let corner = x.clone().slice([0..1, 1..4]).mul_scalar(0.7).exp().add_scalar(0.1);
+                x * corner.log().mean_dim(1)
+            }
+            Layer::Upload => {
+                let few = Tensor::<2>::from_data([[0.3, -0.2, 0.1]], &x.device());
+                x + few.tanh().mul_scalar(0.5).mean_dim(1)
             }
             Layer::Transposed => x.clone().transpose().tanh().transpose() + x,
             Layer::Normalize => {

@@ -202,9 +202,13 @@ impl<B: RematBackend> Engine<B> {
         let planned = schedule.held_before(self.position as usize);
         for (place, planned) in planned.into_iter().enumerate() {
             let owners = self.owners_of(place as Place);
-            let resident = owners.iter().any(|name| self.tensors[name.0].storage.is_some());
+            let storage = &schedule.trace.storages[place];
+            let held = owners.iter().find_map(|name| self.tensors[name.0].storage);
+            let resident = held.is_some();
+            if let Some(held) = held.map(|held| self.storages.get(held).bytes).filter(|&held| held != storage.bytes) {
+                log::trace!("place {place}: {held} bytes are held; {storage:?}");
+            }
             if resident != planned {
-                let storage = &schedule.trace.storages[place];
                 let states: Vec<(bool, bool, bool)> = owners
                     .iter()
                     .map(|name| &self.tensors[name.0])

@@ -8,17 +8,20 @@
 //! what the program let the operation take. Where that decides how the result lies, and it came to lie otherwise, it is copied into
 //! the order in which plain Burn has it, before anything reads it.
 //!
+//! Nor does anything write over a part of a larger buffer here: its result would keep the whole buffer alive, or not, by what else the
+//! engine keeps of that buffer, and no plan could say which.
+//!
 //! Source: burn-cubecl 0.22.1, `kernel/memory_order.rs`, `kernel/binary.rs` and `kernel/mask`. Operations that are made of several
 //! kernels (the backward passes of GELU and sigmoid, say) write over their own intermediate results and need none of this.
 
 use std::sync::Arc;
 
-use burn_ir::{OperationIr, TensorIr, TensorStatus};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use smallvec::SmallVec;
 
-use super::Engine;
-use super::operation::overwrites;
+use super::operation::{mark_read_only, overwrites};
 use super::table::{StorageKey, TensorKey};
+use super::{Engine, Keys};
 use crate::backend::{MemoryOrder, RematBackend};
 
 /// Which of the inputs that an operation may write over the program lets it take: a bit for each, in the order of [`overwrites`], or of the
@@ -75,6 +78,23 @@ impl<B: RematBackend> Engine<B> {
             if let Some(input) = inputs.iter().zip(before).find_map(shares) {
                 self.tensors[output].name = Some(self.tensors[input].name.get_or_insert_default().clone());
             }
+        }
+    }
+
+    /// Has an operation about to run only read what is a part of a larger buffer.
+    pub(super) fn keep_parts(&self, op: &mut OperationIr, consumed: &mut Keys) {
+        if !B::LAYOUT_FOLLOWS_REUSE || self.light {
+            return;
+        }
+        let is_part = |input: &&TensorIr| {
+            let storage = self.index.get(&input.id).and_then(|&key| self.tensors[key].storage);
+            storage.is_some_and(|storage| self.storages.get(storage).bytes > self.allocated(input))
+        };
+        let consumes = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+        let parts: SmallVec<[TensorId; 2]> = consumes.filter(is_part).map(|input| input.id).collect();
+        if !parts.is_empty() {
+            consumed.retain(|key| !parts.contains(&self.tensors[*key].id));
+            mark_read_only(op, &parts);
         }
     }
 

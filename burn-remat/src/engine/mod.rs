@@ -351,6 +351,7 @@ impl<B: RematBackend> Engine<B> {
             before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
             let settled = self.settle_roots(&mut op, &outs, &inputs, &mut consumed, produced);
             let Settled { recordable, replaces, seed, .. } = settled;
+            self.keep_parts(&mut op, &mut consumed);
             let layout = self.layout(&op, taken, &consumed);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let update = self.update_of(&dying, &outs);
@@ -1015,15 +1016,16 @@ impl<B: RematBackend> Engine<B> {
     fn adopt(&mut self, about: Description, source: Option<TensorKey>) {
         let aside = self.aside.is_other_thread();
         let key = self.insert(about, 0, None);
-        if !aside {
-            self.trace_arrival(key, source);
-        }
+        // Before the storage of the source has one owner more.
+        let place = source.filter(|_| !aside).and_then(|source| self.place_of(source));
         let settled = self.settle(&[key], &[], &[], false, 0);
         if let Some(source) = source {
             self.share_names(&[source], &[self.tensors[source].storage], &[key], true);
         }
         if aside {
             self.note_aside(&[key]);
+        } else {
+            self.trace_arrival(key, place);
         }
         if let Err(failure) = settled {
             self.remember(&failure);

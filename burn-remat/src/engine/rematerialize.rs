@@ -138,6 +138,7 @@ impl<B: RematBackend> Engine<B> {
         }
         let views = is_view(&op);
         let taken = self.recipes[key].taken;
+        self.keep_parts(&mut op, &mut consumed);
         let layout = self.layout(&op, taken, &consumed);
         let mut lent = Keys::new();
         let ready = self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent);

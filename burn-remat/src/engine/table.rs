@@ -17,6 +17,7 @@ use super::forms::Form;
 use super::layout::Taken;
 use super::stages::PathId;
 use super::stubs::Stub;
+use crate::backend::Padding;
 use crate::checkpoint::CheckpointPolicy;
 use crate::planning::Place;
 
@@ -198,6 +199,11 @@ impl Storages {
 
     pub fn get(&self, storage: StorageKey) -> &Storage {
         &self.slab[storage]
+    }
+
+    /// Bytes of a tensor's buffer, or of one of its own where it has none.
+    pub fn bytes_of(&self, tensor: &Tensor, padding: Padding) -> u64 {
+        tensor.storage.map_or_else(|| padding.buffer(tensor.bytes), |storage| self.get(storage).bytes)
     }
 
     /// Adds `owner` to the buffer `key`, which is new, shared, or left over from a consumed input.

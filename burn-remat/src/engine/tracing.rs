@@ -139,10 +139,10 @@ impl<B: RematBackend> Engine<B> {
         let place = match (known, tensor.storage) {
             (Some(place), _) => place,
             (None, storage) => {
-                let (bytes, owners) = storage.map_or((tensor.bytes, 1), |storage| {
-                    let storage = self.storages.get(storage);
-                    let alive = storage.owners.iter().filter(|&&owner| self.tensors[owner].alive).count();
-                    (storage.bytes, alive as u32)
+                let bytes = self.storages.bytes_of(tensor, self.padding);
+                let owners = storage.map_or(1, |storage| {
+                    let owners = self.storages.get(storage).owners.iter();
+                    owners.filter(|&&owner| self.tensors[owner].alive).count() as u32
                 });
                 let appeared = if uploaded { position } else { 0 };
                 let about =
@@ -199,10 +199,9 @@ impl<B: RematBackend> Engine<B> {
                 (None, Some(sibling)) => writes[sibling],
                 (base, _) => {
                     // A base that was brought back may lie in a larger buffer than the one that the step gave it.
-                    let bytes = match (base, storage) {
-                        (Some(base), _) => tracer.trace.storages[base.place as usize].bytes,
-                        (None, Some(storage)) => self.storages.get(storage).bytes,
-                        (None, None) => self.tensors[output].bytes,
+                    let bytes = match base {
+                        Some(base) => tracer.trace.storages[base.place as usize].bytes,
+                        None => self.storages.bytes_of(&self.tensors[output], self.padding),
                     };
                     let about = TracedStorage {
                         bytes,
@@ -267,16 +266,15 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// Writes down a tensor that came from the host, or another name of one that was there.
-    pub(super) fn trace_arrival(&mut self, key: TensorKey, source: Option<TensorKey>) {
-        let source = source.and_then(|source| self.place_of(source));
-        let bytes = self.tensors[key].bytes;
+    /// Writes down a tensor that came from the host, or another name of one that was there, at `place`.
+    pub(super) fn trace_arrival(&mut self, key: TensorKey, place: Option<Place>) {
+        let bytes = self.storages.bytes_of(&self.tensors[key], self.padding);
         let Some(tracer) = self.tracer.as_mut() else {
             let tensor = &mut self.tensors[key];
             (tensor.step, tensor.place, tensor.origin) = (self.step_number, ARRIVED, EXTERNAL);
             return;
         };
-        let place = source.unwrap_or_else(|| {
+        let place = place.unwrap_or_else(|| {
             let about = TracedStorage {
                 bytes,
                 made_by: None,
@@ -320,7 +318,7 @@ impl<B: RematBackend> Engine<B> {
         for (_, tensor) in &mut self.tensors {
             if tensor.step == self.step_number && tensor.place == ARRIVED {
                 let about = TracedStorage {
-                    bytes: tensor.bytes,
+                    bytes: self.storages.bytes_of(tensor, self.padding),
                     made_by: None,
                     uploaded: true,
                     appeared: position,
