@@ -107,6 +107,17 @@ impl Padding {
     }
 }
 
+/// What a tensor takes of its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// A part. Later kernels give the same bits whether a result is such a part, or fills a buffer of its own.
+    Part,
+    /// A part by which later kernels choose in which order they add.
+    TellingPart,
+}
+
 /// The dimensions of a tensor as they lie in memory, outermost first; those of size one come first of all, by number.
 pub type MemoryOrder = SmallVec<[usize; 6]>;
 
@@ -117,6 +128,11 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
 
     /// Whether operations run after their call has returned, and profiling windows tell what each of them takes.
     const HAS_CLOCK: bool = false;
+
+    /// The device by name, with the card where one name stands for several: measured times and plans are for it alone.
+    fn device_name(device: &Self::Device) -> String {
+        Self::name(device)
+    }
 
     /// The buffer behind `handle`. Views of one tensor must give the same one.
     fn buffer(handle: &Self::Handle) -> BufferId;
@@ -154,11 +170,16 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     }
 
     /// Whether a result is a part of its buffer where an operation may write over such a part, and else fills one of its own. Then
-    /// [`copied`](Self::copied) is asked.
+    /// [`extent`](Self::extent) and [`copied`](Self::copied) are asked.
     const PARTS_FOLLOW_REUSE: bool = false;
 
+    /// What a tensor takes of its buffer.
+    fn extent(_handle: &Self::Handle, _shape: &Shape) -> Extent {
+        Extent::Whole
+    }
+
     /// The same tensor in a copy of its whole buffer.
-    fn copied(handle: Self::Handle) -> Self::Handle {
+    fn copied(handle: Self::Handle, _shape: &Shape) -> Self::Handle {
         handle
     }
 
@@ -192,7 +213,16 @@ impl RematBackend for Flex {
 
     const PARTS_FOLLOW_REUSE: bool = true;
 
-    fn copied(handle: Self::Handle) -> Self::Handle {
+    fn extent(handle: &Self::Handle, shape: &Shape) -> Extent {
+        match flex_tensor(handle) {
+            Some(tensor) if tensor.bytes().len() > shape.num_elements() * tensor.dtype().size() => {
+                if tensor.is_contiguous() { Extent::TellingPart } else { Extent::Part }
+            }
+            _ => Extent::Whole,
+        }
+    }
+
+    fn copied(handle: Self::Handle, _shape: &Shape) -> Self::Handle {
         let copied = |tensor: FlexTensor| {
             let bytes = Bytes::from_bytes_vec(tensor.bytes().to_vec());
             FlexTensor::new(bytes, tensor.layout().clone(), tensor.dtype())

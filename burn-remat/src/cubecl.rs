@@ -10,13 +10,14 @@ use std::panic::catch_unwind;
 
 use burn_backend::cubecl::dtype_to_elem_type;
 use burn_backend::tensor::IndexingUpdateOp;
-use burn_backend::{DType, Shape};
+use burn_backend::{Backend, DType, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::permute;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::{Fusion, FusionBackend};
 use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, TensorHandle};
+use burn_std::Metadata;
 use burn_std::tensor::layout::nested_dim_order;
 use cubecl_kernels::device::WgpuDeviceKind;
 use cubecl_kernels::features::AtomicUsage;
@@ -25,7 +26,7 @@ use cubecl_kernels::ir::Type;
 use cudarc::driver::CudaContext;
 use rustc_hash::FxHasher;
 
-use crate::backend::{BufferId, MemoryOrder, Padding, RematBackend};
+use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend};
 use crate::memory::{DeviceMemory, host_free_bytes};
 
 /// Whether this build has Burn's kernel fusion.
@@ -37,6 +38,10 @@ impl RematBackend for CubeBackend {
     const HAS_CLOCK: bool = true;
     // Kernels that go through a tensor element by element walk it as it lies (burn-cubecl's `kernel/memory_order.rs`).
     const LAYOUT_FOLLOWS_REUSE: bool = true;
+
+    fn device_name(device: &CubeDevice) -> String {
+        format!("{} on {}", <Self as Backend>::name(device), device.client().properties().identity.name)
+    }
 
     fn buffer(handle: &Self::Handle) -> BufferId {
         let mut hasher = FxHasher::default();
@@ -66,6 +71,34 @@ impl RematBackend for CubeBackend {
         CubeBackend::float_tensor_handle(permute(into_contiguous(permute(tensor(handle, shape), order)), &back))
     }
 
+    const PARTS_FOLLOW_REUSE: bool = true;
+
+    fn extent(handle: &Self::Handle, shape: &Shape) -> Extent {
+        let tensor = tensor(handle.clone(), shape);
+        let alignment = tensor.client.properties().memory.alignment.max(1);
+        if tensor.handle.size_in_used().next_multiple_of(alignment) >= tensor.handle.size() {
+            Extent::Whole
+        } else if is_dense(&tensor) {
+            Extent::Part
+        } else {
+            // Reductions join dimensions where nothing lies between them (burn-cubecl's `kernel/reduce/base.rs`).
+            Extent::TellingPart
+        }
+    }
+
+    fn copied(handle: Self::Handle, shape: &Shape) -> Self::Handle {
+        let part = tensor(handle, shape);
+        let mut whole = part.handle.clone();
+        (whole.offset_start, whole.offset_end) = (None, None);
+        // Numbers are moved as they are, whatever they stand for.
+        let dtype = DType::U32;
+        let flat = Metadata::new([whole.size() as usize / dtype.size()], [1]);
+        let copy = CubeTensor::new(part.client.clone(), whole, flat, part.device.clone(), dtype).copy();
+        let mut moved = copy.handle;
+        (moved.offset_start, moved.offset_end) = (part.handle.offset_start, part.handle.offset_end);
+        CubeBackend::float_tensor_handle(CubeTensor { handle: moved, ..part })
+    }
+
     fn padding(device: &CubeDevice) -> Padding {
         // cubecl-server's `PitchedMemoryLayoutPolicy`, which cubecl-cuda uses and cubecl-wgpu does not.
         let pads_rows = matches!(device, CubeDevice::Cuda(_) | CubeDevice::Hip(_));
@@ -85,6 +118,15 @@ impl RematBackend for CubeBackend {
             _ => true,
         }
     }
+}
+
+/// Whether nothing lies between the elements of a tensor.
+fn is_dense(tensor: &CubeTensor) -> bool {
+    let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
+    let mut axes: Vec<usize> = (0..shape.num_dims()).filter(|&axis| shape[axis] != 1).collect();
+    axes.sort_by_key(|&axis| strides[axis]);
+    let mut next = 1;
+    axes.into_iter().all(|axis| std::mem::replace(&mut next, strides[axis] * shape[axis]) == strides[axis])
 }
 
 /// The tensor behind a handle, whatever its type: in a build with Burn's fusion a handle does not know its shape.
@@ -117,6 +159,10 @@ fn cuda_free_bytes(index: usize) -> Option<u64> {
 
 /// Runs operations when it has found with which to join them: nobody knows before where their results lie.
 impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
+    fn device_name(device: &Self::Device) -> String {
+        format!("fusion<{}>", B::device_name(device))
+    }
+
     fn buffer(_handle: &Self::Handle) -> BufferId {
         BufferId::Unknown
     }

@@ -6,6 +6,7 @@
 //! `Device` connected to it.
 
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use tokio::signal;
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
 use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
+use crate::engine::panic_message;
 use crate::error::RematError;
 use crate::planning::Trace;
 use crate::rehearse::Rehearsal;
@@ -321,6 +323,18 @@ fn with_backend<W: WithBackend>(device: &Device, fusion: bool, work: W) -> Resul
     }
 }
 
+/// A remat device like `device`, which is started first: where its driver or the card is missing Burn panics.
+fn started<B: RematBackend>(device: B::Device, config: RematConfig) -> Result<RematDevice<B::Device>, RematError> {
+    catch_unwind(AssertUnwindSafe(|| B::padding(&device))).map_err(|payload| RematError::UnsupportedDevice {
+        device: format!("{device:?}"),
+        reason: format!(
+            "it does not start: {}. Is its driver installed, and the card seen from here (`vulkaninfo --summary`, `nvidia-smi`)?",
+            panic_message(&*payload).lines().next().unwrap_or_default().trim_end_matches('.')
+        ),
+    })?;
+    RematDevice::new(device, config)
+}
+
 /// Burn's server for one remat device, without transport or authorizer.
 fn backend_server<B: RematBackend>(device: RematDevice<B::Device>) -> BackendServer<Remat<B>> {
     let engine = get_client::<RematChannel<B>>;
@@ -374,7 +388,7 @@ impl<A: PeerAuthorizer> WithBackend for Serve<A> {
     type Output = RematReport;
 
     fn run<B: RematBackend>(self, device: B::Device) -> Result<RematReport, RematError> {
-        let device = RematDevice::new(device, self.config)?;
+        let device = started::<B>(device, self.config)?;
         let serving = backend_server::<B>(device.clone()).with_authorizer(self.authorizer).serve_async(self.transport);
         ServerLogging::install();
         let (done, wait) = mpsc::channel();
@@ -432,7 +446,7 @@ impl WithBackend for ServeInProcess {
 
     fn run<B: RematBackend>(self, device: B::Device) -> Result<Device, RematError> {
         let failed = |reason: String| RematError::Serve { reason };
-        let device = RematDevice::new(device, self.config)?;
+        let device = started::<B>(device, self.config)?;
         let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| failed(error.to_string()))?;
         let address = listener.local_addr().map_err(|error| failed(error.to_string()))?;
         let token = random_token()?;

@@ -29,6 +29,8 @@ enum Layer {
     Rows,
     /// A few numbers of the first row, scaled: a small part of a buffer that is worked on further.
     Corner,
+    /// The later half of every one of two sequences, scaled: a part with gaps, over which sums go in another order.
+    Tokens,
     /// A few numbers from the host, in a buffer that an allocator makes larger.
     Upload,
     Transposed,
@@ -66,7 +68,7 @@ impl Network {
     }
 
     fn layer(rng: &mut ChaCha8Rng, at: usize, weights: &mut usize, nest: bool) -> Layer {
-        match rng.random_range(0..if nest { 20 } else { 16 }) {
+        match rng.random_range(0..if nest { 21 } else { 17 }) {
             0..=3 => {
                 *weights += 1;
                 Layer::Weight(*weights - 1)
@@ -83,9 +85,10 @@ impl Network {
             13 => Layer::Softmax,
             14 => Layer::Rows,
             15 => Layer::Corner,
-            16 => Layer::Transposed,
-            17 => Layer::Read,
-            18 => Layer::Upload,
+            16 => Layer::Tokens,
+            17 => Layer::Transposed,
+            18 => Layer::Read,
+            19 => Layer::Upload,
             _ => {
                 let policy = [
                     CheckpointPolicy::MustSave,
@@ -130,6 +133,11 @@ impl Network {
             Layer::Corner => {
                 let corner = x.clone().slice([0..1, 1..4]).mul_scalar(0.7).exp().add_scalar(0.1);
                 x * corner.log().mean_dim(1)
+            }
+            Layer::Tokens => {
+                let [rows, width] = x.dims();
+                let later = x.clone().reshape([2, rows / 2, width]).narrow(1, rows / 4, rows / 4).mul_scalar(1.3);
+                x + (later.sum_dims(&[0, 1]) / rows as f64).tanh().reshape([1, width])
             }
             Layer::Upload => {
                 let few = Tensor::<2>::from_data([[0.3, -0.2, 0.1]], &x.device());

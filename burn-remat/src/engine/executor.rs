@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::layout::Layout;
 use super::operation::{is_reshape, is_view};
 use super::table::Description;
-use crate::backend::{BufferId, MemoryOrder, Padding, RematBackend, typed};
+use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, typed};
 use crate::planning::Trace;
 
 /// See the [module](self).
@@ -49,6 +49,16 @@ impl<B: RematBackend> Executor<B> {
         match self {
             Self::Backend(interpreter) => B::is_in_order(&interpreter.get_tensor_handle(tensor), &tensor.shape),
             Self::Dry(dry) => dry.buffers.get(&tensor.id).is_some_and(|buffer| buffer.in_order),
+        }
+    }
+
+    /// What a resident tensor that is smaller than its buffer takes of it.
+    pub fn extent(&mut self, tensor: &TensorIr) -> Extent {
+        let tensor = TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() };
+        match self.handle(&tensor) {
+            Some(handle) => B::extent(&handle, &tensor.shape),
+            None if !B::LAYOUT_FOLLOWS_REUSE && self.is_in_order(&tensor) => Extent::TellingPart,
+            None => Extent::Part,
         }
     }
 
@@ -92,7 +102,7 @@ impl<B: RematBackend> Executor<B> {
     /// Makes `new` a copy of `source` in a buffer of the same size.
     pub fn copy(&mut self, source: &TensorIr, new: &TensorIr) {
         if let Self::Backend(interpreter) = self {
-            let handle = B::copied(interpreter.get_tensor_handle(source));
+            let handle = B::copied(interpreter.get_tensor_handle(source), &source.shape);
             interpreter.register_tensor_to_device(new.id, typed::<B>(handle, new.shape.clone(), new.dtype));
         }
     }

@@ -56,6 +56,12 @@ impl Circumstances {
             self.step, self.live
         )
     }
+
+    /// An error of the backend; out of memory is explained.
+    pub fn name_memory(&self, op: &str, error: ExecutionError) -> ExecutionError {
+        let cause = error.to_string();
+        if is_memory(&cause) { ExecutionError::with_context(self.explain(op, &cause)) } else { error }
+    }
 }
 
 /// Whether a backend says that there is no memory.

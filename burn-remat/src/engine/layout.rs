@@ -8,24 +8,21 @@
 //! what the program let the operation take. Where that decides how the result lies, and it came to lie otherwise, it is copied into
 //! the order in which plain Burn has it, before anything reads it.
 //!
-//! Nor does anything write over a part of a larger buffer here: its result would keep the whole buffer alive, or not, by what else the
-//! engine keeps of that buffer, and no plan could say which.
-//!
 //! Source: burn-cubecl 0.22.1, `kernel/memory_order.rs`, `kernel/binary.rs` and `kernel/mask`. Operations that are made of several
 //! kernels (the backward passes of GELU and sigmoid, say) write over their own intermediate results and need none of this.
 
 use std::sync::Arc;
 
-use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{OperationIr, TensorIr, TensorStatus};
 use smallvec::SmallVec;
 
-use super::operation::{mark_read_only, overwrites};
+use super::Engine;
+use super::operation::overwrites;
 use super::table::{StorageKey, TensorKey};
-use super::{Engine, Keys};
 use crate::backend::{MemoryOrder, RematBackend};
 
-/// Which of the inputs that an operation may write over the program lets it take: a bit for each, in the order of [`overwrites`], or of the
-/// operation's inputs where [parts](super::parts) of buffers count.
+/// Which of its inputs the program lets an operation write over, where that counts here or for [parts](super::parts) of buffers: a bit for
+/// each of the first.
 pub(super) type Taken = u8;
 
 /// How a result is to lie.
@@ -35,17 +32,16 @@ pub(super) struct Layout {
 }
 
 impl<B: RematBackend> Engine<B> {
-    /// What an operation of the program may write over, its inputs resident.
+    /// What an operation of the program may write over.
     pub(super) fn taken(&self, op: &OperationIr, inputs: &[TensorKey]) -> Taken {
-        if !B::LAYOUT_FOLLOWS_REUSE {
-            return self.taken_of_parts(op, inputs);
+        if !B::LAYOUT_FOLLOWS_REUSE && !B::PARTS_FOLLOW_REUSE {
+            return 0;
         }
-        let Some(overwrites) = overwrites(op) else { return 0 };
         let mut taken = 0;
-        for (at, input) in overwrites.inputs.iter().enumerate() {
-            let key = self.index.get(&input.id);
-            let is_last = input.status == TensorStatus::ReadWrite;
-            taken |= Taken::from(is_last && key.is_some_and(|&key| self.is_taken(op, key))) << at;
+        for (at, &key) in inputs.iter().enumerate().take(Taken::BITS as usize) {
+            let id = self.tensors[key].id;
+            let is_last = op.inputs().any(|input| input.id == id && input.status == TensorStatus::ReadWrite);
+            taken |= Taken::from(is_last && self.is_taken(op, key)) << at;
         }
         taken
     }
@@ -81,26 +77,15 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// Has an operation about to run only read what is a part of a larger buffer.
-    pub(super) fn keep_parts(&self, op: &mut OperationIr, consumed: &mut Keys) {
-        if !B::LAYOUT_FOLLOWS_REUSE || self.light {
-            return;
-        }
-        let is_part = |input: &&TensorIr| {
-            let storage = self.index.get(&input.id).and_then(|&key| self.tensors[key].storage);
-            storage.is_some_and(|storage| self.storages.get(storage).bytes > self.allocated(input))
-        };
-        let consumes = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
-        let parts: SmallVec<[TensorId; 2]> = consumes.filter(is_part).map(|input| input.id).collect();
-        if !parts.is_empty() {
-            consumed.retain(|key| !parts.contains(&self.tensors[*key].id));
-            mark_read_only(op, &parts);
-        }
-    }
-
     /// How the result of an operation about to run has to lie, where that depends on what it may write over; and room for
     /// laying it so.
-    pub(super) fn layout(&mut self, op: &OperationIr, taken: Taken, consumed: &[TensorKey]) -> Option<Layout> {
+    pub(super) fn layout(
+        &mut self,
+        op: &OperationIr,
+        inputs: &[TensorKey],
+        taken: Taken,
+        consumed: &[TensorKey],
+    ) -> Option<Layout> {
         if !B::LAYOUT_FOLLOWS_REUSE || self.executor.is_dry() {
             return None;
         }
@@ -114,16 +99,14 @@ impl<B: RematBackend> Engine<B> {
         if is_alike && (overwrites.walks || is_plain(first)) {
             return None;
         }
-        let target = orders.iter().enumerate().find(|(at, order)| taken >> at & 1 == 1 && order.is_some());
-        let order = match target {
-            Some((_, order)) => order.clone()?,
-            None => (0..first.len()).collect(),
-        };
-        let out = TensorIr { status: TensorStatus::ReadOnly, ..op.outputs().next()?.clone() };
-        let lies_so = target.is_some_and(|(at, _)| {
-            let key = self.index.get(&overwrites.inputs[at].id);
-            key.is_some_and(|key| consumed.contains(key))
+        let keys = overwrites.inputs.iter().map(|input| self.index.get(&input.id).copied());
+        let target = keys.zip(&orders).find_map(|(key, order)| {
+            let at = inputs.iter().take(Taken::BITS as usize).position(|&input| Some(input) == key)?;
+            Some((inputs[at], order.as_ref().filter(|_| taken >> at & 1 == 1)?))
         });
+        let order = target.map_or_else(|| (0..first.len()).collect(), |(_, order)| order.clone());
+        let out = TensorIr { status: TensorStatus::ReadOnly, ..op.outputs().next()?.clone() };
+        let lies_so = target.is_some_and(|(key, _)| consumed.contains(&key));
         if !lies_so {
             self.make_room(2 * self.allocated(&out));
         }

@@ -248,7 +248,7 @@ impl<B: RematBackend> Engine<B> {
         if unlimited {
             planning.planner = None;
         }
-        let plans = Plans::new(planning, B::name(&device), rehearsing);
+        let plans = Plans::new(planning, B::device_name(&device), rehearsing);
         let mut engine = Self {
             executor,
             device,
@@ -351,8 +351,8 @@ impl<B: RematBackend> Engine<B> {
             before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
             let settled = self.settle_roots(&mut op, &outs, &inputs, &mut consumed, produced);
             let Settled { recordable, replaces, seed, .. } = settled;
-            self.keep_parts(&mut op, &mut consumed);
-            let layout = self.layout(&op, taken, &consumed);
+            self.keep_parts(&mut op, &inputs, &mut consumed);
+            let layout = self.layout(&op, &inputs, taken, &consumed);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let update = self.update_of(&dying, &outs);
             let kept = (recordable && !self.light).then(|| (self.boxed(&op), taken));
@@ -1105,7 +1105,7 @@ impl<B: RematBackend> Engine<B> {
 
     /// Waits for all work; reports the first failure since the last call.
     pub fn sync(&mut self) -> Result<(), ExecutionError> {
-        self.executor.sync()?;
+        self.executor.sync().map_err(|error| self.circumstances().name_memory("sync", error))?;
         match self.unsynced_failure.take() {
             Some(failure) => Err(ExecutionError::with_context(failure.to_string())),
             None => Ok(()),
@@ -1135,7 +1135,7 @@ impl<B: RematBackend> Engine<B> {
     pub fn report(&self) -> RematReport {
         let (stats, pool) = (&self.stats, self.pool_usage());
         RematReport {
-            device: B::name(&self.device),
+            device: B::device_name(&self.device),
             budget: self.config.budget,
             budget_bytes: self.budget,
             peak_bytes: stats.peak,

@@ -171,8 +171,7 @@ pub(super) fn is_reshape(op: &OperationIr) -> bool {
     }
 }
 
-/// Whether an operation only looks at its first input's buffer in another way. Asked only of backends that do not tell
-/// which buffer a tensor has.
+/// Whether an operation only looks at its first input's buffer in another way.
 pub(super) fn is_view(op: &OperationIr) -> bool {
     match op {
         OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => matches!(

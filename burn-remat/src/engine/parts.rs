@@ -9,43 +9,35 @@
 //! part, it is given what plain Burn gives it: what it must not write over is only read, and in place of what it should write over, but others
 //! still need, there is a copy of the whole buffer.
 //!
-//! Source: burn-flex 0.22.1, `ops/unary.rs`, `ops/binary.rs`, `ops/mask.rs`, and `layout_covers_storage_once` in `ops/reduce.rs`.
+//! On a GPU only such parts count that have gaps: the tokens of a sequence without its first, say. Sums over several dimensions join them where
+//! no gap lies between.
+//!
+//! Source: burn-flex 0.22.1, `ops/unary.rs`, `ops/binary.rs`, `ops/mask.rs`, and `layout_covers_storage_once` in `ops/reduce.rs`;
+//! burn-cubecl 0.22.1, `kernel/index/slice.rs` and `reduce_dims` in `kernel/reduce/base.rs`.
 
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use smallvec::SmallVec;
 
 use super::layout::Taken;
-use super::operation::mark_read_only;
+use super::operation::{is_view, mark_read_only};
 use super::table::{Description, TensorKey};
 use super::{Engine, Failure, Keys, fresh_id};
-use crate::backend::RematBackend;
+use crate::backend::{Extent, RematBackend};
 
 impl<B: RematBackend> Engine<B> {
-    /// The part of [`taken`](Engine::taken) that is about parts of buffers: nothing where no input is one.
-    pub(super) fn taken_of_parts(&self, op: &OperationIr, inputs: &[TensorKey]) -> Taken {
-        if !self.may_read_parts(inputs) {
-            return 0;
+    /// Has an operation about to run only read what is a part of a larger buffer, on a GPU and where later kernels give the same
+    /// bits either way: its result would keep the whole buffer alive, or not, by what else the engine keeps of it, and no plan
+    /// could say which.
+    pub(super) fn keep_parts(&mut self, op: &mut OperationIr, inputs: &[TensorKey], consumed: &mut Keys) {
+        if !B::LAYOUT_FOLLOWS_REUSE || self.light || self.extent_read(op, inputs) != Extent::Part {
+            return;
         }
-        let mut taken = 0;
-        for (at, &key) in inputs.iter().enumerate().take(Taken::BITS as usize) {
-            let id = self.tensors[key].id;
-            let is_last = op.inputs().any(|input| input.id == id && input.status == TensorStatus::ReadWrite);
-            taken |= Taken::from(is_last && self.is_taken(op, key)) << at;
-        }
-        taken
-    }
-
-    /// Whether a tensor is smaller than its buffer.
-    fn may_read_parts(&self, inputs: &[TensorKey]) -> bool {
-        B::PARTS_FOLLOW_REUSE
-            && inputs.iter().any(|&input| {
-                let tensor = &self.tensors[input];
-                tensor.storage.is_some_and(|storage| self.storages.get(storage).bytes > tensor.bytes)
-            })
+        let parts: Keys = consumed.iter().copied().filter(|&key| self.extent_of(op, key) == Extent::Part).collect();
+        self.only_read(op, consumed, |key| parts.contains(&key));
     }
 
     /// Lets an operation about to run write over what plain Burn lets it write over, where one of its inputs is a part of a
-    /// buffer. What stands in for another input is pinned until the operation is done.
+    /// buffer by which later kernels choose their order. What stands in for another input is pinned until the operation is done.
     ///
     /// # Errors
     ///
@@ -58,38 +50,51 @@ impl<B: RematBackend> Engine<B> {
         consumed: &mut Keys,
         lent: &mut Keys,
     ) -> Result<(), Failure> {
-        if !self.may_read_parts(inputs) || !self.reads_part_in_order(op, inputs) {
+        if self.extent_read(op, inputs) != Extent::TellingPart {
             return Ok(());
         }
-        let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
+        let mut kept = Keys::new();
         for (at, &input) in inputs.iter().enumerate().take(Taken::BITS as usize) {
             let Some(storage) = self.tensors[input].storage else { continue };
             let is_alone = self.storages.get(storage).owners.len() == 1;
             match (taken >> at & 1 == 1, consumed.contains(&input) && is_alone) {
-                (false, true) => {
-                    consumed.retain(|other| *other != input);
-                    kept.push(self.tensors[input].id);
-                }
+                (false, true) => kept.push(input),
                 (true, false) => lent.push(self.lend_copy(op, input, consumed)?),
                 _ => {}
             }
         }
-        if !kept.is_empty() {
-            mark_read_only(op, &kept);
-        }
+        self.only_read(op, consumed, |key| kept.contains(&key));
         Ok(())
     }
 
-    fn reads_part_in_order(&mut self, op: &OperationIr, inputs: &[TensorKey]) -> bool {
-        inputs.iter().any(|&input| {
-            self.may_read_parts(&[input]) && {
-                let id = self.tensors[input].id;
-                let ir = op.inputs().find(|ir| ir.id == id);
-                ir.is_some_and(|ir| {
-                    self.executor.is_in_order(&TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() })
-                })
-            }
-        })
+    /// The most telling extent of what an operation reads and may write over.
+    fn extent_read(&mut self, op: &OperationIr, inputs: &[TensorKey]) -> Extent {
+        if !B::PARTS_FOLLOW_REUSE || is_view(op) {
+            return Extent::Whole;
+        }
+        inputs.iter().map(|&input| self.extent_of(op, input)).max().unwrap_or(Extent::Whole)
+    }
+
+    /// What an input takes of its buffer, if a result may be written over it.
+    fn extent_of(&mut self, op: &OperationIr, input: TensorKey) -> Extent {
+        let tensor = &self.tensors[input];
+        let is_smaller = tensor.storage.is_some_and(|storage| self.storages.get(storage).bytes > tensor.bytes);
+        let ir = op.inputs().find(|ir| ir.id == tensor.id);
+        let may_hold = |ir: &&TensorIr| op.outputs().any(|out| out.shape == ir.shape && out.dtype == ir.dtype);
+        ir.filter(|_| is_smaller).filter(may_hold).map_or(Extent::Whole, |ir| self.executor.extent(ir))
+    }
+
+    /// Has an operation about to run leave some of what it would consume.
+    fn only_read(&self, op: &mut OperationIr, consumed: &mut Keys, keep: impl Fn(TensorKey) -> bool) {
+        let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
+        consumed.retain(|&mut key| {
+            let keeps = keep(key);
+            kept.extend(keeps.then(|| self.tensors[key].id));
+            !keeps
+        });
+        if !kept.is_empty() {
+            mark_read_only(op, &kept);
+        }
     }
 
     /// Puts a copy of an input, buffer and all, into an operation, which consumes it.

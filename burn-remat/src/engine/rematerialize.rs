@@ -138,8 +138,8 @@ impl<B: RematBackend> Engine<B> {
         }
         let views = is_view(&op);
         let taken = self.recipes[key].taken;
-        self.keep_parts(&mut op, &mut consumed);
-        let layout = self.layout(&op, taken, &consumed);
+        self.keep_parts(&mut op, &inputs, &mut consumed);
+        let layout = self.layout(&op, &inputs, taken, &consumed);
         let mut lent = Keys::new();
         let ready = self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent);
         let cost_ns = match ready.and_then(|()| self.run(op, seed, kind, None, layout)) {

@@ -59,7 +59,8 @@ impl<B: RematBackend> Engine<B> {
             tensor.dtype.hash(&mut hasher);
             tensor.made_by.hash(&mut hasher);
             consumed.contains(&input).hash(&mut hasher);
-            tensor.storage.map(|storage| self.storages.get(storage).owners.len() == 1).hash(&mut hasher);
+            let storage = tensor.storage.map(|storage| self.storages.get(storage));
+            storage.map(|storage| (storage.owners.len() == 1, storage.bytes > tensor.bytes)).hash(&mut hasher);
         }
         let signature = hasher.finish();
         self.reuse.pending = Some(signature);

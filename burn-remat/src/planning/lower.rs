@@ -889,7 +889,8 @@ impl Uses<'_> {
     ///
     /// When the last unit that reads a root has run, the engine can let the root go only if what rests on it and is alive is
     /// there and becomes a root in its place, for what rests on it in turn. Where a plan may have given that up, because nothing
-    /// reads it any more, the root stays until the program lets go of it; what is still read then stays itself.
+    /// reads it any more, the root stays until the program lets go of it, and what rests on both is looked at then; what is still read
+    /// stays itself.
     fn unread(&self) -> BTreeSet<(usize, Place)> {
         let &Self { trace, large, values, unit_of, last_use, .. } = self;
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); trace.storages.len()];
@@ -899,38 +900,48 @@ impl Uses<'_> {
         let until = |place: usize| large.until[place];
         let ends = |place: usize| trace.storages[place].died.map(|died| (died as usize, unit_of[died as usize]));
         let mut held = BTreeSet::new();
-        let mut seen = vec![usize::MAX; trace.storages.len()];
-        let mut is_root: Vec<bool> = trace.storages.iter().map(|storage| self.is_root(storage)).collect();
-        let mut roots: Vec<usize> = (0..is_root.len()).filter(|&place| is_root[place]).collect();
-        while let Some(root) = roots.pop() {
-            let (Some(_), Some((_, end))) = (values[root], ends(root)) else { continue };
-            let gone = last_use[root].map_or(end, |last| last.max(end));
-            let mut stack = vec![root];
+        let mut seen = vec![0; trace.storages.len()];
+        let mut walk = 0;
+        // What rests on a root, by way of what has gone with it, and lives when the unit `gone` has run.
+        let mut survivors = |root: usize, gone: usize| {
+            walk += 1;
+            let (mut stack, mut found) = (vec![root], Vec::new());
             while let Some(place) = stack.pop() {
                 for &at in &readers[place] {
-                    for &made in &trace.ops[at].writes {
-                        let made_at = trace.storages[made as usize].made_by == Some(at as Position);
-                        if !made_at || std::mem::replace(&mut seen[made as usize], root) == root {
+                    for made in trace.ops[at].writes.iter().map(|&made| made as usize) {
+                        let made_at = trace.storages[made].made_by == Some(at as Position);
+                        if !made_at || std::mem::replace(&mut seen[made], walk) == walk {
                             continue;
                         }
-                        match ends(made as usize) {
-                            Some((_, unit)) if unit <= gone => stack.push(made as usize),
-                            Some((died, unit))
-                                if died < until(made as usize).min(until(root)) && values[made as usize].is_some() =>
-                            {
-                                match last_use[made as usize] {
-                                    Some(last) if last > gone => {
-                                        held.extend((last < unit).then_some((unit, made)));
-                                        if !std::mem::replace(&mut is_root[made as usize], true) {
-                                            roots.push(made as usize);
-                                        }
-                                    }
-                                    _ => drop(held.insert((unit, root as Place))),
-                                }
+                        match ends(made) {
+                            Some((_, unit)) if unit <= gone => stack.push(made),
+                            Some((died, unit)) if died < until(made).min(until(root)) && values[made].is_some() => {
+                                found.push((made, unit));
                             }
                             _ => {}
                         }
                     }
+                }
+            }
+            found
+        };
+        let mut is_root: Vec<bool> = trace.storages.iter().map(|storage| self.is_root(storage)).collect();
+        let mut roots: Vec<usize> = (0..is_root.len()).filter(|&place| is_root[place]).collect();
+        while let Some(root) = roots.pop() {
+            let (Some(_), Some((_, end))) = (values[root], ends(root)) else { continue };
+            let mut gone = last_use[root].map_or(end, |last| last.max(end));
+            let found = loop {
+                let found = survivors(root, gone);
+                let unread = found.iter().filter(|(made, _)| last_use[*made].is_none_or(|last| last <= gone));
+                let units: Vec<usize> = unread.map(|(_, unit)| *unit).collect();
+                let Some(&last) = units.iter().max() else { break found };
+                held.extend(units.into_iter().map(|unit| (unit, root as Place)));
+                gone = last;
+            };
+            for (made, unit) in found {
+                held.extend(last_use[made].filter(|&last| last < unit).map(|_| (unit, made as Place)));
+                if !std::mem::replace(&mut is_root[made], true) {
+                    roots.push(made);
                 }
             }
         }
