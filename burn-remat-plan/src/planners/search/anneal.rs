@@ -27,7 +27,7 @@
 //! repeats, those first that save most for each byte. Many cheap repeats against one dear repeat of the same bytes is an exchange that
 //! moves hardly find, since all orders on the way are dearer or do not fit.
 
-use super::problem::WayId;
+use super::problem::{Problem, WayId};
 use super::state::{END, Instance, START, State};
 use crate::choice::Choice;
 use crate::graph::{OpId, ValueId};
@@ -70,6 +70,14 @@ const POSTPONE: f64 = 0.5;
 /// Most computations that one move may insert.
 const LONGEST_CHAIN: usize = 80;
 
+/// Values that are looked at to find one that can be evicted at a position.
+const DRAWS: usize = 48;
+/// How many of these are drawn of all values before others of those used nearby.
+const FAR_DRAWS: usize = 24;
+
+/// Moves over the budget in a row after which a walk goes on from its best order.
+const MOST_STRAYED: usize = 20_000;
+
 /// Repeats in a row that do not fit after which an exchange looks for no more.
 const MOST_MISSES: usize = 100;
 
@@ -88,6 +96,8 @@ pub(crate) struct Without {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pressure {
     pub weight: f64,
+    /// At this one byte over the budget outweighs everything.
+    most: f64,
     within: u32,
     tried: u32,
 }
@@ -98,7 +108,7 @@ impl Pressure {
         self.within += u32::from(is_within);
         if self.tried == 512 {
             if self.within * 10 < self.tried * 3 {
-                self.weight *= 1.15;
+                self.weight = (self.weight * 1.15).min(self.most);
             } else if self.within * 10 > self.tried * 6 {
                 self.weight /= 1.15;
             }
@@ -118,28 +128,33 @@ pub(crate) struct Walk<'p, 'g> {
     pub best: Option<(f64, Vec<Choice>)>,
     /// Parts left out, for ablations.
     pub without: Without,
+    /// Moves since the walk was last within the budget.
+    strayed: usize,
     /// What the order may cost, were it within the budget, for the move under way to be accepted.
     most_cost: f64,
+}
+
+/// Whether to evict a value may be worth while.
+fn is_evictable(problem: &Problem<'_>, value: ValueId) -> bool {
+    let graph = problem.graph;
+    problem.bytes(value) > 0
+        && graph.producer(value).is_some_and(|op| graph.ops()[op].recomputable)
+        && (!problem.readers(value).is_empty() || graph.is_result(value))
 }
 
 impl<'p, 'g> Walk<'p, 'g> {
     pub fn new(state: State<'p, 'g>, seed: u64) -> Self {
         let problem = state.problem;
         let graph = problem.graph;
-        let evictable: Vec<ValueId> = (0..graph.values().len())
-            .filter(|&v| {
-                problem.bytes(v) > 0
-                    && graph.producer(v).is_some_and(|op| graph.ops()[op].recomputable)
-                    && (!problem.readers(v).is_empty() || graph.is_result(v))
-            })
-            .collect();
+        let evictable: Vec<ValueId> = (0..graph.values().len()).filter(|&v| is_evictable(problem, v)).collect();
         let costs: f64 = graph.ops().iter().map(|op| op.cost).sum();
         let bytes: f64 = (0..graph.values().len()).map(|v| problem.bytes(v) as f64).sum();
         let weight = 20.0 * costs / (bytes.max(1.0) * graph.ops().len() as f64);
         let mut walk = Self {
             state,
             random: Random::new(seed),
-            pressure: Pressure { weight, within: 0, tried: 0 },
+            pressure: Pressure { weight, most: costs.max(weight), within: 0, tried: 0 },
+            strayed: 0,
             evictable,
             choosers: problem.choosers(),
             best: None,
@@ -165,7 +180,15 @@ impl<'p, 'g> Walk<'p, 'g> {
     pub fn run(&mut self, moves: usize, temperature: f64) {
         for _ in 0..moves {
             self.one(temperature);
-            self.pressure.observe(self.state.over() == 0);
+            let is_within = self.state.over() == 0;
+            self.pressure.observe(is_within);
+            self.strayed = if is_within { 0 } else { self.strayed + 1 };
+            if self.strayed == MOST_STRAYED
+                && let Some((_, order)) = &self.best
+            {
+                self.state.load(order);
+                self.strayed = 0;
+            }
         }
     }
 
@@ -225,8 +248,13 @@ impl<'p, 'g> Walk<'p, 'g> {
             return false;
         }
         let position = self.crowded_position();
-        for _ in 0..24 {
-            let value = self.evictable[self.random.below(self.evictable.len())];
+        for draw in 0..DRAWS {
+            let value = if draw < FAR_DRAWS {
+                self.evictable[self.random.below(self.evictable.len())]
+            } else {
+                let Some(value) = self.value_around(position) else { continue };
+                value
+            };
             let Some(target) = self.state.span(value, position).and_then(|span| span.next) else { continue };
             if target == position {
                 continue;
@@ -247,6 +275,17 @@ impl<'p, 'g> Walk<'p, 'g> {
             return done;
         }
         false
+    }
+
+    /// A random value that a computation near `position` reads or makes. Of a large graph most values are nowhere near residence there.
+    fn value_around(&mut self, position: Instance) -> Option<ValueId> {
+        let number = self.random.below(usize::MAX);
+        let instance = self.state.around(position, number);
+        let graph = self.state.problem.graph;
+        let (inputs, outputs) = (&self.state.way(instance).inputs, &graph.ops()[self.state.op(instance)].outputs);
+        let at = self.random.below((inputs.len() + outputs.len()).max(1));
+        let value = *inputs.get(at).or_else(|| outputs.get(at - inputs.len()))?;
+        is_evictable(self.state.problem, value).then_some(value)
     }
 
     fn anywhere(&mut self) -> Instance {

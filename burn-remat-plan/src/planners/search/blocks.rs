@@ -219,6 +219,21 @@ impl Blocks {
         at
     }
 
+    /// One of the instances in the blocks around `instance`, chosen by `number`.
+    pub fn around(&self, instance: Instance, number: usize) -> Instance {
+        let rank = self.place(instance).0;
+        let blocks = &self.blocks[rank.saturating_sub(1)..(rank + 2).min(self.blocks.len())];
+        let mut index = number % blocks.iter().map(|block| block.len as usize).sum::<usize>();
+        let holds = |block: &&Block| {
+            let len = block.len as usize;
+            let here = index < len;
+            index -= if here { 0 } else { len };
+            here
+        };
+        let found = blocks.iter().find(holds);
+        found.map_or(instance, |block| self.bodies[block.body as usize].slots[index])
+    }
+
     /// The instance behind `instance`.
     pub fn after(&self, instance: Instance) -> Instance {
         self.following(self.behind(instance))

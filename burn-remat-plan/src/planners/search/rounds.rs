@@ -105,6 +105,10 @@ impl<'p, 'g> Ladder<'p, 'g> {
                 let order = &starts[(rung + seed as usize) % starts.len()];
                 let mut walk = Walk::new(State::new(problem, order), random.next());
                 walk.without = without;
+                if rungs(ops.len()) == 1 {
+                    // There is no time to learn how much it takes to stay within the budget.
+                    walk.pressure.weight *= ops.len() as f64;
+                }
                 walk
             })
             .collect();

@@ -132,6 +132,11 @@ impl<'p, 'g> State<'p, 'g> {
         self.blocks.near(instance, steps)
     }
 
+    /// See [`Blocks::around`].
+    pub fn around(&self, instance: Instance, number: usize) -> Instance {
+        self.blocks.around(instance, number)
+    }
+
     /// See [`Blocks::first_over`].
     pub fn first_over(&self, instance: Instance) -> Option<Instance> {
         self.blocks.first_over(instance)
