@@ -54,7 +54,16 @@ impl Terms {
 
     /// The same terms in units of `unit` bytes, rounded up.
     pub fn in_units(&self, unit: u64) -> Self {
-        let scale = |sizes: &[u64]| sizes.iter().map(|bytes| bytes.div_ceil(unit)).collect();
+        self.scaled(|bytes| bytes.div_ceil(unit))
+    }
+
+    /// The same terms in units of `unit` bytes, rounded to the nearest: what they say of memory is no promise.
+    pub fn in_nearest_units(&self, unit: u64) -> Self {
+        self.scaled(|bytes| (bytes + unit / 2) / unit)
+    }
+
+    fn scaled(&self, size: impl Fn(u64) -> u64) -> Self {
+        let scale = |sizes: &[u64]| sizes.iter().map(|&bytes| size(bytes)).collect();
         Self {
             forward_cost: self.forward_cost.clone(),
             backward_cost: self.backward_cost.clone(),

@@ -214,14 +214,15 @@ impl<'a> Table<'a> {
         Some(table)
     }
 
-    /// Least cost of the whole chain within `limit` units beside its input; infinite where it does not fit.
-    pub(crate) fn cost(&self) -> f64 {
-        self.rows.row(0, self.terms.len() - 1)[self.limit]
-    }
-
     /// The cheapest schedule, or `None` where none fits.
     pub(crate) fn schedule(&self) -> Option<Vec<ChainStep>> {
-        self.cost().is_finite().then(|| walk(self.terms, self.limit, |s, t, m| self.first(s, t, m)))
+        self.schedule_within(self.limit)
+    }
+
+    /// The cheapest schedule within so many units, at most `limit`; `None` where none fits.
+    pub(crate) fn schedule_within(&self, units: usize) -> Option<Vec<ChainStep>> {
+        let cost = self.rows.row(0, self.terms.len() - 1)[units];
+        cost.is_finite().then(|| walk(self.terms, units, |s, t, m| self.first(s, t, m)))
     }
 
     /// The cheapest first move: the costs tell, by the same sums that made them.

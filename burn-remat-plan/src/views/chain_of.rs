@@ -100,6 +100,17 @@ impl ChainView {
     /// over a twelfth of the forward list; each with the cuts that it finds and with those that the stages' names mark.
     /// Empty where the costs are too large to add up.
     pub fn candidates(graph: &Graph) -> Vec<Self> {
+        Self::candidates_with(graph, |cuts| cuts)
+    }
+
+    /// The same, each stage that costs next to nothing joined to the one behind it. Replays of a block that ends in an activation function
+    /// compute that again at the start of the next block, rather than the whole block for its sake.
+    pub(crate) fn joined_candidates(graph: &Graph) -> Vec<Self> {
+        let split = backward_start(graph);
+        Self::candidates_with(graph, |cuts| joined_ahead(graph, split, &cuts))
+    }
+
+    fn candidates_with(graph: &Graph, change: impl Fn(Vec<OpId>) -> Vec<OpId>) -> Vec<Self> {
         let total: f64 = graph.ops().iter().map(|op| op.cost).sum();
         if !(total * (graph.ops().len() + 1) as f64).is_finite() {
             return Vec::new();
@@ -112,10 +123,10 @@ impl ChainView {
                 pin_sets.push(pinned);
             }
         }
-        let marks = marks(graph, split);
+        let marks = change(marks(graph, split));
         let mut views = Vec::new();
         for pinned in &pin_sets {
-            let cuts = cuts(graph, split, pinned);
+            let cuts = change(cuts(graph, split, pinned));
             views.push(Builder::new(graph, split, pinned, &cuts).finish());
             if !marks.is_empty() && marks != cuts {
                 views.push(Builder::new(graph, split, pinned, &marks).finish());
@@ -333,6 +344,17 @@ impl<'a> Builder<'a> {
         }
         (gradient, during)
     }
+}
+
+/// Share of the mean cost of a stage below which one costs next to nothing.
+const SMALL_SHARE: f64 = 0.05;
+
+/// `cuts` without those behind stages that cost next to nothing.
+fn joined_ahead(graph: &Graph, split: OpId, cuts: &[OpId]) -> Vec<OpId> {
+    let cost = |range: Range<OpId>| graph.ops()[range].iter().map(|op| op.cost).sum::<f64>();
+    let small = SMALL_SHARE * cost(0..split) / (cuts.len() + 1) as f64;
+    let starts = std::iter::once(0).chain(cuts.iter().copied());
+    cuts.iter().zip(starts).filter(|&(&end, start)| cost(start..end) >= small).map(|(&end, _)| end).collect()
 }
 
 /// Places in the forward list where the name of the stage changes, as the op behind each.

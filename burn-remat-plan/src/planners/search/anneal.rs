@@ -134,6 +134,14 @@ pub(crate) struct Walk<'p, 'g> {
     most_cost: f64,
 }
 
+/// A computation that is not the first of its op.
+struct Repeat {
+    op: OpId,
+    instance: Instance,
+    /// The last use before of what it computes: without it, that would be kept from there on.
+    before: Instance,
+}
+
 /// Whether to evict a value may be worth while.
 fn is_evictable(problem: &Problem<'_>, value: ValueId) -> bool {
     let graph = problem.graph;
@@ -589,8 +597,8 @@ impl<'p, 'g> Walk<'p, 'g> {
     }
 
     /// Tries for each value whether it pays to evict it and to fill what that frees: the repeats that save most for each byte that keeping
-    /// their results takes are dropped, as far as all fits. Until `is_over`; returns how many values were tried.
-    pub fn repack(&mut self, is_over: impl Fn() -> bool) -> u64 {
+    /// their results takes are dropped, as far as all fits. Until it `is_over` for so many; returns how many values were tried.
+    pub fn repack(&mut self, is_over: impl Fn(u64) -> bool) -> u64 {
         if self.without.repack || self.state.over() > 0 || self.evictable.is_empty() {
             return 0;
         }
@@ -599,7 +607,7 @@ impl<'p, 'g> Walk<'p, 'g> {
         let mut dense = self.densest_repeats();
         let mut tried = 0;
         for at in 0..self.evictable.len() {
-            if is_over() {
+            if is_over(tried) {
                 break;
             }
             let value = self.evictable[(first + at) % self.evictable.len()];
@@ -613,28 +621,37 @@ impl<'p, 'g> Walk<'p, 'g> {
     }
 
     /// The repeats, those first that save most for each byte of what they compute.
-    fn densest_repeats(&self) -> Vec<(OpId, Instance)> {
+    fn densest_repeats(&self) -> Vec<Repeat> {
         let density = |instance: Instance| {
             let bytes = self.state.problem.output_bytes(self.state.op(instance)).max(1);
             self.state.way(instance).cost / bytes as f64
         };
         let mut repeats: Vec<Instance> = self.state.repeats().to_vec();
         repeats.sort_by(|&a, &b| density(b).total_cmp(&density(a)).then(a.cmp(&b)));
-        repeats.into_iter().map(|instance| (self.state.op(instance), instance)).collect()
+        let described = |instance: Instance| {
+            let op = self.state.op(instance);
+            let outputs = self.state.problem.graph.ops()[op].outputs.iter();
+            let befores = outputs.filter_map(|&value| Some(self.state.span(value, instance)?.before));
+            let before = befores.min_by_key(|&before| self.state.label(before)).unwrap_or(START);
+            Repeat { op, instance, before }
+        };
+        repeats.into_iter().map(described).collect()
     }
 
     /// Evicts a value where memory is fullest and drops, in this order, the repeats that then fit. Whether that is cheaper; else nothing changes.
-    fn exchange(&mut self, value: ValueId, dense: &[(OpId, Instance)]) -> bool {
+    fn exchange(&mut self, value: ValueId, dense: &[Repeat]) -> bool {
         let cost = self.state.cost;
-        let Some((op, target)) = self.state.problem.graph.producer(value).zip(self.fullest_gap(value)) else {
+        let Some((op, (from, target))) = self.state.problem.graph.producer(value).zip(self.fullest_gap(value)) else {
             return false;
         };
+        let (from, until) = (self.state.label(from), self.state.label(target));
         let mut inserted = Vec::new();
         if self.provide(op, target, &mut inserted) {
             let mut misses = 0;
-            for &(op, instance) in dense {
+            for &Repeat { op, instance, before } in dense {
+                let takes_gap = self.state.label(instance) > from && self.state.label(before) < until;
                 // It may have gone with one that it served.
-                if !self.state.instances(op).contains(&instance) {
+                if !takes_gap || !self.state.instances(op).contains(&instance) {
                     continue;
                 }
                 let (pending, before) = (self.state.pending(), self.state.cost);
@@ -660,16 +677,16 @@ impl<'p, 'g> Walk<'p, 'g> {
         false
     }
 
-    /// The use of a value behind the gap between two uses in which most memory is held.
-    fn fullest_gap(&self, value: ValueId) -> Option<Instance> {
+    /// The uses of a value between which most memory is held.
+    fn fullest_gap(&self, value: ValueId) -> Option<(Instance, Instance)> {
         let producer = self.state.problem.graph.producer(value)?;
-        let mut fullest: Option<(i64, Instance)> = None;
+        let mut fullest: Option<(i64, (Instance, Instance))> = None;
         for &instance in self.state.instances(producer) {
             let mut from = instance;
             while let Some(next) = self.state.span_behind(value, from).and_then(|span| span.next) {
                 let held = self.state.most_between(from, next);
                 if next != self.state.near(from, 1) && fullest.is_none_or(|(most, _)| held > most) {
-                    fullest = Some((held, next));
+                    fullest = Some((held, (from, next)));
                 }
                 if next == END {
                     break;
@@ -677,7 +694,7 @@ impl<'p, 'g> Walk<'p, 'g> {
                 from = next;
             }
         }
-        fullest.map(|(_, next)| next)
+        fullest.map(|(_, gap)| gap)
     }
 
     /// Makes a change that costs nothing and takes it back where it takes the order further over the budget.
@@ -748,7 +765,7 @@ mod tests {
                 walk.run(1, 3.0);
                 if step % 50 == 49 {
                     let (over, cost) = (walk.state.over(), walk.state.cost);
-                    walk.repack(|| false);
+                    walk.repack(|_| false);
                     assert!(walk.state.over() == over && walk.state.cost <= cost);
                 }
                 let choices = walk.state.choices();
@@ -796,7 +813,7 @@ mod tests {
         let order: Vec<Choice> = (0..9).chain(reads).map(Choice::default_of).collect();
         let mut walk = Walk::new(State::new(&problem, &order), 0);
         assert_eq!((walk.state.over(), walk.state.cost), (0, 29.0));
-        assert_eq!(walk.repack(|| false), 8);
+        assert_eq!(walk.repack(|_| false), 8);
         assert_eq!((walk.state.over(), walk.state.cost), (0, 28.0));
         assert_eq!(walk.best.map(|(cost, _)| cost), Some(28.0));
     }

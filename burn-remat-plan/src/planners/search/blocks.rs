@@ -44,6 +44,8 @@ struct Body {
 #[derive(Clone)]
 pub(super) struct Blocks {
     budget: i64,
+    /// What a position over the budget counts in `over` beside its bytes.
+    step: i64,
     blocks: Vec<Block>,
     bodies: Vec<Body>,
     /// Per body its block's place in the list.
@@ -56,10 +58,16 @@ pub(super) struct Blocks {
     pub over: i64,
 }
 
+/// What a position counts that is so many bytes above the budget.
+fn excess(bytes: i64, step: i64) -> i64 {
+    if bytes > 0 { bytes + step } else { 0 }
+}
+
 impl Blocks {
-    pub fn new(budget: i64) -> Self {
+    pub fn new(budget: i64, step: i64) -> Self {
         Self {
             budget,
+            step,
             blocks: Vec::new(),
             bodies: Vec::new(),
             rank: Vec::new(),
@@ -157,7 +165,7 @@ impl Blocks {
         for &memory in &self.bodies[block.body as usize].memory[..block.len as usize] {
             most = most.max(memory);
             least = least.min(memory);
-            over += (memory - budget).max(0);
+            over += excess(memory - budget, self.step);
         }
         self.over += over - block.over;
         block.over = over;
@@ -320,7 +328,7 @@ impl Blocks {
         let block = &mut self.blocks[rank];
         block.lazy += bytes;
         let stays_within = block.most.max(block.most + bytes) <= budget;
-        let stays_over = block.least.min(block.least + bytes) >= budget;
+        let stays_over = block.least.min(block.least + bytes) > budget;
         if !stays_within && !stays_over {
             self.recount(rank);
             return;
@@ -351,7 +359,7 @@ impl Blocks {
         block.len += 1;
         block.most = block.most.max(memory);
         block.least = block.least.min(memory);
-        let over = (memory - self.budget).max(0);
+        let over = excess(memory - self.budget, self.step);
         block.over += over;
         self.over += over;
         self.len += 1;
@@ -403,7 +411,7 @@ impl Blocks {
         body.memory.copy_within(index + 1..len, index);
         block.len -= 1;
         self.len -= 1;
-        let over = (memory - self.budget).max(0);
+        let over = excess(memory - self.budget, self.step);
         block.over -= over;
         self.over -= over;
         let (extreme, empty) = (memory == block.most || memory == block.least, block.len == 0);

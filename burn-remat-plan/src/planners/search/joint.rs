@@ -10,9 +10,6 @@
 
 use std::time::Instant;
 
-use super::anneal::Walk;
-use super::problem::Problem;
-use super::state::State;
 use super::{Search, seeds};
 use crate::choice::Choice;
 use crate::graph::Graph;
@@ -38,11 +35,4 @@ pub(super) fn start(search: &Search, graph: &Graph, request: &Request) -> Option
     }
     let lightest = Plain::lightest(graph);
     seeds::feasible(&lightest.graph, request, end).map(|order| lightest.choices(&order))
-}
-
-/// A schedule that fits, without repeats that it can do without and in cheaper implementations where they fit.
-pub(super) fn cheaper(problem: &Problem<'_>, order: &[Choice], late: Instant) -> Vec<Choice> {
-    let mut walk = Walk::new(State::new(problem, order), 0);
-    walk.polish(|| Instant::now() > late);
-    walk.best.map_or_else(|| order.to_vec(), |(_, order)| order)
 }

@@ -45,6 +45,7 @@ mod joint;
 mod problem;
 mod rounds;
 mod seeds;
+mod spine;
 pub(crate) mod state;
 
 use std::sync::atomic::AtomicU64;
@@ -64,7 +65,7 @@ use crate::simulate::simulate;
 use anneal::Without;
 use exact::{Exact, exact};
 use problem::Problem;
-use rounds::Clock;
+use rounds::{Clock, MOST_LADDER_OPS};
 
 /// The anytime planner over general schedules: see the [module](self).
 #[derive(Clone, Debug, Default)]
@@ -149,11 +150,11 @@ impl Search {
         let start = if is_joint { Instant::now() } else { start };
         let limit = if is_joint { limit.mul_f64(1.0 - joint::PLAIN_SHARE) } else { limit };
         let problem = Problem::new(graph, request.budget);
-        if is_joint {
-            let late = start + limit.mul_f64(0.1);
-            feasible.iter_mut().for_each(|order| *order = joint::cheaper(&problem, order, late));
-        }
         let cost = |order: &Vec<Choice>| order.iter().map(|choice| choice.cost(graph)).sum::<f64>();
+        if is_joint || graph.ops().len() > MOST_LADDER_OPS {
+            let late = start + limit.mul_f64(if is_joint { 0.1 } else { 0.3 });
+            feasible.iter_mut().for_each(|order| *order = seeds::polished(&problem, order, late));
+        }
         feasible.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
         let mut clock = Clock { start, limit, moves: self.iterations, gap: request.gap, bound: AtomicU64::new(0) };
         // The bound may work on the clock alone, or with a limit on moves on iterations alone.
@@ -164,6 +165,11 @@ impl Search {
         let (bound, hints) = hints(graph, request.budget, effort(0.1));
         let hints = hints.iter().take(usize::from(!self.without_hints));
         let mut starts: Vec<Vec<Choice>> = hints.map(|hint| seeds::follow(graph, hint)).collect();
+        if graph.ops().len() > MOST_LADDER_OPS && !feasible.is_empty() {
+            // A walk by itself has no time to bring within the budget what is far above it.
+            let most = request.budget as f64 * MOST_OVER;
+            starts.retain(|order| simulate(graph, &plan_of_choices(graph, order)).peak_bytes as f64 <= most);
+        }
         starts.extend_from_slice(&feasible);
         if starts.is_empty() {
             starts.push((0..graph.ops().len()).map(Choice::default_of).collect());
@@ -237,6 +243,9 @@ impl Planner for Search {
         chain_search::solve_chain(Self::NAME, chain, request)
     }
 }
+
+/// How far above the budget an order may be for a walk that has no others beside it to begin there.
+const MOST_OVER: f64 = 1.3;
 
 /// Most states of the exact search: beyond that annealing does better.
 const STATES: usize = 60_000;

@@ -40,6 +40,9 @@ pub(crate) struct Problem<'g> {
     pub graph: &'g Graph,
     pub budget: i64,
     pub constant: i64,
+    /// What a position over the budget counts beside the bytes by which it is: about what an op computes. Else a few bytes too much would
+    /// cost a walk next to nothing, however many positions they are held for.
+    pub step: i64,
     bytes: Vec<i64>,
     outputs: Vec<i64>,
     ways: Vec<Way>,
@@ -82,11 +85,15 @@ impl<'g> Problem<'g> {
             }
         }
         first_way.push(ways.len());
+        let outputs: Vec<i64> = graph.ops().iter().map(|op| op.outputs.iter().map(|&v| bytes[v]).sum()).collect();
+        let mut sizes: Vec<i64> = outputs.iter().copied().filter(|&bytes| bytes > 0).collect();
+        sizes.sort_unstable();
         Self {
             graph,
             budget: (budget >> shift).min(1 << 48) as i64,
             constant: up(graph.constant_bytes()),
-            outputs: graph.ops().iter().map(|op| op.outputs.iter().map(|&v| bytes[v]).sum()).collect(),
+            step: sizes.get(sizes.len() / 2).copied().unwrap_or(0),
+            outputs,
             bytes,
             ways,
             first_way,

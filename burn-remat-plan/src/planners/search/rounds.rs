@@ -32,12 +32,15 @@ const LONE: f64 = 0.15;
 /// Moves of a walk between two trades.
 const BATCH: usize = 100;
 
+/// For more ops a thread has a single walk.
+pub(super) const MOST_LADDER_OPS: usize = 3000;
+
 /// How many walks a thread has for a graph of so many ops.
 fn rungs(ops: usize) -> usize {
     match ops {
         0..=600 => 8,
         601..=1500 => 4,
-        1501..=3000 => 2,
+        1501..=MOST_LADDER_OPS => 2,
         _ => 1,
     }
 }
@@ -73,7 +76,7 @@ impl Clock {
     /// The part of the solve that is over, after `done` moves of this thread.
     fn part(&self, done: u64) -> f64 {
         let time = self.start.elapsed().as_secs_f64() / self.limit.as_secs_f64().max(1e-9);
-        self.moves.map_or(0.0, |moves| done as f64 / moves.max(1) as f64).max(time)
+        self.moves.filter(|_| time < 1.0).map_or(time, |moves| done as f64 / moves.max(1) as f64)
     }
 }
 
@@ -105,7 +108,7 @@ impl<'p, 'g> Ladder<'p, 'g> {
                 let order = &starts[(rung + seed as usize) % starts.len()];
                 let mut walk = Walk::new(State::new(problem, order), random.next());
                 walk.without = without;
-                if rungs(ops.len()) == 1 {
+                if ops.len() > MOST_LADDER_OPS {
                     // There is no time to learn how much it takes to stay within the budget.
                     walk.pressure.weight *= ops.len() as f64;
                 }
@@ -171,8 +174,10 @@ impl<'p, 'g> Ladder<'p, 'g> {
     /// Cools the coldest walk, from the best order, to nothing.
     fn settle(&mut self, clock: &Clock, span: std::ops::Range<f64>) {
         let halfway = (span.start + span.end) / 2.0;
-        let (walk, done) = (&mut self.walks[0], self.done);
-        self.done += walk.repack(|| clock.part(done) >= halfway);
+        if !self.is_over(clock, halfway) {
+            let done = self.done;
+            self.done += self.walks[0].repack(|tried| clock.part(done + tried) >= halfway);
+        }
         while !self.walks[0].is_stuck() && !self.is_over(clock, span.end) {
             let at = ((clock.part(self.done) - span.start) / (span.end - span.start)).max(0.0);
             self.walks[0].run(BATCH, self.unit * 4.0 * COLD * 0.02f64.powf(at));
@@ -186,8 +191,8 @@ impl<'p, 'g> Ladder<'p, 'g> {
     }
 }
 
-/// Walks with `threads` threads from `starts`. `aside` runs on the last thread before it walks; `report` hears of the
-/// best cost after each round.
+/// Walks with `threads` threads from `starts`. `aside` runs on the last thread before it walks, or before any with a limit on moves;
+/// `report` hears of the best cost after each round.
 pub(super) fn walk(
     problem: &Problem<'_>,
     clock: &Clock,
@@ -200,12 +205,16 @@ pub(super) fn walk(
     let ladder = |thread: usize| Ladder::new(problem, starts, seed_of(thread), without);
     let mut ladders: Vec<Ladder<'_, '_>> = (0..threads).map(ladder).collect();
     let mut best: Option<Found> = None;
+    if clock.moves.is_some() {
+        // When a bound is known must not depend on timing.
+        aside();
+    }
     for (number, &until) in ROUNDS.iter().enumerate() {
         std::thread::scope(|scope| {
             for (thread, ladder) in ladders.iter_mut().enumerate() {
                 let (best, aside) = (&best, &aside);
                 scope.spawn(move || {
-                    if number == 0 && thread + 1 == threads {
+                    if number == 0 && thread + 1 == threads && clock.moves.is_none() {
                         aside();
                     }
                     if let Some((_, order)) = best {

@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::anneal::Walk;
 use super::construct::{Policy, construct};
+use super::problem::Problem;
+use super::spine::spine;
+use super::state::State;
 use crate::choice::{Choice, implementation, implementations};
 use crate::graph::{Graph, OpId};
 use crate::lower_bound::Hint;
@@ -68,12 +72,24 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<Choice> {
     order
 }
 
+/// A schedule that fits, without repeats that it can do without and in cheaper implementations where they fit.
+pub(super) fn polished(problem: &Problem<'_>, order: &[Choice], late: Instant) -> Vec<Choice> {
+    let mut walk = Walk::new(State::new(problem, order), 0);
+    walk.polish(|| Instant::now() > late);
+    walk.best.map_or_else(|| order.to_vec(), |(_, order)| order)
+}
+
 /// Planners that are quick where they apply.
 const QUICK: [&str; 4] = ["online", "ap-greedy", "linear-greedy", "chain-dp"];
+/// The share of the time that the first of them may take.
+const FIRST_SHARE: f64 = 0.3;
 /// Up to so many ops all but `online`, which keeps its time limit at any size, are asked.
 const MOST_QUICK_OPS: usize = 2000;
 /// Up to so many ops `chain-dp` is quick too.
 const MOST_CHAIN_OPS: usize = 300;
+
+/// The table for long networks has a part of at most this.
+const MOST_SPINE: Duration = Duration::from_secs(600);
 
 /// Where there is no plan otherwise, some more planners have this long each, whatever the time limit says.
 const LEAST_GRACE: Duration = Duration::from_millis(200);
@@ -86,11 +102,10 @@ pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> O
     let budget = request.budget;
     let step_limit = 40 * graph.ops().len() + 20_000;
     let mut best: Option<(f64, Vec<OpId>)> = None;
-    let mut offer = |order: Vec<OpId>| {
-        let total = order.iter().map(|&op| graph.ops()[op].cost).sum();
-        if best.as_ref().is_none_or(|&(least, _)| total < least) {
-            best = Some((total, order));
-        }
+    let offer = |best: &mut Option<(f64, Vec<OpId>)>, order: Option<Vec<OpId>>| {
+        let cost = |order: &Vec<OpId>| order.iter().map(|&op| graph.ops()[op].cost).sum::<f64>();
+        let found = order.map(|order| (cost(&order), order));
+        *best = best.take().into_iter().chain(found).min_by(|a, b| a.0.total_cmp(&b.0));
     };
     let left = || deadline.saturating_duration_since(Instant::now());
     for name in QUICK {
@@ -101,16 +116,23 @@ pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> O
         };
         let many = graph.ops().len() > most;
         let Some(planner) = planner(name).filter(|_| !many && !left().is_zero()) else { continue };
-        let request = Request { time_limit: left(), progress: None, ..request.clone() };
+        // The first is the only one for the largest graphs.
+        let time_limit = if name == QUICK[0] { left().max(request.time_limit.mul_f64(FIRST_SHARE)) } else { left() };
+        let request = Request { time_limit, progress: None, ..request.clone() };
         let order = planner.solve(graph, &request).ok().and_then(|outcome| outcome.plan).map(|plan| order_of(&plan));
         // These plans are not checked.
         let fits = |order: &Vec<OpId>| simulate(graph, &plan_of(graph, order)).peak_bytes <= budget;
-        order.filter(fits).map(&mut offer);
+        offer(&mut best, order.filter(fits));
     }
-    for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
-        construct(graph, budget, Policy { cost, distance, step_limit }).map(&mut offer);
-        if left().is_zero() {
-            break;
+    if graph.ops().len() > MOST_CHAIN_OPS {
+        let late = Instant::now() + request.time_limit.min(MOST_SPINE).mul_f64(0.15);
+        offer(&mut best, spine(graph, request, late));
+    }
+    let policies = [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)];
+    for (number, (cost, distance)) in policies.into_iter().enumerate() {
+        // A pass may take seconds: without time there is one, if nothing else was found.
+        if !left().is_zero() || number == 0 && best.is_none() {
+            offer(&mut best, construct(graph, budget, Policy { cost, distance, step_limit }));
         }
     }
     best.map(|(_, order)| order).or_else(|| last_resort(graph, request))

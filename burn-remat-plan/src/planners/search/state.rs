@@ -64,7 +64,7 @@ impl<'p, 'g> State<'p, 'g> {
     pub fn new(problem: &'p Problem<'g>, order: &[Choice]) -> Self {
         let mut state = Self {
             problem,
-            blocks: Blocks::new(problem.budget),
+            blocks: Blocks::new(problem.budget, problem.step),
             op_of: Vec::new(),
             way_of: Vec::new(),
             vacant: Vec::new(),

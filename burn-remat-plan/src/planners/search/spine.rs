@@ -1,0 +1,74 @@
+//! A start for long networks: a table over the chain of their blocks, whose plans are measured on the graph.
+//!
+//! In little memory a deep network is computed again in nested pieces. No sequence of small moves leads from a plan of one depth to
+//! another; the [dynamic program over chains](crate::planners::chain_dp) finds all of it at once. Its promise to keep to a budget
+//! makes it count some values twice on a graph, which costs most where there is little. Here it promises nothing: sizes are
+//! rounded to the nearest unit, its table goes beyond the budget, and of the plans that it has for more and more memory those count that
+//! fit when they are simulated.
+//!
+//! Complexity: that of `chain-dp`, O(stages^3 x units), with at most [`MOST_GROUPS`] stages and as many units as [`MOST_WORK`] allows.
+
+use std::time::Instant;
+
+use crate::chain::terms::{Grouped, Terms};
+use crate::graph::{Graph, OpId};
+use crate::planner::Request;
+use crate::planners::chain_table::{Choices, Table};
+use crate::sequence::order_of;
+use crate::simulate::simulate;
+use crate::views::chain_of::ChainView;
+
+/// Longer chains are planned in so many groups of stages.
+const MOST_GROUPS: usize = 620;
+/// Units of memory within the budget: fewer if the stages are many.
+const UNITS: std::ops::RangeInclusive<u64> = 12..=96;
+/// About as many steps of the innermost loop as a table may take.
+const MOST_WORK: u64 = 3_000_000_000;
+/// Plans that fit among those for the most memory, since their peaks do not quite fall with the memory.
+const ENOUGH: usize = 2;
+
+/// The cheapest order that is found before `deadline` and fits.
+pub(super) fn spine(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
+    let room = request.budget.saturating_sub(graph.constant_bytes());
+    let mut best: Option<(f64, Vec<OpId>)> = None;
+    for view in ChainView::joined_candidates(graph) {
+        if view.stages().len() < 2 {
+            continue;
+        }
+        let grouped = Grouped::of(view.terms(), MOST_GROUPS);
+        let unit = unit(&grouped.terms, room);
+        let terms = grouped.terms.in_nearest_units(unit);
+        let limit = (room / unit) as usize * 5 / 4 + 3;
+        let Some(table) = Table::fill(&terms, Choices::SavedAndInputs, limit, request.threads, deadline) else {
+            continue;
+        };
+        let mut fitting = 0;
+        for units in (0..=limit).rev() {
+            let Some(steps) = table.schedule_within(units) else { break };
+            let plan = view.plan(graph, &grouped.expand(&steps));
+            let timeline = simulate(graph, &plan);
+            if timeline.peak_bytes <= request.budget {
+                if best.as_ref().is_none_or(|(least, _)| timeline.makespan < *least) {
+                    best = Some((timeline.makespan, order_of(&plan)));
+                }
+                fitting += 1;
+            }
+            if fitting == ENOUGH || Instant::now() > deadline {
+                break;
+            }
+        }
+    }
+    best.map(|(_, order)| order)
+}
+
+/// The unit in which memory is counted: a part of what lies between two blocks, such that the budget holds enough of them.
+fn unit(terms: &Terms, room: u64) -> u64 {
+    let mut between = terms.activation.clone();
+    between.sort_unstable();
+    let median = between[between.len() / 2].max(1);
+    let (least, most) = (*UNITS.start(), *UNITS.end());
+    let stages = terms.len() as u64;
+    let most = most.min(MOST_WORK * 6 / stages.pow(3).max(1) * 4 / 5).max(least);
+    let part = (least * median).div_ceil(room.max(1)).max(1);
+    (median / part).max(room.div_ceil(most)).max(1)
+}
