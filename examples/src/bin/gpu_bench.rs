@@ -1,6 +1,7 @@
 //! What a memory budget costs on a device, beside plain Burn and Burn's own checkpointing: memory and step time of a
 //! ResNet-50, a U-Net and a transformer of GPT-2's small size, as a table and as JSON.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -60,6 +61,12 @@ struct Arguments {
     /// Small models, to see that everything works.
     #[arg(long)]
     quick: bool,
+}
+
+impl Arguments {
+    fn timed_steps(&self) -> usize {
+        self.steps.unwrap_or(if self.quick { 2 } else { 10 }) as usize
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -148,9 +155,21 @@ fn labels<const D: usize>(shape: [usize; D], most: usize) -> TensorData {
     TensorData::new((0..count).map(|at| at * 7919 % most as i64).collect::<Vec<_>>(), shape)
 }
 
-/// One way of training, measured.
+/// One way of training.
 struct Row {
     name: String,
+    /// Its figures, or what went wrong: out of memory, mostly.
+    measured: Result<Figures, String>,
+}
+
+impl Row {
+    fn figures(&self) -> Option<&Figures> {
+        self.measured.as_ref().ok()
+    }
+}
+
+/// What was measured of one way of training.
+struct Figures {
     step_ms: f64,
     digest: u64,
     /// Whether all results are, to the last bit, those of what runs the same kernels without a budget.
@@ -170,16 +189,50 @@ fn run(arguments: &Arguments) -> Outcome {
     let device = device::by_name(&arguments.device)?;
     let models = if arguments.model.is_empty() { Model::value_variants() } else { &arguments.model };
     let mut results = Vec::new();
+    let mut failed = Vec::new();
     for &model in models {
         let batch = arguments.batch_size.map_or(model.batch_size(arguments.quick), |batch| batch as usize);
         let bench = Bench { arguments, device: &device, model, batch };
-        results.push(bench.run()?);
+        let rows = bench.run();
+        failed.extend(
+            rows.iter().filter(|row| row.measured.is_err()).map(|row| format!("{}, {}", model.name(), row.name)),
+        );
+        bench.print(&rows);
+        let largest = arguments.memory.as_deref().map(|memory| bench.largest(memory)).transpose();
+        if let Err(error) = &largest {
+            failed.push(format!("{}, largest batch: {error}", model.name()));
+        }
+        results.push(bench.to_json(&rows, largest.ok().flatten()));
+        // After every model: what has been measured stays if a later one ends the process.
+        if let Some(file) = &arguments.json {
+            let text = format!("{:#}\n", json!({ "setup": setup(arguments), "results": results }));
+            std::fs::write(file, text).map_err(|error| format!("--json {}: {error}", file.display()))?;
+        }
     }
-    if let Some(file) = &arguments.json {
-        let text = format!("{:#}\n", json!({ "device": arguments.device, "results": results }));
-        std::fs::write(file, text).map_err(|error| format!("--json {}: {error}", file.display()))?;
+    if failed.is_empty() { Ok(()) } else { Err(format!("not measured: {}", failed.join("; ")).into()) }
+}
+
+/// What the figures depend on beside the machine; the reports name the device.
+fn setup(arguments: &Arguments) -> Value {
+    json!({
+        "device": arguments.device,
+        "version": env!("CARGO_PKG_VERSION"),
+        "system": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        "fusion_in_build": cfg!(feature = "fusion"),
+        "autotune_in_build": cfg!(feature = "autotune"),
+        "fusion": arguments.fusion,
+        "quick": arguments.quick,
+        "warmup": arguments.warmup,
+        "steps": arguments.timed_steps(),
+    })
+}
+
+impl Figures {
+    /// Most bytes that the pool had in use over what the plan foresees for tensors.
+    fn pool_of_plan(&self) -> Option<f64> {
+        let report = self.report.as_ref()?;
+        Some(report.device_peak_bytes? as f64 / report.plan.as_ref()?.predicted_peak_bytes.max(1) as f64)
     }
-    Ok(())
 }
 
 /// The measurements of one model.
@@ -191,40 +244,57 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn run(&self) -> Outcome<Value> {
+    fn run(&self) -> Vec<Row> {
         let plain = self.device.clone().autodiff();
         let balanced = plain.clone().gradient_checkpointing();
-        let mut rows = vec![self.measure("plain Burn", &plain)?];
-        let mut own = self.measure("Burn's balanced checkpointing", &balanced)?;
-        let store_all = self.measure("remat, unlimited", &self.remat("unlimited".into())?)?;
-        let Some(peak) = store_all.tensors else { return Err("the device gives no report".into()) };
-        rows[0].tensors = Some(peak);
-        // What Burn's own checkpointing holds, counted by an engine that evicts nothing.
-        let counting = self.remat("unlimited".into())?.gradient_checkpointing();
-        self.train(3, &counting, &mut |_, _| {})?;
-        own.tensors = Some(counting.remat_report()?.peak_bytes);
-
+        let mut first = self.row("plain Burn", || Ok(plain));
+        let mut own = self.row("Burn's balanced checkpointing", || Ok(balanced));
+        let store_all = self.row("remat, unlimited", || self.remat("unlimited".into()));
+        let peak = store_all.figures().and_then(|row| row.tensors);
+        if let Ok(row) = &mut first.measured {
+            row.tensors = peak;
+        }
+        if let Ok(row) = &mut own.measured {
+            row.tensors = self.held_by_balanced();
+        }
         let mut budgets: Vec<(String, u64)> = Vec::new();
-        if let Some(bytes) = own.tensors.filter(|&bytes| bytes < peak) {
-            budgets.push(("remat, as much as balanced".to_owned(), bytes));
+        if let Some(peak) = peak {
+            let bytes = own.figures().and_then(|row| row.tensors).filter(|&bytes| bytes < peak);
+            budgets.extend(bytes.map(|bytes| ("remat, as much as balanced".to_owned(), bytes)));
+            let share = |share: &f64| (format!("remat, {:.0}%", 100.0 * share), (peak as f64 * share) as u64);
+            budgets.extend(self.arguments.budgets.iter().map(share));
         }
-        for share in &self.arguments.budgets {
-            budgets.push((format!("remat, {:.0}%", 100.0 * share), (peak as f64 * share) as u64));
-        }
-        rows.extend([own, store_all]);
+        let mut rows = vec![first, own, store_all];
         for (name, budget) in budgets {
             let config = RematConfig::new(budget).with_time_limit(self.time_limit()).without_cache();
-            rows.push(self.measure(&name, &self.remat(config)?)?);
+            rows.push(self.row(&name, || self.remat(config)));
         }
         // Fused kernels are others than those of single operations.
         let kernels_differ = device::runs_other_kernels(self.device, self.arguments.fusion);
-        let digests = [rows[0].digest, rows[2].digest];
+        let digests = [0, 2].map(|at| rows[at].figures().map(|row| row.digest));
         for (at, row) in rows.iter_mut().enumerate() {
-            row.identical = row.digest == digests[usize::from(kernels_differ && at >= 2)];
+            if let Ok(row) = &mut row.measured {
+                row.identical = Some(row.digest) == digests[usize::from(kernels_differ && at >= 2)];
+            }
         }
-        self.print(&rows);
-        let largest = self.arguments.memory.as_deref().map(|memory| self.largest(memory)).transpose()?;
-        Ok(self.to_json(&rows, largest))
+        rows
+    }
+
+    /// What Burn's own checkpointing holds, counted by an engine that evicts nothing.
+    fn held_by_balanced(&self) -> Option<u64> {
+        let counting = self.remat("unlimited".into()).ok()?.gradient_checkpointing();
+        self.train(3, &counting, &mut |_, _| {}).ok()?;
+        Some(counting.remat_report().ok()?.peak_bytes)
+    }
+
+    /// Trains on a device; plain Burn panics where memory runs out.
+    fn row(&self, name: &str, device: impl FnOnce() -> Outcome<Device>) -> Row {
+        let measure = || self.measure(name, &device()?);
+        let measured = match catch_unwind(AssertUnwindSafe(measure)) {
+            Ok(measured) => measured.map_err(|error| error.to_string()),
+            Err(_) => Err("it panicked: the message stands above".to_owned()),
+        };
+        Row { name: name.to_owned(), measured }
     }
 
     fn remat(&self, config: RematConfig) -> Outcome<Device> {
@@ -241,9 +311,9 @@ impl Bench<'_> {
     }
 
     /// Trains on `device`.
-    fn measure(&self, name: &str, device: &Device) -> Outcome<Row> {
+    fn measure(&self, name: &str, device: &Device) -> Outcome<Figures> {
         let warmup = self.arguments.warmup as usize;
-        let steps = self.arguments.steps.unwrap_or(if self.arguments.quick { 2 } else { 10 }) as usize;
+        let steps = self.arguments.timed_steps();
         let bar = ProgressBar::new_spinner().with_message(format!("{}, {name}", self.model.name()));
         bar.enable_steady_tick(Duration::from_millis(200));
         self.device.memory_cleanup();
@@ -256,12 +326,15 @@ impl Bench<'_> {
                 self.device.memory_cleanup();
                 Heap::start();
             }
+            if step == warmup {
+                // The plan is in force from this step on: what was held before is not its doing.
+                let _ = device.remat_reset_report();
+            }
         })?;
         bar.finish_and_clear();
         let pool = self.device.memory_pool_usage().map(|usage| usage.bytes_reserved);
         let report = device.remat_report().ok();
-        Ok(Row {
-            name: name.to_owned(),
+        Ok(Figures {
             // The plan is in force from the step after the wait on.
             step_ms: run.median_ms(warmup + 1),
             digest: run.digest,
@@ -275,28 +348,45 @@ impl Bench<'_> {
     fn print(&self, rows: &[Row]) {
         println!("{}, batch of {}, on {}\n", self.model.name(), self.batch, self.arguments.device);
         println!(
-            "{:32}{:>12}{:>12}{:>8}{:>14}{:>14}{:>12}{:>10}{:>7}",
-            "", "tensors", "ms/step", "", "overhead", "at least", "memory", "", "bits"
+            "{:32}{:>12}{:>12}{:>8}{:>10}{:>10}{:>10}{:>8}{:>12}{:>8}{:>11}{:>7}",
+            "", "tensors", "ms/step", "", "planned", "overhead", "at least", "/plan", "memory", "", "pool/plan", "bits"
         );
-        let first = &rows[0];
+        let first = rows[0].figures();
+        let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+        let or_none = |text: Option<String>| text.unwrap_or_default();
         for row in rows {
-            let share = 100.0 * row.memory as f64 / first.memory.max(1) as f64;
-            let plan = row.report.as_ref().and_then(|report| report.plan.as_ref());
-            let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-            let overhead = plan.and_then(|plan| plan.measured_overhead).map_or_else(String::new, percent);
-            let bound = plan.and_then(|plan| plan.lower_bound).map_or_else(String::new, percent);
+            let figures = match &row.measured {
+                Ok(figures) => figures,
+                Err(error) => {
+                    println!("{:32}  {error}", row.name);
+                    continue;
+                }
+            };
+            let plan = figures.report.as_ref().and_then(|report| report.plan.as_ref());
+            let share = first.map(|first| 100.0 * figures.memory as f64 / first.memory.max(1) as f64);
             println!(
-                "{:32}{:>12}{:>12.1}{:>7.2}x{overhead:>14}{bound:>14}{:>12}{:>10}{:>7}",
+                "{:32}{:>12}{:>12.1}{:>8}{:>10}{:>10}{:>10}{:>8}{:>12}{:>8}{:>11}{:>7}",
                 row.name,
-                row.tensors.map_or_else(String::new, |bytes| DisplayBytes(bytes).to_string()),
-                row.step_ms,
-                row.step_ms / first.step_ms,
-                DisplayBytes(row.memory).to_string(),
-                format!("{share:.0}%"),
-                if row.identical { "same" } else { "other" }
+                or_none(figures.tensors.map(|bytes| DisplayBytes(bytes).to_string())),
+                figures.step_ms,
+                or_none(first.map(|first| format!("{:.2}x", figures.step_ms / first.step_ms))),
+                or_none(plan.map(|plan| percent(plan.predicted_overhead))),
+                or_none(plan.and_then(|plan| plan.measured_overhead).map(percent)),
+                or_none(plan.and_then(|plan| plan.lower_bound).map(percent)),
+                or_none(self.time_of_plan(rows, figures).map(|share| format!("{share:.2}x"))),
+                DisplayBytes(figures.memory).to_string(),
+                or_none(share.map(|share| format!("{share:.0}%"))),
+                or_none(figures.pool_of_plan().map(percent)),
+                if figures.identical { "same" } else { "other" }
             );
         }
         println!();
+    }
+
+    /// Step time over what the plan says: that of the unlimited device and the overhead.
+    fn time_of_plan(&self, rows: &[Row], figures: &Figures) -> Option<f64> {
+        let plan = figures.report.as_ref()?.plan.as_ref()?;
+        Some(figures.step_ms / (rows[2].figures()?.step_ms * (1.0 + plan.predicted_overhead)))
     }
 
     /// The largest batch within `memory`, without and with recomputation of at most a whole step.
@@ -318,15 +408,18 @@ impl Bench<'_> {
     }
 
     fn to_json(&self, rows: &[Row], largest: Option<Value>) -> Value {
-        let row = |row: &Row| {
-            json!({
+        let row = |row: &Row| match &row.measured {
+            Err(error) => json!({ "name": row.name, "error": error }),
+            Ok(figures) => json!({
                 "name": row.name,
-                "step_ms": row.step_ms,
-                "tensor_peak_bytes": row.tensors,
-                "memory_peak_bytes": row.memory,
-                "identical": row.identical,
-                "report": row.report,
-            })
+                "step_ms": figures.step_ms,
+                "step_of_planned": self.time_of_plan(rows, figures),
+                "tensor_peak_bytes": figures.tensors,
+                "memory_peak_bytes": figures.memory,
+                "pool_of_planned": figures.pool_of_plan(),
+                "identical": figures.identical,
+                "report": figures.report,
+            }),
         };
         json!({
             "model": self.model.name(),
