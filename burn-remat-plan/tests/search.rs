@@ -10,7 +10,7 @@ use burn_remat_plan::lower_bound::{Effort, lower_bound};
 use burn_remat_plan::planners::{Auto, Search};
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::sequence::plan_of;
-use burn_remat_plan::{Graph, PlanError, Request, check, minimum, simulate, solve};
+use burn_remat_plan::{Graph, PlanError, Planner, Request, check, minimum, simulate, solve};
 
 fn request(budget: u64, milliseconds: u64) -> Request {
     Request { time_limit: Duration::from_millis(milliseconds), threads: 2, ..Request::new(budget) }
@@ -123,6 +123,17 @@ fn the_same_seed_and_iterations_give_the_same_plan() {
         solve(&search, &graph, &request(budget, 600_000)).unwrap().outcome.plan
     };
     assert_eq!(plan(), plan());
+}
+
+#[test]
+fn large_graphs_get_the_same_plan_again_and_no_dearer_one_than_from_any_start() {
+    let graph = by_name("residual", &Options { depth: 400, ..Options::default() }).unwrap();
+    let request = request(minimum(&graph).achieved, 3_600_000);
+    let search = Search::default().with_iterations(2_000);
+    let makespan = |planner: &dyn Planner| solve(planner, &graph, &request).unwrap().outcome.makespan;
+    let found = makespan(&search);
+    assert_eq!(found, makespan(&search));
+    assert!(found <= makespan(&*planner("online").unwrap()));
 }
 
 #[test]

@@ -328,7 +328,7 @@ fn started<B: RematBackend>(device: B::Device, config: RematConfig) -> Result<Re
     catch_unwind(AssertUnwindSafe(|| B::padding(&device))).map_err(|payload| RematError::UnsupportedDevice {
         device: format!("{device:?}"),
         reason: format!(
-            "it does not start: {}. Is its driver installed, and the card seen from here (`vulkaninfo --summary`, `nvidia-smi`)?",
+            "it does not start: {}; what was logged before may say more. Is its driver installed, and the card seen from here (`vulkaninfo --summary`, `nvidia-smi`)?",
             panic_message(&*payload).lines().next().unwrap_or_default().trim_end_matches('.')
         ),
     })?;

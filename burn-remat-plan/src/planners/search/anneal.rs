@@ -1,12 +1,13 @@
 //! Simulated annealing over compute orders.
 //!
-//! The energy of an order is its cost plus `weight` times the bytes above the budget, summed over positions. The
+//! The energy of an order is its cost plus `weight` times the bytes above the budget, summed over positions; each position that is over
+//! counts some bytes more, or a walk would settle a little above the budget for long. The
 //! weight follows the walk: it grows while the walk is mostly over the budget and shrinks while it is mostly within,
-//! so that the walk stays near the border, where the cheap orders lie.
+//! so that the walk stays near the border, where the cheap orders lie. One that has long been over goes on from its best order.
 //!
 //! Moves:
 //! - *evict*: a value that is idle over a position (one over the budget, while there are any) is computed again just
-//!   before its next use. Ingredients that are gone are kept longer where memory allows, else computed too, and their
+//!   before its next use. It is drawn of all values, then of those that are used nearby: in a large graph hardly any is there. Ingredients that are gone are kept longer where memory allows, else computed too, and their
 //!   own later repeats are often dropped, since the new one serves their users;
 //! - *keep*: a repeat is removed, and with it every repeat that only it used. Repeats that read the value which stays, and
 //!   ran early only because it went, are often postponed to their first use: each would be worse without the other;

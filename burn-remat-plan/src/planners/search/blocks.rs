@@ -6,7 +6,7 @@
 //! middle between its neighbours, and where little is left between them all labels are spread again.
 //!
 //! Invariants: a block's `lazy` plus `memory[i]` is the memory while `slots[i]` runs; `over` is the sum over all positions
-//! of the bytes above the budget; only an empty list has an empty block.
+//! above the budget of the bytes above it and `step`; only an empty list has an empty block.
 //!
 //! Complexity: O(CAP + length / CAP) for each operation, and O(length) where labels or blocks are made anew.
 
@@ -232,14 +232,14 @@ impl Blocks {
         let rank = self.place(instance).0;
         let blocks = &self.blocks[rank.saturating_sub(1)..(rank + 2).min(self.blocks.len())];
         let mut index = number % blocks.iter().map(|block| block.len as usize).sum::<usize>();
-        let holds = |block: &&Block| {
+        for block in blocks {
             let len = block.len as usize;
-            let here = index < len;
-            index -= if here { 0 } else { len };
-            here
-        };
-        let found = blocks.iter().find(holds);
-        found.map_or(instance, |block| self.bodies[block.body as usize].slots[index])
+            if index < len {
+                return self.bodies[block.body as usize].slots[index];
+            }
+            index -= len;
+        }
+        instance
     }
 
     /// The instance behind `instance`.

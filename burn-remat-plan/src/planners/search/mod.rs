@@ -6,7 +6,8 @@
 //! 2. *Small graphs* are solved exactly (`exact.rs`): Dijkstra over resident sets, to 60,000 states and 64 values.
 //! 3. *Starts.* Constructive passes (`construct.rs`) run the program once and evict by cost, size and next use: they
 //!    and the quick planners `online` and (to 2,000 ops) `ap-greedy`, `linear-greedy` and `chain-dp` give a plan that
-//!    fits, so that the answer is never worse than what they reach in a tenth of the time. The relaxation behind
+//!    fits, so that the answer is never worse than what they reach in a tenth of the time. Beyond 300 ops a table over the chain of
+//!    the network's blocks gives another (`spine.rs`). The relaxation behind
 //!    [`lower_bound`](mod@crate::lower_bound), for the single most telling moment, says which values to keep there, and
 //!    which implementations to choose from there on: following it (`seeds.rs`) gives an order that is nearly optimal and
 //!    may be a little over the budget. Where ops have alternatives, the whole search first plans the graph without them
@@ -32,6 +33,9 @@
 //! graph without its alternatives.
 //!
 //! Complexity: anytime. Memory O(threads x (ops + uses)) and that of the relaxation (some 60 bytes per entry).
+//!
+//! Beyond 3,000 ops a thread has one walk, which begins at the best of these plans, polished; the relaxation's order only where it is nearly
+//! within the budget.
 //!
 //! Idea of intervals and of a wider class than Checkmate's problem (9): Bartan et al. 2023 (Moccasin) and this project;
 //! parallel tempering: Swendsen & Wang 1986, Geyer 1991. What each part contributes (BENCHMARKS.md has the table):

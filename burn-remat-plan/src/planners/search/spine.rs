@@ -72,3 +72,29 @@ fn unit(terms: &Terms, room: u64) -> u64 {
     let part = (least * median).div_ceil(room.max(1)).max(1);
     (median / part).max(room.div_ceil(most)).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::check::check;
+    use crate::generate::{Options, by_name};
+    use crate::minimum::minimum;
+    use crate::planner::Planner;
+    use crate::planners::StoreAll;
+    use crate::planners::online::Online;
+    use crate::sequence::plan_of;
+
+    #[test]
+    fn deep_networks_in_little_memory_get_cheaper_plans_than_one_step_at_a_time() {
+        let graph = by_name("residual", &Options { depth: 60, ..Options::default() }).unwrap();
+        let (least, peak) =
+            (minimum(&graph).achieved, StoreAll.solve(&graph, &Request::new(u64::MAX)).unwrap().peak_bytes);
+        let request = Request { threads: 2, ..Request::new(least + (peak - least) / 50) };
+        let order = spine(&graph, &request, Instant::now() + Duration::from_secs(600)).unwrap();
+        let checked = check(&graph, &plan_of(&graph, &order), request.budget).unwrap();
+        let online = Online.solve(&graph, &request).unwrap();
+        assert!(checked.makespan() < online.makespan, "{} {}", checked.makespan(), online.makespan);
+    }
+}

@@ -3,7 +3,7 @@
 //! The order holds *instances* of ops, each in one of the op's [ways](super::problem). A value lives from an instance of its producer to its last use before the next
 //! one, so inserting or removing an instance changes memory on a few ranges only: the gap that closes or opens for
 //! each output, and the gap to the previous use for each input. Each range is found from the handful of instances of
-//! the value's users, and [`State::over`], the sum over all positions of the bytes above the budget, is kept up to
+//! the value's users, and [`State::over`], how far all positions together are above the budget, is kept up to
 //! date on the way. An instance that goes another way changes its own scratch, and the same ranges for the inputs that
 //! only one of the two ways reads.
 //!
@@ -117,7 +117,7 @@ impl<'p, 'g> State<'p, 'g> {
         self.blocks.profile()
     }
 
-    /// The sum over all positions of the bytes above the budget.
+    /// The sum over all positions above the budget of the bytes above it and a [step](Problem::step); 0 where the order fits.
     pub fn over(&self) -> i64 {
         self.blocks.over
     }
