@@ -126,6 +126,7 @@ fn the_same_seed_and_iterations_give_the_same_plan() {
 }
 
 #[test]
+#[ignore = "a minute: bounds of a large graph"]
 fn large_graphs_get_the_same_plan_again_and_no_dearer_one_than_from_any_start() {
     let graph = by_name("residual", &Options { depth: 400, ..Options::default() }).unwrap();
     let request = request(minimum(&graph).achieved, 3_600_000);
