@@ -64,7 +64,7 @@ other="${device#flex}" && other="${other#,}"
 [ -z "$other" ] || what+=(--features "burn-remat-tests/$other,burn-remat-examples/$other")
 [ "$part" != ignored ] || { what=(--release "${what[@]}"); rest+=(-- --ignored --nocapture); }
 short=(clock faults pool repeats)
-end_to_end=("${short[@]}" checkpoint commands engine learner macros models modules networks optimizers planned programs quick rehearsal stages steps threads)
+end_to_end=("${short[@]}" alternatives checkpoint commands engine learner macros models modules networks optimizers planned programs quick rehearsal stages steps threads)
 
 # Runs suites on a device, all if none are named.
 run() {

@@ -34,7 +34,8 @@ pub(super) struct Layout {
 impl<B: RematBackend> Engine<B> {
     /// What an operation of the program may write over.
     pub(super) fn taken(&self, op: &OperationIr, inputs: &[TensorKey]) -> Taken {
-        if !B::LAYOUT_FOLLOWS_REUSE && !B::PARTS_FOLLOW_REUSE {
+        let reads_parts = || B::PARTS_FOLLOW_REUSE && inputs.iter().any(|&input| self.is_smaller(input));
+        if !B::LAYOUT_FOLLOWS_REUSE && !reads_parts() {
             return 0;
         }
         let mut taken = 0;

@@ -77,11 +77,19 @@ impl<B: RematBackend> Engine<B> {
 
     /// What an input takes of its buffer, if a result may be written over it.
     fn extent_of(&mut self, op: &OperationIr, input: TensorKey) -> Extent {
-        let tensor = &self.tensors[input];
-        let is_smaller = tensor.storage.is_some_and(|storage| self.storages.get(storage).bytes > tensor.bytes);
-        let ir = op.inputs().find(|ir| ir.id == tensor.id);
+        if !self.is_smaller(input) {
+            return Extent::Whole;
+        }
+        let id = self.tensors[input].id;
         let may_hold = |ir: &&TensorIr| op.outputs().any(|out| out.shape == ir.shape && out.dtype == ir.dtype);
-        ir.filter(|_| is_smaller).filter(may_hold).map_or(Extent::Whole, |ir| self.executor.extent(ir))
+        let ir = op.inputs().find(|ir| ir.id == id).filter(may_hold);
+        ir.map_or(Extent::Whole, |ir| self.executor.extent(ir))
+    }
+
+    /// Whether a tensor has fewer bytes than its buffer, whose padding counts here.
+    pub(super) fn is_smaller(&self, input: TensorKey) -> bool {
+        let tensor = &self.tensors[input];
+        tensor.storage.is_some_and(|storage| self.storages.get(storage).bytes > tensor.bytes)
     }
 
     /// Has an operation about to run leave some of what it would consume.
