@@ -27,6 +27,24 @@ fn evict_all(device: &Device) {
     drop(everything);
 }
 
+/// The bits of sums over results, which are evicted and summed up again twice.
+fn bits_again<const D: usize>(
+    device: &Device,
+    results: &[Tensor<D>],
+    sums: impl Fn(Tensor<D>) -> Vec<Tensor<1>>,
+) -> Vec<u32> {
+    let mut seen = Vec::new();
+    for again in 0..3 {
+        for result in results {
+            seen.extend(Tensor::cat(sums(result.clone()), 0).into_data().try_to_vec::<f32>().unwrap());
+        }
+        if again < 2 {
+            evict_all(device);
+        }
+    }
+    seen.into_iter().map(f32::to_bits).collect()
+}
+
 /// Reads a result, has it evicted, and reads it again.
 fn is_repeated<const D: usize>(name: &str, device: &Device, result: Tensor<D>) {
     let bits = |tensor: &Tensor<D>| -> Vec<u32> {
@@ -151,22 +169,12 @@ fn sums_do_not_depend_on_whose_buffer_a_result_is_in() {
         }),
         ("a part and a whole", |a| vec![a.clone().exp().narrow(0, 0, 256) * a.narrow(0, 0, 256).sin()]),
     ];
-    let run = |device: &Device, program: Program| -> Vec<u32> {
-        let results = program(matrix(512, 256, 9, device));
-        let mut seen = Vec::new();
-        for again in 0..3 {
-            for result in &results {
-                // Means, because GPUs add whole sums in an order that is left to chance.
-                let turned = result.clone().swap_dims(0, 1);
-                let sums =
-                    vec![turned.clone().mean(), turned.clone().sin().mean(), turned.cos().sum_dim(1).flatten(0, 1)];
-                seen.extend(Tensor::cat(sums, 0).into_data().try_to_vec::<f32>().unwrap());
-            }
-            if again < 2 {
-                evict_all(device);
-            }
-        }
-        seen.into_iter().map(f32::to_bits).collect()
+    let run = |device: &Device, program: Program| {
+        bits_again(device, &program(matrix(512, 256, 9, device)), |result| {
+            // Means, because GPUs add whole sums in an order that is left to chance.
+            let turned = result.swap_dims(0, 1);
+            vec![turned.clone().mean(), turned.clone().sin().mean(), turned.cos().sum_dim(1).flatten(0, 1)]
+        })
     };
     for (name, program) in programs {
         let device = device();
@@ -198,19 +206,10 @@ fn sums_do_not_depend_on_gaps_between_sequences() {
             vec![tokens.mask_fill(mask, 0.25).add_scalar(0.1)]
         }),
     ];
-    let run = |device: &Device, program: Program| -> Vec<u32> {
-        let results = program(matrix(8 * 128, 64, 11, device).reshape([8, 128, 64]));
-        let mut seen = Vec::new();
-        for again in 0..3 {
-            for result in &results {
-                let sums = vec![result.clone().sum_dims(&[0, 1]), result.clone().cos().sum_dims(&[0, 1])];
-                seen.extend(Tensor::cat(sums, 0).into_data().try_to_vec::<f32>().unwrap());
-            }
-            if again < 2 {
-                evict_all(device);
-            }
-        }
-        seen.into_iter().map(f32::to_bits).collect()
+    let run = |device: &Device, program: Program| {
+        bits_again(device, &program(matrix(8 * 128, 64, 11, device).reshape([8, 128, 64])), |result| {
+            [result.clone(), result.cos()].map(|result| result.sum_dims(&[0, 1]).flatten(0, 2)).to_vec()
+        })
     };
     for (name, program) in programs {
         let device = device();

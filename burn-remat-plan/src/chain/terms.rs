@@ -59,7 +59,7 @@ impl Terms {
 
     /// The same terms in units of `unit` bytes, rounded to the nearest: what they say of memory is no promise.
     pub fn in_nearest_units(&self, unit: u64) -> Self {
-        self.scaled(|bytes| (bytes + unit / 2) / unit)
+        self.scaled(|bytes| bytes.saturating_add(unit / 2) / unit)
     }
 
     fn scaled(&self, size: impl Fn(u64) -> u64) -> Self {

@@ -69,7 +69,7 @@ fn unit(terms: &Terms, room: u64) -> u64 {
     let (least, most) = (*UNITS.start(), *UNITS.end());
     let stages = terms.len() as u64;
     let most = most.min(MOST_WORK * 6 / stages.pow(3).max(1) * 4 / 5).max(least);
-    let part = (least * median).div_ceil(room.max(1)).max(1);
+    let part = least.saturating_mul(median).div_ceil(room.max(1)).max(1);
     (median / part).max(room.div_ceil(most)).max(1)
 }
 
