@@ -29,8 +29,8 @@ pub fn main(run: impl FnOnce() -> Outcome) -> ExitCode {
 /// The flags of every example.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// Memory budget: `512 MiB`, `8GB`, bytes, a share of what the first step takes such as `60%`, of what is free such as `80% free`, or `unlimited`. Without
-    /// it: less than the example would take.
+    /// Memory budget: `512 MiB`, `8GB`, bytes, a share of what the first step takes such as `60%`, of what is free such as
+    /// `80% free`, or `unlimited`. Without it: less than the example would take.
     #[arg(long, allow_hyphen_values = true)]
     budget: Option<Budget>,
     /// Samples per step; without it, the example's own.
