@@ -4,7 +4,8 @@
 //!
 //! 1. A constructive pass (see `planners::search`) at the lower half, and where that fails the smallest budget at which a
 //!    pass succeeds, by bisection down from the store-all peak.
-//! 2. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`, and `online` by bisection.
+//! 2. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`, and `online` by bisection. Beyond, the first plans
+//!    of a table over the chain of the network's blocks (`planners::search`'s `spine`), whose schedules of least memory would compute too much.
 //! 3. Where ops have alternatives, the same once more in the implementations of the least working set.
 //!
 //! Passes are cut off at `40 n + 20000` computations, and `online` is too, so that the plan is always one that can be
@@ -15,14 +16,16 @@
 use crate::choice::has_alternatives;
 use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
+use crate::planner::Request;
 use crate::planners::chain_on_graph::least_memory_plans;
 use crate::planners::online::plan_within;
 use crate::planners::search::construct::{Policy, construct};
+use crate::planners::search::spine::frugal;
 use crate::sequence::{order_of, plan_of, plan_of_choices, tightened};
 use crate::simulate::simulate;
 use crate::views::plain::Plain;
 
-/// Beyond so many ops only constructive passes are made.
+/// Up to so many ops all methods are tried.
 const MOST_OPS: usize = 2500;
 /// Most budgets tried by one method.
 const MOST_ROUNDS: usize = 25;
@@ -72,7 +75,15 @@ fn by_default(graph: &Graph, lower: u64) -> Best {
             passes.iter().find_map(|&(cost, distance)| construct(graph, budget, Policy { cost, distance, step_limit }));
         order.map(|order| plan_of(graph, &order))
     });
-    if lower < best.peak && graph.ops().len() <= MOST_OPS {
+    if lower >= best.peak {
+        return best;
+    }
+    if graph.ops().len() > MOST_OPS {
+        let request = Request::new(best.peak);
+        for plan in frugal(graph, &request, step_limit) {
+            best.offer(graph, tightened(graph, &plan));
+        }
+    } else {
         for plan in least_memory_plans(graph) {
             best.offer(graph, tightened(graph, &plan));
         }

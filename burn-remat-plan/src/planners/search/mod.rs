@@ -49,7 +49,7 @@ mod joint;
 mod problem;
 mod rounds;
 mod seeds;
-mod spine;
+pub(crate) mod spine;
 pub(crate) mod state;
 
 use std::sync::atomic::AtomicU64;

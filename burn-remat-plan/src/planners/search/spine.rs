@@ -8,10 +8,11 @@
 //!
 //! Complexity: that of `chain-dp`, O(stages^3 x units), with at most [`MOST_GROUPS`] stages and as many units as [`MOST_WORK`] allows.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::chain::terms::{Grouped, Terms};
 use crate::graph::{Graph, OpId};
+use crate::plan::Plan;
 use crate::planner::Request;
 use crate::planners::chain_table::{Choices, Table};
 use crate::sequence::order_of;
@@ -29,23 +30,10 @@ const ENOUGH: usize = 2;
 
 /// The cheapest order that is found before `deadline` and fits.
 pub(super) fn spine(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
-    let room = request.budget.saturating_sub(graph.constant_bytes());
     let mut best: Option<(f64, Vec<OpId>)> = None;
-    for view in ChainView::joined_candidates(graph) {
-        if view.stages().len() < 2 {
-            continue;
-        }
-        let grouped = Grouped::of(view.terms(), MOST_GROUPS);
-        let unit = unit(&grouped.terms, room);
-        let terms = grouped.terms.in_nearest_units(unit);
-        let limit = (room / unit) as usize * 5 / 4 + 3;
-        let Some(table) = Table::fill(&terms, Choices::SavedAndInputs, limit, request.threads, deadline) else {
-            continue;
-        };
+    for_each_table(graph, request, deadline, |most, plan_within| {
         let mut fitting = 0;
-        for units in (0..=limit).rev() {
-            let Some(steps) = table.schedule_within(units) else { break };
-            let plan = view.plan(graph, &grouped.expand(&steps));
+        for plan in (0..=most).rev().map_while(plan_within) {
             let timeline = simulate(graph, &plan);
             if timeline.peak_bytes <= request.budget {
                 if best.as_ref().is_none_or(|(least, _)| timeline.makespan < *least) {
@@ -57,8 +45,44 @@ pub(super) fn spine(graph: &Graph, request: &Request, deadline: Instant) -> Opti
                 break;
             }
         }
-    }
+    });
     best.map(|(_, order)| order)
+}
+
+/// Plans of at most `computations` that hold little: of every table the first few, from the least memory on. They may hold more than
+/// the request's budget.
+pub(crate) fn frugal(graph: &Graph, request: &Request, computations: usize) -> Vec<Plan> {
+    let mut found = Vec::new();
+    // What is found must not depend on the machine.
+    let deadline = Instant::now() + Duration::from_secs(3600);
+    for_each_table(graph, request, deadline, |most, plan_within| {
+        let plans = (0..=most).filter_map(plan_within);
+        found.extend(plans.filter(|plan| order_of(plan).len() <= computations).take(ENOUGH));
+    });
+    found
+}
+
+/// Fills the table of every view of the graph as a chain, and hands out the most units that it knows and the plan that it has for each
+/// number of units.
+fn for_each_table(
+    graph: &Graph,
+    request: &Request,
+    deadline: Instant,
+    mut visit: impl FnMut(usize, &dyn Fn(usize) -> Option<Plan>),
+) {
+    let room = request.budget.saturating_sub(graph.constant_bytes());
+    for view in ChainView::joined_candidates(graph) {
+        if view.stages().len() < 2 {
+            continue;
+        }
+        let grouped = Grouped::of(view.terms(), MOST_GROUPS);
+        let unit = unit(&grouped.terms, room);
+        let terms = grouped.terms.in_nearest_units(unit);
+        let most = (room / unit) as usize * 5 / 4 + 3;
+        if let Some(table) = Table::fill(&terms, Choices::SavedAndInputs, most, request.threads, deadline) {
+            visit(most, &|units| Some(view.plan(graph, &grouped.expand(&table.schedule_within(units)?))));
+        }
+    }
 }
 
 /// The unit in which memory is counted: a part of what lies between two blocks, such that the budget holds enough of them.
@@ -75,8 +99,6 @@ fn unit(terms: &Terms, room: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::check::check;
     use crate::generate::{Options, by_name};
@@ -96,5 +118,20 @@ mod tests {
         let checked = check(&graph, &plan_of(&graph, &order), request.budget).unwrap();
         let online = Online.solve(&graph, &request).unwrap();
         assert!(checked.makespan() < online.makespan, "{} {}", checked.makespan(), online.makespan);
+    }
+    #[test]
+    fn plans_that_hold_little_compute_no_more_than_is_asked() {
+        let graph = by_name("residual", &Options { depth: 60, ..Options::default() }).unwrap();
+        let request = Request::new(minimum(&graph).achieved);
+        let most = 10 * graph.ops().len();
+        let plans = frugal(&graph, &request, most);
+        assert!(!plans.is_empty());
+        for plan in &plans {
+            let checked = check(&graph, plan, u64::MAX).unwrap();
+            assert!(order_of(plan).len() <= most);
+            // Sizes are rounded, but not by much: it is a plan for little memory.
+            assert!(checked.peak_bytes() <= request.budget + request.budget / 4, "{}", checked.peak_bytes());
+        }
+        assert!(frugal(&graph, &request, graph.ops().len()).is_empty());
     }
 }
