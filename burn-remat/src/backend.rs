@@ -129,6 +129,19 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     /// Whether operations run after their call has returned, and profiling windows tell what each of them takes.
     const HAS_CLOCK: bool = false;
 
+    /// Whether the device joins elementwise operations that follow one another into one kernel.
+    const FUSES: bool = false;
+
+    /// Opens a profiling window for one operation, the next.
+    fn window_start(device: &Self::Device) -> Result<Option<ProfileToken>, ExecutionError> {
+        Self::profile_start(device)
+    }
+
+    /// Closes it, with the operation in it.
+    fn window_end(device: &Self::Device, window: ProfileToken) -> Result<ProfileDuration, ExecutionError> {
+        Self::profile_end(device, window, ProfileOptions::default())
+    }
+
     /// The device by name, with the card where one name stands for several: measured times and plans are for it alone.
     fn device_name(device: &Self::Device) -> String {
         Self::name(device)

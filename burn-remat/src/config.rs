@@ -184,9 +184,9 @@ impl RematConfig {
 
     /// Runs operations through Burn's kernel fusion, which joins elementwise ones as they come. Default: each runs by itself.
     ///
-    /// For a GPU, in a build with Burn's feature `fusion`. Buffers and the device's clock are then out of sight: bytes are
-    /// counted by tensor, times are those of the calls, and a recomputation that is joined otherwise than the first run may differ
-    /// from it in the last bits.
+    /// For a GPU, in a build with Burn's feature `fusion`. Buffers are then out of sight, so bytes are counted by tensor; plans take
+    /// elementwise operations that follow one another for one kernel, which takes the time of what it reads and writes; and a
+    /// recomputation that is joined otherwise than the first run may differ from it in the last bits.
     pub fn with_fusion(mut self) -> Self {
         self.fusion = true;
         self

@@ -10,7 +10,7 @@ use std::panic::catch_unwind;
 
 use burn_backend::cubecl::dtype_to_elem_type;
 use burn_backend::tensor::IndexingUpdateOp;
-use burn_backend::{Backend, DType, Shape};
+use burn_backend::{Backend, DType, ExecutionError, ProfileDuration, ProfileToken, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::permute;
 use burn_cubecl::tensor::CubeTensor;
@@ -159,6 +159,18 @@ fn cuda_free_bytes(index: usize) -> Option<u64> {
 
 /// Runs operations when it has found with which to join them: nobody knows before where their results lie.
 impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
+    const HAS_CLOCK: bool = B::HAS_CLOCK;
+    const FUSES: bool = true;
+
+    fn window_start(device: &Self::Device) -> Result<Option<ProfileToken>, ExecutionError> {
+        // What waits to be joined with what comes belongs before the window.
+        drained::<B, _>(device, B::window_start)
+    }
+
+    fn window_end(device: &Self::Device, window: ProfileToken) -> Result<ProfileDuration, ExecutionError> {
+        drained::<B, _>(device, move |device| B::window_end(device, window))
+    }
+
     fn device_name(device: &Self::Device) -> String {
         format!("fusion<{}>", B::device_name(device))
     }
@@ -178,6 +190,16 @@ impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
     fn repeats(device: &Self::Device, op: &OperationIr) -> bool {
         B::repeats(device, op)
     }
+}
+
+/// Does `work` where kernels are joined, after all that waits there has run.
+fn drained<B: FusionBackend, T: Send + 'static>(
+    device: &B::Device,
+    work: impl FnOnce(&B::Device) -> Result<T, ExecutionError> + Send + 'static,
+) -> Result<T, ExecutionError> {
+    let there = device.clone();
+    let done = burn_fusion::get_client::<B>(device).try_sync(move || work(&there));
+    done.map_err(|error| ExecutionError::with_context(format!("{error:?}")))?
 }
 
 /// Whether kernels on `device` may add to one number from several threads: then the order of additions is left to chance.

@@ -62,6 +62,9 @@ pub struct RematReport {
     /// Operations that might give other bits when they run again on this device, such as sums whose order is left to
     /// chance. Their results are kept.
     pub unrepeatable: Vec<String>,
+    /// Whether the device joins operations into kernels ([`with_fusion`](crate::RematConfig::with_fusion)): what runs again may be
+    /// joined otherwise, and differ in the last bits.
+    pub fused: bool,
     /// The plan of the training step, once there is one.
     pub plan: Option<PlanReport>,
     /// Seconds that the planner has been at work, while it is.
@@ -164,6 +167,9 @@ impl fmt::Display for RematReport {
         }
         if !self.unrepeatable.is_empty() {
             row("not repeated", format!("{}: might give other bits, so kept", self.unrepeatable.join(", ")))?;
+        }
+        if self.fused {
+            row("fusion", "what runs again may be joined otherwise, and differ in the last bits".to_owned())?;
         }
         row("evictions", self.evictions.to_string())?;
         row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;

@@ -90,6 +90,13 @@ impl Run {
         let bits = |run: &Self| run.losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
         bits(self) == bits(other) && self.digest == other.digest
     }
+
+    /// The largest difference between the losses of two runs, as a share of the loss; infinite where one is no number.
+    pub fn loss_difference(&self, other: &Self) -> f64 {
+        let share = |(a, b): (&f32, &f32)| f64::from((a - b).abs() / a.abs().max(f32::MIN_POSITIVE));
+        let shares = self.losses.iter().zip(&other.losses).map(share);
+        shares.map(|share| if share.is_nan() { f64::INFINITY } else { share }).fold(0.0, f64::max)
+    }
 }
 
 impl Job {

@@ -7,18 +7,22 @@
 //!
 //! A window takes longer than a small kernel, so a step has only a few for each kind: a recurrent network runs the same operations
 //! thousands of times.
+//!
+//! A device that joins operations runs each of them by itself while it has a window; what it takes among those with which it is joined
+//! is a share of that ([`shares`]). Nobody sees what it takes in a step that goes by a plan, so there the plan's own figures count.
 
 use std::hash::{Hash, Hasher};
 
-use burn_backend::{ProfileDuration, ProfileOptions, ProfileToken};
+use burn_backend::{ProfileDuration, ProfileToken};
 use burn_ir::OperationIr;
 use burn_std::reader::try_read_sync;
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::Engine;
 use super::follow::Follow;
+use super::operation::joining;
 use crate::backend::RematBackend;
-use crate::planning::{Position, Trace};
+use crate::planning::{Position, Trace, shares};
 
 /// Most windows for the operations of a kind in one step.
 const WINDOWS: u32 = 8;
@@ -34,8 +38,8 @@ pub(super) struct Clock {
     windows: Vec<(u64, ProfileDuration)>,
     /// How many there are of each kind.
     begun: FxHashMap<u64, u32>,
-    /// Operations of the step, by their places in its trace.
-    places: Vec<(u64, Position)>,
+    /// Operations of the step.
+    places: Vec<Placed>,
     /// The device has no clock.
     off: bool,
     /// How many windows have failed, one after the other.
@@ -48,6 +52,16 @@ pub(super) struct Timed {
     kind: u64,
     /// The window, where it has one.
     token: Option<ProfileToken>,
+    /// See [`Placed`].
+    joins: Option<u64>,
+}
+
+/// An operation by its place in the trace of its step.
+struct Placed {
+    kind: u64,
+    position: Position,
+    /// A number for the shape of its result, where the device may join it with others like it.
+    joins: Option<u64>,
 }
 
 impl Clock {
@@ -72,16 +86,35 @@ impl Clock {
         }
         let places = std::mem::take(&mut self.places);
         let Some(trace) = trace else { return };
-        for (kind, position) in places {
-            if let (Some(op), Some(&ns)) = (trace.ops.get_mut(position as usize), self.least_ns.get(&kind)) {
-                op.cost_ns = ns;
+        let mut joins = vec![None; trace.ops.len()];
+        for place in &places {
+            if let Some(joins) = joins.get_mut(place.position as usize) {
+                *joins = place.joins;
+            }
+        }
+        let shares = if joins.iter().any(Option::is_some) { shares(trace, &joins) } else { vec![1.0; joins.len()] };
+        for place in places {
+            let at = place.position as usize;
+            if let (Some(op), Some(&ns)) = (trace.ops.get_mut(at), self.least_ns.get(&place.kind)) {
+                op.cost_ns = ((ns as f64 * shares[at]) as u64).max(1);
             }
         }
     }
 }
 
 impl<B: RematBackend> Engine<B> {
-    /// Begins to time an operation of this kind, where the device has a clock. It is looked at while a step is traced or measured.
+    /// Whether a step is traced or measured.
+    fn is_looked_at(&self) -> bool {
+        self.tracer.is_some() || self.follow.as_ref().is_some_and(Follow::is_measured)
+    }
+
+    /// What the plan that is followed says that an operation takes.
+    fn planned_cost(&self, position: Position) -> Option<u64> {
+        let follow = self.follow.as_ref().filter(|follow| !follow.is_measured())?;
+        follow.schedule().trace.ops.get(position as usize).map(|op| op.cost_ns)
+    }
+
+    /// Begins to time an operation of this kind, where the device has a clock.
     pub(super) fn begin_timing(&mut self, op: &OperationIr, kind: u64) -> Option<Timed> {
         if !B::HAS_CLOCK || self.device_clock.off || self.executor.is_dry() {
             return None;
@@ -91,19 +124,21 @@ impl<B: RematBackend> Engine<B> {
         for tensor in op.inputs().chain(op.outputs()) {
             (&tensor.shape, tensor.dtype).hash(&mut hasher);
         }
+        let watched = self.is_looked_at();
+        let joins = if B::FUSES && watched { joining(op) } else { None };
         let (kind, clock) = (hasher.finish(), &mut self.device_clock);
         let mut token = None;
-        if self.tracer.is_some() || self.follow.as_ref().is_some_and(Follow::is_measured) {
+        if watched {
             let begun = clock.begun.entry(kind).or_insert(0);
             if *begun < WINDOWS {
                 *begun += 1;
-                match B::profile_start(&self.device) {
+                match B::window_start(&self.device) {
                     Ok(started) => (token, clock.off) = (started, started.is_none()),
                     Err(_) => clock.fail(),
                 }
             }
         }
-        Some(Timed { kind, token })
+        Some(Timed { kind, token, joins })
     }
 
     /// Ends it. The window of an operation that has failed is abandoned. Gives the time that is known of such operations.
@@ -113,10 +148,10 @@ impl<B: RematBackend> Engine<B> {
         has_run: bool,
         position: Option<Position>,
     ) -> Option<u64> {
-        let Timed { kind, token } = timed?;
+        let Timed { kind, token, joins } = timed?;
         match token {
             Some(token) if !has_run => B::profile_abandon(&self.device, token),
-            Some(token) => match B::profile_end(&self.device, token, ProfileOptions::default()) {
+            Some(token) => match B::window_end(&self.device, token) {
                 Ok(window) => {
                     self.device_clock.failures = 0;
                     self.device_clock.windows.push((kind, window));
@@ -125,9 +160,10 @@ impl<B: RematBackend> Engine<B> {
             },
             None => {}
         }
-        if self.tracer.is_some() && has_run {
-            self.device_clock.places.extend(position.map(|position| (kind, position)));
+        if has_run && self.is_looked_at() {
+            self.device_clock.places.extend(position.map(|position| Placed { kind, position, joins }));
         }
-        self.device_clock.least_ns.get(&kind).copied()
+        let planned = position.filter(|_| B::FUSES).and_then(|position| self.planned_cost(position));
+        planned.or_else(|| self.device_clock.least_ns.get(&kind).copied())
     }
 }

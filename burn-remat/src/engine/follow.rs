@@ -65,8 +65,8 @@ impl Follow {
     }
 
     pub fn outcome(self) -> Followed {
-        let Self { deviation, measured: held, measures, .. } = self;
-        Followed { deviation, held, measures: measures.unwrap_or_default() }
+        let Self { schedule, deviation, measured: held, measures, .. } = self;
+        Followed { deviation, held, trace: measures.map(|measures| schedule.trace.clone().with_measures(measures)) }
     }
 
     /// Whether the operation at `position` is the planned one.

@@ -605,22 +605,20 @@ impl<B: RematBackend> Engine<B> {
         let timed = self.begin_timing(&op, kind);
         let _alone = is_random(&op).then(|| lock(&GENERATOR));
         let executor = &mut self.executor;
-        let mut op = Some(op);
         let probe = self.config.probe.as_deref();
         let before = probe.map_or(0, |probe| {
             probe.reset_peak();
             probe.current()
         });
         let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| {
+        // An operation is large: it is moved as seldom as can be.
+        let result = catch_unwind(AssertUnwindSafe(move || {
             if let Some(seed) = seed {
                 executor.seed(seed);
             }
-            if let Some(op) = op.take() {
-                executor.run(op);
-            }
-            if let Some(layout) = &layout {
-                executor.lay(layout);
+            executor.run(op);
+            if let Some(layout) = layout {
+                executor.lay(&layout);
             }
         }));
         let elapsed = start.elapsed().as_nanos() as u64;
@@ -902,7 +900,9 @@ impl<B: RematBackend> Engine<B> {
                 self.stats.followed_recompute_ns += self.step.recompute_ns;
                 let schedule = follow.schedule().clone();
                 let budget = self.planned_budget();
-                if self.plans.followed(&schedule, follow.outcome(), budget) {
+                let mut outcome = follow.outcome();
+                self.device_clock.read(outcome.trace.as_mut());
+                if self.plans.followed(&schedule, outcome, budget) {
                     self.pool.plan_with(schedule.signature(), self.room());
                 }
             } else {
@@ -1158,6 +1158,7 @@ impl<B: RematBackend> Engine<B> {
             floor_bytes: stats.floor.bytes,
             floor_op: self.names.get(&stats.floor.kind).cloned(),
             unrepeatable: stats.unrepeatable.iter().filter_map(|kind| self.names.get(kind).cloned()).collect(),
+            fused: B::FUSES,
             plan: PlanReport::of(&self.plans, (stats.followed_ns, stats.followed_recompute_ns), self.budget),
             planning_seconds: self.plans.state.running.map(|since| since.elapsed().as_secs_f64()),
             planning_problem: self.plans.state.problem.clone(),

@@ -6,8 +6,8 @@ use std::mem::discriminant;
 
 use burn_backend::Distribution;
 use burn_ir::{
-    ActivationOperationIr, BaseOperationIr, FloatOperationIr, IrVisitorMut, ModuleOperationIr, NumericOperationIr,
-    OperationIr, TensorId, TensorIr, TensorStatus,
+    ActivationOperationIr, BaseOperationIr, FloatOperationIr, IntOperationIr, IrVisitorMut, ModuleOperationIr,
+    NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
 };
 use rustc_hash::FxHasher;
 use smallvec::{SmallVec, smallvec};
@@ -159,6 +159,86 @@ pub(super) fn overwrites(op: &OperationIr) -> Option<Overwrites<'_>> {
     let alike = |input: &&TensorIr| input.shape == out.shape && input.dtype == out.dtype;
     let inputs: SmallVec<[&TensorIr; 2]> = inputs.into_iter().filter(alike).collect();
     (!inputs.is_empty()).then_some(Overwrites { inputs, walks })
+}
+
+/// A number for the shape of the result of an operation that a fusing device joins with others of that shape: elementwise ones, as
+/// burn-cubecl-fusion knows them. Activations are several of those in one there.
+pub(super) fn joining(op: &OperationIr) -> Option<u64> {
+    use ActivationOperationIr::{LogSoftmax, Softmax, Softmin};
+    use BaseOperationIr::{Cast, Equal, EqualElem, MaskFill, MaskWhere, Ones, Zeros};
+    use FloatOperationIr::{Cos, Erf, Exp, Log, Log1p, Powf, PowfScalar, Recip, Sin, Sqrt, Tanh};
+    use IntOperationIr::{
+        BitwiseAnd, BitwiseAndScalar, BitwiseLeftShift, BitwiseLeftShiftScalar, BitwiseNot, BitwiseOr, BitwiseOrScalar,
+        BitwiseRightShift, BitwiseRightShiftScalar, BitwiseXor, BitwiseXorScalar, IntoFloat,
+    };
+    use NumericOperationIr::{
+        Abs, Add, AddScalar, Clamp, Div, DivScalar, Full, Greater, GreaterElem, GreaterEqual, GreaterEqualElem, Lower,
+        LowerElem, LowerEqual, LowerEqualElem, Mul, MulScalar, Rem, RemScalar, Sub, SubScalar,
+    };
+    let joins = match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            matches!(op, Equal(_) | EqualElem(_) | Cast(_) | Ones(_) | Zeros(_) | MaskWhere(_) | MaskFill(_))
+        }
+        OperationIr::Float(_, op) => matches!(
+            op,
+            Exp(_)
+                | Log(_)
+                | Powf(_)
+                | Log1p(_)
+                | Cos(_)
+                | Sin(_)
+                | PowfScalar(_)
+                | Tanh(_)
+                | Erf(_)
+                | Sqrt(_)
+                | Recip(_)
+        ),
+        OperationIr::Int(op) => matches!(
+            op,
+            IntoFloat(_)
+                | BitwiseAnd(_)
+                | BitwiseAndScalar(_)
+                | BitwiseOr(_)
+                | BitwiseOrScalar(_)
+                | BitwiseXor(_)
+                | BitwiseXorScalar(_)
+                | BitwiseNot(_)
+                | BitwiseLeftShift(_)
+                | BitwiseLeftShiftScalar(_)
+                | BitwiseRightShift(_)
+                | BitwiseRightShiftScalar(_)
+        ),
+        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => matches!(
+            op,
+            Add(_)
+                | AddScalar(_)
+                | Sub(_)
+                | SubScalar(_)
+                | Mul(_)
+                | MulScalar(_)
+                | Div(_)
+                | DivScalar(_)
+                | Abs(_)
+                | Lower(_)
+                | LowerElem(_)
+                | Greater(_)
+                | GreaterElem(_)
+                | LowerEqual(_)
+                | LowerEqualElem(_)
+                | GreaterEqual(_)
+                | GreaterEqualElem(_)
+                | Full(_)
+                | Rem(_)
+                | RemScalar(_)
+                | Clamp(_)
+        ),
+        OperationIr::Activation(op) => !matches!(op, Softmax(_) | LogSoftmax(_) | Softmin(_)),
+        _ => false,
+    };
+    let out = op.outputs().next().filter(|_| joins)?;
+    let mut hasher = FxHasher::default();
+    out.shape.hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 /// Whether an operation gives its input another shape.

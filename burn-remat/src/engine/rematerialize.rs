@@ -155,6 +155,8 @@ impl<B: RematBackend> Engine<B> {
         let recipe = &mut self.recipes[key];
         recipe.cost_ns = recipe.cost_ns.min(cost_ns);
         self.step.repeated_ns += recipe.cost_ns;
+        // How it was joined this time nobody tells.
+        let cost_ns = if B::FUSES { recipe.cost_ns } else { cost_ns };
         self.count_again_in_stage(self.recipes[key].stage, cost_ns, produced);
         self.stats.recomputed += 1;
         self.stats.recompute_ns += cost_ns;

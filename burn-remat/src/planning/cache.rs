@@ -17,7 +17,7 @@ use super::trace::Trace;
 
 /// Files beyond which the oldest go.
 const MOST_FILES: usize = 500;
-const FORMAT: &str = "burn-remat-cache/1";
+const FORMAT: &str = "burn-remat-cache/2";
 
 /// What tells one plan from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

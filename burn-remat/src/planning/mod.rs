@@ -10,6 +10,7 @@ mod compare;
 mod exact;
 mod fit;
 mod forced;
+mod fused;
 mod lower;
 mod picture;
 mod plain;
@@ -21,6 +22,7 @@ mod trace;
 
 pub use compare::AlternativesPlan;
 pub(crate) use fit::Fit;
+pub(crate) use fused::shares;
 pub(crate) use lower::lower;
 pub(crate) use plans::{Followed, Origin, PlanSettings, Plans, Wait};
 pub use report::{PlanReport, StagePlan};

@@ -120,8 +120,8 @@ pub(crate) struct Followed {
     pub deviation: u64,
     /// Most bytes held during each operation.
     pub held: Vec<u64>,
-    /// Time and scratch bytes of each operation, where they were wanted.
-    pub measures: Vec<(u64, u64)>,
+    /// The step with the time and scratch bytes of each operation, where they were wanted.
+    pub trace: Option<Trace>,
 }
 
 struct Observed {
@@ -308,7 +308,7 @@ impl Plans {
         if self.state.schedule.as_ref().is_some_and(|shown| shown.signature() == schedule.signature()) {
             self.state.measured = Arc::new(outcome.held);
         }
-        !outcome.measures.is_empty() && self.measured(schedule.trace.clone().with_measures(outcome.measures), budget)
+        outcome.trace.is_some_and(|trace| self.measured(trace, budget))
     }
 
     /// A step left its plan.

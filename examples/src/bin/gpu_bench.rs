@@ -358,7 +358,7 @@ impl Bench<'_> {
             let figures = match &row.measured {
                 Ok(figures) => figures,
                 Err(error) => {
-                    println!("{:32}  {error}", row.name);
+                    println!("{:32}  {}", row.name, in_one_line(error));
                     continue;
                 }
             };
@@ -428,4 +428,12 @@ impl Bench<'_> {
             "largest_batch": largest,
         })
     }
+}
+
+/// A backend's account of a failure, without its backtraces.
+fn in_one_line(error: &str) -> String {
+    let lines = error.lines().map(str::trim).filter(|line| !line.is_empty() && !line.contains("backtrace"));
+    let mut told: Vec<&str> = lines.collect();
+    told.dedup();
+    told.join(" ")
 }
