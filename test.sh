@@ -5,6 +5,7 @@
 #   bash test.sh --device flex            on the CPU only: a third less to build
 #   bash test.sh --device wgpu            the end-to-end suites on another device: wgpu, vulkan or cuda
 #   bash test.sh --device wgpu --short    some of them
+#   bash test.sh --fusion                 the suite of Burn's kernel fusion, through wgpu unless --device names another GPU: a build of its own
 #   bash test.sh --ignored                the slow ones (tens of minutes); also with --device
 # Anything else goes to cargo.
 set -euo pipefail
@@ -17,12 +18,15 @@ while [ "$#" -gt 0 ]; do
     case "$1" in
         --device) device="${2:?--device wants a name: flex, wgpu, vulkan or cuda}"; shift 2 ;;
         --short) part=short; shift ;;
+        --fusion) part=fusion; shift ;;
         --ignored) part=ignored; shift ;;
         *) rest+=("$1"); shift ;;
     esac
 done
 
-if [ -z "$device" ]; then
+if [ -z "$device" ] && [ "$part" = fusion ]; then
+    device=wgpu
+elif [ -z "$device" ]; then
     device=flex
     [ "$part" != default ] || [ "${#rest[@]}" -gt 0 ] || device=flex,wgpu
 fi
@@ -53,8 +57,8 @@ if [ "${#missing[@]}" -gt 0 ]; then
     fi
 fi
 
-if [ "$part" = short ] && [ "$device" = flex ]; then
-    echo "--short is for one other device than the CPU, as in: bash test.sh --device wgpu --short" >&2
+if [[ "$part" = short || "$part" = fusion ]] && [ "$device" = flex ]; then
+    echo "--$part is for one other device than the CPU, as in: bash test.sh --device wgpu --$part" >&2
     exit 2
 fi
 
@@ -62,6 +66,7 @@ fi
 what=(--workspace --features burn-remat-plan/highs)
 other="${device#flex}" && other="${other#,}"
 [ -z "$other" ] || what+=(--features "burn-remat-tests/$other,burn-remat-examples/$other")
+[ "$part" != fusion ] || what+=(--features burn-remat-tests/fusion)
 [ "$part" != ignored ] || { what=(--release "${what[@]}"); rest+=(-- --ignored --nocapture); }
 short=(clock faults pool repeats)
 end_to_end=("${short[@]}" alternatives checkpoint commands engine learner macros models modules networks optimizers planned programs quick rehearsal stages steps threads)
@@ -80,5 +85,6 @@ case "$device:$part" in
     flex:*) run flex ;;
     flex,wgpu:*) run flex && run wgpu "${short[@]}" ;;
     *:short) run "$device" "${short[@]}" ;;
+    *:fusion) run "$device" fusion ;;
     *) run "$device" "${end_to_end[@]}" ;;
 esac
