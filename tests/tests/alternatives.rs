@@ -10,7 +10,7 @@ use burn::tensor::module::{conv2d, max_pool2d_with_indices};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use burn_remat::{Alternatives, AlternativesPlan, FormReport, PlanReport, RematConfig, RematExt, RematReport};
-use burn_remat_examples::device::{is_flex, under_test};
+use burn_remat_examples::device::{is_flex, name_under_test, under_test};
 use burn_remat_examples::training::{Job, ModelKind};
 
 const WIDTH: usize = 256;
@@ -174,6 +174,7 @@ fn used<'a>(report: &'a RematReport, name: &str) -> &'a FormReport {
 
 #[test]
 fn alternatives_are_used_and_change_no_bit_unless_they_say_so() {
+    let _ = env_logger::try_init();
     // One test, because all runs share the backend's generator of random numbers.
     offloaded();
     if !is_flex("alternatives", "all but `offload` are for the memory of the host only") {
@@ -194,8 +195,12 @@ fn plans_of_all_models_use_alternatives() {
 }
 
 /// Bytes within which `tower` cannot do without other forms: masks take 12 MiB, parameters and gradients 6; everything else that
-/// backward needs can be computed again. What is left is for small tensors, which GPUs align.
-const TOWER_BUDGET: u64 = (18 << 20) + (1 << 18);
+/// backward needs can be computed again.
+const TOWER_BUDGET: u64 = 18 << 20;
+
+/// Bytes of the largest tensor of `tower`. On a GPU an operation may need a buffer where the same one wrote in place before, which is known
+/// only when it has run: then the online policy is over its budget by no more than that, once.
+const TOWER_BUFFER: u64 = 1 << 20;
 
 /// The form that devices of every kind have, under the online policy.
 fn offloaded() {
@@ -204,7 +209,8 @@ fn offloaded() {
     assert!(kept == plain && none.peak_bytes > TOWER_BUDGET && none.alternatives.is_empty(), "{none}");
     let (moved, some) = under(TOWER_BUDGET, "offload", tower);
     let offloaded = used(&some, "offload");
-    assert!(moved == plain && some.peak_bytes <= TOWER_BUDGET, "{some}");
+    let most = if name_under_test() == "flex" { TOWER_BUDGET } else { TOWER_BUDGET + TOWER_BUFFER };
+    assert!(moved == plain && some.peak_bytes <= most, "{some}");
     assert!(offloaded.from_bytes > 12 << 20 && offloaded.to_bytes == 0, "{some}");
 }
 
