@@ -130,7 +130,7 @@ impl<B: RematBackend> Engine<B> {
         }
         // To be over budget for a moment is better than to stay so.
         let is_over = self.storages.live + need > most;
-        left < BATCH || is_over && candidates.first().is_some_and(|&(_, storage)| self.evict_cheaply(storage, u64::MAX))
+        left < BATCH || is_over && candidates.iter().any(|&(_, storage)| self.evict_cheaply(storage, u64::MAX))
     }
 
     /// Evictable storages of more than `least` bytes, best first.
