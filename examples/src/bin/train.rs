@@ -293,8 +293,7 @@ fn print_verdict(report: &RematReport, same_as: Option<&str>, difference: f64, s
         println!("losses, gradients and parameters: close; some tensors came back rounded, as `--alternatives` allows");
     } else if report.fused && difference <= FUSED_DIFFERENCE {
         println!(
-            "losses, gradients and parameters: not identical, losses by up to {:.1e} of theirs; with fusion, kernels are joined otherwise when they run again",
-            difference
+            "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; with fusion, kernels are joined otherwise when they run again"
         );
     } else {
         println!("losses, gradients and parameters: NOT IDENTICAL. Please report this.");

@@ -119,6 +119,7 @@ mod tests {
         let online = Online.solve(&graph, &request).unwrap();
         assert!(checked.makespan() < online.makespan, "{} {}", checked.makespan(), online.makespan);
     }
+
     #[test]
     fn plans_that_hold_little_compute_no_more_than_is_asked() {
         let graph = by_name("residual", &Options { depth: 60, ..Options::default() }).unwrap();
