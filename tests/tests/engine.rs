@@ -234,6 +234,33 @@ fn a_second_result_is_brought_back_without_losing_the_first() {
     on_backend::<SecondResult>();
 }
 
+struct LastReader;
+
+impl OnBackend for LastReader {
+    fn run<B: RematBackend>(device: B::Device) {
+        let budget = 4 * UNIT;
+        let device = RematDevice::new(device, RematConfig::new(budget)).unwrap();
+        let upload = || {
+            let numbers: Vec<f32> = (0..SIDE * SIDE).map(|k| k as f32 / 1e3).collect();
+            Remat::<B>::float_from_data(TensorData::new(numbers, [SIDE, SIDE]), &device)
+        };
+        let (x, other) = (upload(), upload());
+        let rests_on_x = Remat::<B>::float_exp(x.clone());
+        let first = Remat::<B>::float_matmul(other.clone(), other.clone());
+        let second = Remat::<B>::float_matmul(first.clone(), first.clone());
+        assert_eq!(device.report::<B>().evictions, 1, "what rests on x is evicted");
+        let last = Remat::<B>::float_matmul(x, other);
+        let report = device.report::<B>();
+        assert!(report.peak_bytes <= budget, "{report}");
+        drop((rests_on_x, second, last));
+    }
+}
+
+#[test]
+fn what_is_brought_back_for_the_last_reader_of_an_upload_leaves_room_for_its_result() {
+    on_backend::<LastReader>();
+}
+
 /// A tensor that takes three operations to compute.
 fn run_chain<B: Backend>(device: &B::Device) -> B::FloatTensorPrimitive {
     let x = B::float_ones(Shape::new([SIDE, SIDE]), device, FloatDType::F32);

@@ -346,12 +346,15 @@ impl<B: RematBackend> Engine<B> {
         let dying = consumed.clone();
         let (mut lent, mut began) = (Keys::new(), false);
         let mut before: SmallVec<[Option<StorageKey>; 4]> = SmallVec::new();
-        let done = self.prepare(&op, (kind, signature), produced, &inputs, &consumed).and_then(|()| {
+        let done = self.bring_in(&op, (kind, signature), &inputs).and_then(|()| {
             let taken = self.taken(&op, &inputs);
             before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
             let settled = self.settle_roots(&mut op, &outs, &inputs, &mut consumed, produced);
             let Settled { recordable, replaces, seed, .. } = settled;
             self.keep_parts(&mut op, &inputs, &mut consumed);
+            // Only now: what was brought back to cut a root free would take the room of the outputs.
+            let need = self.new_bytes(&op, produced, &inputs, &consumed);
+            self.make_room(need);
             let layout = self.layout(&op, &inputs, taken, &consumed);
             let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
             let update = self.update_of(&dying, &outs);
@@ -473,15 +476,8 @@ impl<B: RematBackend> Engine<B> {
         Ok((inputs, consumed))
     }
 
-    /// Makes the inputs resident and room for the outputs.
-    fn prepare(
-        &mut self,
-        op: &OperationIr,
-        about: (u64, u64),
-        produced: u64,
-        inputs: &[TensorKey],
-        consumed: &[TensorKey],
-    ) -> Result<(), Failure> {
+    /// Makes the inputs resident.
+    fn bring_in(&mut self, op: &OperationIr, about: (u64, u64), inputs: &[TensorKey]) -> Result<(), Failure> {
         if self.follow.is_some() && !self.aside.now {
             self.follow_before(op, about, inputs);
         }
@@ -491,8 +487,6 @@ impl<B: RematBackend> Engine<B> {
             self.ensure(input)?;
             self.tensors[input].used = self.clock;
         }
-        let need = self.new_bytes(op, produced, inputs, consumed);
-        self.make_room(need);
         Ok(())
     }
 

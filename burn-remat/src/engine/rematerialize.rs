@@ -129,6 +129,7 @@ impl<B: RematBackend> Engine<B> {
         let renamed: SmallVec<[(TensorId, TensorId); 2]> = extra.iter().map(|ir| (ir.id, fresh_id())).collect();
         op.visit_mut(&mut Rewrite { remaining: uses, renamed: &renamed });
 
+        self.keep_parts(&mut op, &inputs, &mut consumed);
         let produced = op.outputs().map(|out| self.allocated(out)).sum();
         let need = self.new_bytes(&op, produced, &inputs, &consumed);
         self.make_room(need);
@@ -138,7 +139,6 @@ impl<B: RematBackend> Engine<B> {
         }
         let views = is_view(&op);
         let taken = self.recipes[key].taken;
-        self.keep_parts(&mut op, &inputs, &mut consumed);
         let layout = self.layout(&op, &inputs, taken, &consumed);
         let mut lent = Keys::new();
         let ready = self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent);
