@@ -21,12 +21,14 @@ use burn_ir::{
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
 use burn_std::Bytes;
 use burn_std::future::DynFut;
+use parking_lot::MappedMutexGuard;
 use smallvec::SmallVec;
 
 use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
 use crate::engine::{Engine, fresh_id};
 use crate::error::RematError;
+use crate::intake::{Call, Intake};
 use crate::memory::DeviceMemory;
 use crate::planning::Trace;
 use crate::reads::Reads;
@@ -392,8 +394,9 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
 
     fn init_client(device: &Self::Device) -> RematClient<B> {
         let config = lock(&SLOTS).get(&device.slot).map(|(_, config)| config.clone()).unwrap_or_default();
+        let served = config.served;
         RematClient(Arc::new(Shared {
-            engine: Mutex::new(Engine::new(device.inner.clone(), config)),
+            intake: Arc::new(Intake::new(Engine::new(device.inner.clone(), config), served)),
             device: device.clone(),
             reads: Reads::default(),
             graphs: Mutex::default(),
@@ -450,7 +453,7 @@ fn placeholder<B: RematBackend>(tensor: &TensorIr, device: &B::Device) -> B::Han
 }
 
 struct Shared<B: RematBackend> {
-    engine: Mutex<Engine<B>>,
+    intake: Arc<Intake<B>>,
     device: RematDevice<B::Device>,
     reads: Reads,
     /// Operation groups that a fusing caller replays by id.
@@ -467,8 +470,13 @@ impl<B: RematBackend> Clone for RematClient<B> {
 }
 
 impl<B: RematBackend> RematClient<B> {
-    fn engine(&self) -> MutexGuard<'_, Engine<B>> {
-        lock(&self.0.engine)
+    fn engine(&self) -> MappedMutexGuard<'_, Engine<B>> {
+        self.0.intake.engine()
+    }
+
+    /// Waits until the engine has taken all that was asked of it.
+    fn catch_up(&self) {
+        drop(self.engine());
     }
 
     pub(crate) fn report(&self) -> RematReport {
@@ -481,15 +489,15 @@ impl<B: RematBackend> RematClient<B> {
     }
 
     pub(crate) fn mark_step(&self) {
-        self.engine().mark();
+        self.0.intake.ask(Call::Mark);
     }
 
     pub(crate) fn enter_stage(&self, name: NameId, number: i64, policy: Option<CheckpointPolicy>) {
-        self.engine().enter_stage(name, number, policy);
+        self.0.intake.ask(Call::EnterStage(name, number, policy));
     }
 
     pub(crate) fn leave_stage(&self, number: i64) {
-        self.engine().leave_stage(number);
+        self.0.intake.ask(Call::LeaveStage(number));
     }
 
     pub(crate) fn reset_report(&self) {
@@ -517,7 +525,7 @@ impl<B: RematBackend> RouterClient for RematClient<B> {
 
     fn register_op(&self, op: OperationIr) {
         self.0.reads.let_pass(&op);
-        self.engine().register(op);
+        self.0.intake.register(op);
     }
 
     fn read_tensor_async(&self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
@@ -530,6 +538,7 @@ impl<B: RematBackend> RouterClient for RematClient<B> {
     }
 
     fn flush(&self) {
+        self.catch_up();
         if let Err(error) = B::flush(&self.0.device.inner) {
             log::error!("flushing the device failed: {error}");
         }
@@ -559,10 +568,12 @@ impl<B: RematBackend> RouterClient for RematClient<B> {
     }
 
     fn profile_start(&self) -> Result<Option<ProfileToken>, ExecutionError> {
+        self.catch_up();
         B::profile_start(&self.0.device.inner)
     }
 
     fn profile_end(&self, token: ProfileToken, options: ProfileOptions) -> Result<ProfileDuration, ExecutionError> {
+        self.catch_up();
         B::profile_end(&self.0.device.inner, token, options)
     }
 

@@ -62,6 +62,8 @@ pub struct RematConfig {
     pub(crate) fusion: bool,
     /// The program is looked at, not trained.
     pub(crate) rehearsal: Option<Rehearsal>,
+    /// A server's session uses the device, so that the engine has a thread of its own.
+    pub(crate) served: bool,
     /// A budget that could not be read, told when the device is made.
     error: Option<RematError>,
 }
@@ -79,6 +81,7 @@ impl Default for RematConfig {
             count_workspaces: false,
             fusion: false,
             rehearsal: None,
+            served: false,
             error: None,
         }
     }
@@ -103,6 +106,12 @@ impl RematConfig {
     pub(crate) fn rehearsing(&self, rehearsal: Rehearsal) -> Self {
         let (random, alternatives) = (self.random, self.alternatives);
         Self { rehearsal: Some(rehearsal), random, alternatives, ..Self::default().without_planning() }
+    }
+
+    /// This configuration for a device that a server's session uses.
+    pub(crate) fn for_server(mut self) -> Self {
+        self.served = true;
+        self
     }
 
     /// What happens to random results. Default: [`RandomPolicy::Keep`].

@@ -17,6 +17,7 @@ use burn::tensor::Device;
 use burn_ir::{CustomOpIr, ScalarIr};
 use burn_remote::server::{BackendServer, ServerLogging};
 use burn_router::get_client;
+use burn_std::config::remote::RemoteConfig;
 use burn_std::config::{BurnConfig, RuntimeConfig};
 use tokio::runtime::Runtime;
 use tokio::signal;
@@ -323,7 +324,7 @@ fn with_backend<W: WithBackend>(device: &Device, fusion: bool, work: W) -> Resul
     }
 }
 
-/// A remat device like `device`, which is started first: where its driver or the card is missing Burn panics.
+/// A remat device like `device` for a server, which is started first: where its driver or the card is missing Burn panics.
 fn started<B: RematBackend>(device: B::Device, config: RematConfig) -> Result<RematDevice<B::Device>, RematError> {
     catch_unwind(AssertUnwindSafe(|| B::padding(&device))).map_err(|payload| RematError::UnsupportedDevice {
         device: format!("{device:?}"),
@@ -332,7 +333,7 @@ fn started<B: RematBackend>(device: B::Device, config: RematConfig) -> Result<Re
             panic_message(&*payload).lines().next().unwrap_or_default().trim_end_matches('.')
         ),
     })?;
-    RematDevice::new(device, config)
+    RematDevice::new(device, config.for_server())
 }
 
 /// Burn's server for one remat device, without transport or authorizer.
@@ -460,8 +461,8 @@ impl WithBackend for ServeInProcess {
             }
         });
         let host = RemoteHost::websocket(&format!("ws://{address}")).with_credential(token);
-        send_at_once();
-        let remote = Device::remote_options(&host).init().map_err(|error| failed(error.to_string()))?;
+        send_in_order();
+        let remote = connect(&host).map_err(failed)?;
         let engine = Arc::new(get_client::<RematChannel<B>>(&device));
         lock(&ENGINES).push((remote.clone(), engine));
         stage::expect_devices();
@@ -469,19 +470,40 @@ impl WithBackend for ServeInProcess {
     }
 }
 
-/// Has the clients of this process send each operation as the program asks for it.
+/// Has the clients of this process send operations as the program asks for them.
 ///
 /// In a build with Burn's fusion, clients collect operations into graphs, up to the next read or upload. So the last updates of a step
 /// arrived within the next one, in another order, and no two steps looked alike. Burn's configuration bounds the size of such graphs; what the
 /// program has set itself stays. Clients of other servers lose their graphs too.
-fn send_at_once() {
-    let config = BurnConfig::get();
-    if config.fusion().max_graph_size.is_some() {
-        return;
+fn send_in_order() {
+    if BurnConfig::get().fusion().max_graph_size.is_none() {
+        configure(|config| config["fusion"]["max_graph_size"] = 0.into());
     }
-    // Burn reads its configuration from files; its fields are not open to programs.
-    let changed = serde_json::to_value(&*config).and_then(|mut config| {
-        config["fusion"]["max_graph_size"] = 0.into();
+}
+
+/// Operations that a client of this process sends to its server in one message. It hands on so many at a time anyway; Burn makes eight
+/// messages of these, each with system calls at both ends.
+const MESSAGE: usize = 32;
+
+/// The device of a server of this process. What Burn's configuration says about the size of messages is for this client alone, and what the
+/// program has set itself stays.
+fn connect(host: &RemoteHost) -> Result<Device, String> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = lock(&ALONE);
+    let configured = BurnConfig::get().remote().flush_threshold;
+    let sends = |operations: usize| configure(|config| config["remote"]["flush_threshold"] = operations.into());
+    if configured == RemoteConfig::default().flush_threshold {
+        sends(MESSAGE);
+    }
+    let device = Device::remote_options(host).init();
+    sends(configured);
+    device.map_err(|error| error.to_string())
+}
+
+/// Changes Burn's configuration, which it reads from files: its fields are not open to programs.
+fn configure(change: impl FnOnce(&mut serde_json::Value)) {
+    let changed = serde_json::to_value(&*BurnConfig::get()).and_then(|mut config| {
+        change(&mut config);
         serde_json::from_value::<BurnConfig>(config)
     });
     match changed {
@@ -533,5 +555,7 @@ mod tests {
     fn clients_collect_no_graphs_once_there_is_a_remat_device() {
         let _device = Device::flex().remat("64 MiB").unwrap();
         assert_eq!(BurnConfig::get().fusion().max_graph_size, Some(0));
+        // Other clients send messages of the size that they had.
+        assert_eq!(BurnConfig::get().remote().flush_threshold, RemoteConfig::default().flush_threshold);
     }
 }

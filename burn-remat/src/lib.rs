@@ -30,6 +30,7 @@ mod device;
 mod engine;
 mod error;
 mod grammar;
+mod intake;
 mod memory;
 mod module;
 mod planning;

@@ -25,17 +25,25 @@ struct Arguments {
     /// Rounds of the interleaved runs.
     #[arg(long, default_value_t = 300)]
     rounds: usize,
+    /// Only steps of this model, through the device.
+    #[arg(long, value_enum)]
+    model: Option<ModelKind>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::parse();
-    println!("in the process: a chain of 24 layers, forward, backward and update");
-    for (width, rows) in [(16, 4), (64, 32)] {
-        in_process(width, rows, arguments.rounds)?;
+    if arguments.model.is_none() {
+        println!("in the process: a chain of 24 layers, forward, backward and update");
+        for (width, rows) in [(16, 4), (64, 32)] {
+            in_process(width, rows, arguments.rounds)?;
+        }
+        println!();
     }
-    println!("\nthrough the device: step of a model on a stock Burn remote device and on a remat device");
+    println!("through the device: step of a model on a stock Burn remote device and on a remat device");
     for (model, batch_size) in [(ModelKind::Cnn, 16), (ModelKind::Lstm, 16), (ModelKind::Transformer, 8)] {
-        through_the_device(model, batch_size, arguments.rounds / 30 + 2)?;
+        if arguments.model.is_none_or(|only| only == model) {
+            through_the_device(model, batch_size, arguments.rounds / 30 + 2)?;
+        }
     }
     Ok(())
 }

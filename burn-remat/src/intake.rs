@@ -1,0 +1,229 @@
+//! What a program asks of an engine, on its way there.
+//!
+//! A program that uses the backend itself calls the engine on its own thread. A server's session is another matter: its thread interprets
+//! operations, and Burn's client, its connection and the session hand on a few at a time. Where the session also ran the engine, it was the
+//! slowest of them, the queues before it were full, and the client, which spins while its own is, took a core from those that were
+//! behind. So a served engine runs on a thread of its own, and takes what the session asks for from a queue that is long enough for
+//! much of a step.
+//!
+//! Nothing is seen of this: whoever wants an answer, or hands over data, first has everything done that was asked before ([`Intake::engine`]), on
+//! whatever thread that is. A full queue is emptied by the one who would add to it, so it bounds how far a program is ahead.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, Thread};
+
+use burn_ir::OperationIr;
+use burn_std::id::StreamId;
+use parking_lot::{MappedMutexGuard, MutexGuard};
+
+use crate::backend::{RematBackend, lock};
+use crate::checkpoint::CheckpointPolicy;
+use crate::engine::{Engine, panic_message};
+use crate::stage::NameId;
+
+/// Most calls that wait: some steps of a small model, and a few megabytes.
+const CAPACITY: usize = 8192;
+
+/// How often the engine's thread lets others go first before it sleeps. Waking it takes as long as an operation or two.
+const PATIENCE: usize = 16;
+
+/// What is asked of an engine without waiting for it.
+pub(crate) enum Call {
+    Operation(OperationIr),
+    Mark,
+    EnterStage(NameId, i64, Option<CheckpointPolicy>),
+    LeaveStage(i64),
+}
+
+/// An engine, and the calls that it has still to take.
+pub(crate) struct Intake<B: RematBackend> {
+    /// Whether calls wait for the engine's own thread.
+    queues: bool,
+    served: parking_lot::Mutex<Served<B>>,
+    /// Each with the stream on which it was made.
+    waiting: Mutex<Vec<(StreamId, Call)>>,
+    /// The engine's own thread, once it has one. It lives as long as the process, like those of Burn's connections.
+    worker: OnceLock<Option<Thread>>,
+    /// Whether that thread sleeps, or is about to.
+    sleeps: AtomicBool,
+}
+
+struct Served<B: RematBackend> {
+    engine: Engine<B>,
+    /// The calls being taken: empty between turns.
+    batch: Vec<(StreamId, Call)>,
+}
+
+impl<B: RematBackend> Intake<B> {
+    /// With `queues` the engine has a thread of its own; else it runs on that of whoever calls it.
+    pub fn new(engine: Engine<B>, queues: bool) -> Self {
+        let served = parking_lot::Mutex::new(Served { engine, batch: Vec::new() });
+        Self { queues, served, waiting: Mutex::default(), worker: OnceLock::new(), sleeps: AtomicBool::new(false) }
+    }
+
+    /// The engine, which has taken all calls so far.
+    pub fn engine(&self) -> MappedMutexGuard<'_, Engine<B>> {
+        let mut served = self.served.lock();
+        if self.queues {
+            self.take_waiting(&mut served);
+        }
+        MutexGuard::map(served, |served| &mut served.engine)
+    }
+
+    /// Has the engine take an operation: now, or soon and on its own thread. An operation is large, and moved as seldom as can be.
+    #[inline]
+    pub fn register(self: &Arc<Self>, op: OperationIr) {
+        if self.queues {
+            self.submit(Call::Operation(op));
+        } else {
+            self.served.lock().engine.register(op);
+        }
+    }
+
+    /// Has the engine take a call, in the same way.
+    pub fn ask(self: &Arc<Self>, call: Call) {
+        if self.queues {
+            self.submit(call);
+        } else {
+            perform(&mut self.engine(), call);
+        }
+    }
+
+    fn submit(self: &Arc<Self>, call: Call) {
+        let count = {
+            let mut waiting = lock(&self.waiting);
+            waiting.push((StreamId::current(), call));
+            waiting.len()
+        };
+        if count >= CAPACITY {
+            return drop(self.engine());
+        }
+        match self.worker.get_or_init(|| self.start()) {
+            Some(worker) if self.sleeps.swap(false, Ordering::SeqCst) => worker.unpark(),
+            Some(_) => {}
+            None => drop(self.engine()),
+        }
+    }
+
+    /// The engine's thread; `None` where the system gives none.
+    fn start(self: &Arc<Self>) -> Option<Thread> {
+        let intake = self.clone();
+        let started = thread::Builder::new().name("remat-engine".to_owned()).spawn(move || intake.work());
+        match started {
+            Ok(handle) => Some(handle.thread().clone()),
+            Err(error) => {
+                log::warn!("the engine has no thread of its own, steps may take longer: {error}");
+                None
+            }
+        }
+    }
+
+    fn work(&self) {
+        loop {
+            let mut served = self.served.lock();
+            let any = self.take_waiting(&mut served);
+            // Who waits for the engine gets it before more calls do.
+            MutexGuard::unlock_fair(served);
+            if any || (0..PATIENCE).any(|_| self.is_asked_after_others()) {
+                continue;
+            }
+            self.sleeps.store(true, Ordering::SeqCst);
+            if lock(&self.waiting).is_empty() {
+                thread::park();
+            }
+            self.sleeps.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn is_asked_after_others(&self) -> bool {
+        thread::yield_now();
+        !lock(&self.waiting).is_empty()
+    }
+
+    /// Has the engine take the calls that wait. Whether there were any.
+    fn take_waiting(&self, Served { engine, batch }: &mut Served<B>) -> bool {
+        std::mem::swap(batch, &mut *lock(&self.waiting));
+        let any = !batch.is_empty();
+        for (stream, call) in batch.drain(..) {
+            // The calls behind it are not to be lost with it.
+            let done = catch_unwind(AssertUnwindSafe(|| stream.executes(|| perform(engine, call))));
+            if let Err(payload) = done {
+                log::error!("internal error: an operation was lost: {}", panic_message(&*payload));
+            }
+        }
+        any
+    }
+}
+
+fn perform<B: RematBackend>(engine: &mut Engine<B>, call: Call) {
+    match call {
+        Call::Operation(op) => engine.register(op),
+        Call::Mark => engine.mark(),
+        Call::EnterStage(name, number, policy) => engine.enter_stage(name, number, policy),
+        Call::LeaveStage(number) => engine.leave_stage(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use burn_flex::{Flex, FlexDevice};
+
+    use super::*;
+    use crate::config::RematConfig;
+
+    fn intake(queues: bool) -> Arc<Intake<Flex>> {
+        Arc::new(Intake::new(Engine::new(FlexDevice, RematConfig::new("1 MiB")), queues))
+    }
+
+    fn mark(intake: &Arc<Intake<Flex>>, times: usize) {
+        (0..times).for_each(|_| intake.ask(Call::Mark));
+    }
+
+    #[test]
+    fn what_was_asked_is_done_before_an_answer_is_given() {
+        for queues in [false, true] {
+            let intake = intake(queues);
+            let mut marks = 0;
+            // The first mark ends no step. The last number is more than may wait.
+            for times in [1, 1, 100, 3 * CAPACITY] {
+                mark(&intake, times);
+                marks += times as u64;
+                assert_eq!(intake.engine().report().steps, marks - 1);
+            }
+            assert_eq!(intake.worker.get().is_some(), queues);
+        }
+    }
+
+    #[test]
+    fn what_was_asked_is_done_without_anybody_waiting_for_it() {
+        let intake = intake(true);
+        for round in 1..=5 {
+            mark(&intake, 3);
+            let begun = Instant::now();
+            while intake.served.lock().engine.report().steps + 1 < 3 * round {
+                assert!(begun.elapsed() < Duration::from_secs(60), "the engine's thread sleeps");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn several_threads_may_ask_at_once() {
+        let intake = intake(true);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        mark(&intake, 4);
+                        intake.engine();
+                    }
+                });
+            }
+        });
+        assert_eq!(intake.engine().report().steps, 4 * 500 * 4 - 1);
+    }
+}
