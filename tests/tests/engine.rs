@@ -249,10 +249,10 @@ impl OnBackend for LastReader {
         let first = Remat::<B>::float_matmul(other.clone(), other.clone());
         let second = Remat::<B>::float_matmul(first.clone(), first.clone());
         assert_eq!(device.report::<B>().evictions, 1, "what rests on x is evicted");
-        let last = Remat::<B>::float_matmul(x, other);
+        let last = Remat::<B>::float_matmul(x, other.clone());
         let report = device.report::<B>();
         assert!(report.peak_bytes <= budget, "{report}");
-        drop((rests_on_x, second, last));
+        drop((other, rests_on_x, first, second, last));
     }
 }
 
