@@ -509,7 +509,10 @@ fn configure(change: impl FnOnce(&mut serde_json::Value)) {
     match changed {
         Ok(config) => *BurnConfig::storage().lock() = Some(Arc::new(config)),
         Err(error) => {
-            log::warn!("Burn's configuration could not be changed, operations may come out of order: {error}")
+            log::warn!(
+                "Burn's configuration could not be changed: operations may come out of order in a build with `fusion`, and go \
+                 in small messages: {error}"
+            )
         }
     }
 }
