@@ -23,13 +23,14 @@ use crate::checkpoint::CheckpointPolicy;
 use crate::engine::{Engine, panic_message};
 use crate::stage::NameId;
 
-/// Most calls that wait: some steps of a small model, and a few megabytes.
-const CAPACITY: usize = 8192;
+/// Most calls that wait. They take some 600 bytes each, and as many may be in the hands of the engine.
+const CAPACITY: usize = 2048;
 
 /// How often the engine's thread lets others go first before it sleeps. Waking it takes as long as an operation or two.
 const PATIENCE: usize = 16;
 
 /// What is asked of an engine without waiting for it.
+#[expect(clippy::large_enum_variant, reason = "nearly all are operations, and a box for each would cost more")]
 pub(crate) enum Call {
     Operation(OperationIr),
     Mark,
@@ -219,7 +220,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         mark(&intake, 4);
-                        intake.engine();
+                        drop(intake.engine());
                     }
                 });
             }

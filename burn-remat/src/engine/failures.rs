@@ -12,7 +12,8 @@ use std::task::Poll;
 use burn_backend::{ExecutionError, TensorData};
 use burn_std::future::DynFut;
 
-use super::{Engine, Failure};
+use super::table::TensorKey;
+use super::{Engine, Failure, Outs};
 use crate::backend::{RematBackend, lock};
 
 /// Lines of a backend's message that are passed on; a backtrace may follow.
@@ -107,6 +108,33 @@ pub(super) fn watched(
 }
 
 impl<B: RematBackend> Engine<B> {
+    /// Says a failure once, however many tensors it leaves without data.
+    pub(super) fn remember(&mut self, failure: &Failure) {
+        if self.last_failure.as_ref().is_some_and(|last| Arc::ptr_eq(last, failure)) {
+            return;
+        }
+        log::error!("{failure}");
+        self.last_failure = Some(failure.clone());
+        self.unsynced_failure.get_or_insert_with(|| failure.clone());
+        self.stats.failure.get_or_insert_with(|| failure.clone());
+    }
+
+    /// Outputs of an operation that did not run.
+    pub(super) fn register_failed(&mut self, outs: Outs, failure: Failure) {
+        self.remember(&failure);
+        for out in outs {
+            self.insert(out, 0, Some(failure.clone()));
+        }
+    }
+
+    /// A tensor that cannot be brought back.
+    pub(super) fn fail(&mut self, key: TensorKey, failure: Failure) {
+        self.release(key);
+        self.tensors[key].failure.get_or_insert(failure);
+        self.make_root(key);
+        self.collect();
+    }
+
     /// What is going on.
     pub(super) fn circumstances(&self) -> Circumstances {
         let planner = self.plans.state.origin.as_ref().map_or("", |origin| origin.planner.as_str());

@@ -1,7 +1,7 @@
 //! The engine: executes every operation of a backend, keeps their history, and stays inside a byte budget by evicting
 //! what it can compute again.
 //!
-//! An operation goes through these steps ([`Engine::execute`]):
+//! An operation goes through these steps (`execute.rs`):
 //!
 //! 1. its inputs are pinned and made resident (`rematerialize.rs`);
 //! 2. room is made for what it will newly allocate (`reuse.rs`, `evict.rs`);
@@ -20,9 +20,12 @@
 //!   reaches the program, with its cause, when one of them is read.
 
 mod aside;
+mod boundaries;
 mod clock;
 mod code;
+mod data;
 mod evict;
+mod execute;
 mod executor;
 mod failures;
 mod follow;
@@ -41,51 +44,40 @@ mod table;
 mod tracing;
 mod updates;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
-use burn_backend::{ExecutionError, TensorData};
-use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{OperationIr, TensorId, TensorIr};
 use burn_router::TensorInterpreter;
-use burn_std::future::DynFut;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::backend::{BufferId, Padding, RematBackend, lock};
+use crate::backend::{Padding, RematBackend, lock};
 use crate::budget::Budget;
-use crate::checkpoint::{CheckpointPolicy, Rule};
-use crate::config::{RandomPolicy, RematConfig};
-use crate::planning::{PlanReport, Plans, Position, Trace, Wait};
+use crate::config::RematConfig;
+use crate::planning::{PlanReport, Plans, Trace, Wait};
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 use aside::Aside;
 use clock::Clock;
 use executor::{Dry, Executor};
+use failures::Late;
 pub(crate) use failures::panic_message;
-use failures::{Late, watched};
 use follow::Follow;
 use forms::Forms;
-use layout::{Layout, Taken};
-use operation::{is_mask, is_opaque, is_random, is_view, mark_read_only, operation_kind, operation_name};
 use pool::Pool;
 use reuse::Reuse;
 use stages::{StageStats, Stages};
 use steps::{Step, StepDetector};
-use table::{Description, Recipe, RecipeKey, StorageKey, Storages, Tensor, TensorKey};
+use table::{Description, Recipe, RecipeKey, Storages, Tensor, TensorKey};
 use tracing::{EXTERNAL, Tracer};
-use updates::Update;
 
 /// While a step holds at most one part in this many of the budget, nothing is recorded: see [`Engine::light`].
 const AMPLE: u64 = 4;
 
 /// A dead root stays while it is at most one part in this many of what depends on it.
 const KEEP_ROOT_RATIO: u64 = 8;
-
-/// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
-const HISTORY_LIMIT: u64 = 200_000;
 
 /// How many boxes of removed recipes are kept for new ones.
 const SPARE_LIMIT: usize = 8192;
@@ -139,20 +131,6 @@ struct Stats {
     unrepeatable: SmallVec<[u64; 2]>,
     /// By path.
     stages: Vec<StageStats>,
-}
-
-/// What becomes of an operation that consumes roots.
-struct Settled {
-    /// Whether it can run again.
-    recordable: bool,
-    /// Whether it takes a root, whose place its results take.
-    replaces: bool,
-    /// What to seed the generator with before it runs.
-    seed: Option<u64>,
-    /// Whether its results, if they are roots, are surely no parameters.
-    passing: bool,
-    /// Whether its results take the place of what earlier steps have computed.
-    state: bool,
 }
 
 /// See the [module](self).
@@ -317,374 +295,9 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    fn execute(&mut self, mut op: OperationIr) {
-        self.clock += 1;
-        self.stats.operations += 1;
-        self.light &= self.is_ample(self.storages.live);
-        let kind = operation_kind(&op);
-        self.serving = kind;
-        self.names.entry(kind).or_insert_with(|| operation_name(&op));
-        let outs: Outs = op.outputs().map(Description::of).collect();
-        let produced = op.outputs().map(|out| self.allocated(out)).sum();
-        let (inputs, mut consumed) = match self.bind(&op) {
-            Ok(bound) => bound,
-            Err(failure) => return self.register_failed(outs, failure),
-        };
-        for &input in &inputs {
-            self.tensors[input].pins += 1;
-        }
-        self.aside.now = self.aside.is_other_thread();
-        let aside = self.aside.now;
-        if !aside && self.begins_step(&inputs, &consumed) {
-            self.end_step(self.clock, true);
-        }
-        self.position += u32::from(!aside);
-        self.executing = !aside;
-        let watched = !aside && (self.tracer.is_some() || self.follow.is_some());
-        let rule = self.stages.rule(self.step_number);
-        let signature = if watched { self.signature(kind, rule, &outs, &inputs, &consumed) } else { 0 };
-        let dying = consumed.clone();
-        let (mut lent, mut began) = (Keys::new(), false);
-        let mut before: SmallVec<[Option<StorageKey>; 4]> = SmallVec::new();
-        let done = self.bring_in(&op, (kind, signature), &inputs).and_then(|()| {
-            let taken = self.taken(&op, &inputs);
-            before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
-            let settled = self.settle_roots(&mut op, &outs, &inputs, &mut consumed, produced);
-            let Settled { recordable, replaces, seed, .. } = settled;
-            self.keep_parts(&mut op, &inputs, &mut consumed);
-            // Only now: what was brought back to cut a root free would take the room of the outputs.
-            let need = self.new_bytes(&op, produced, &inputs, &consumed);
-            self.make_room(need);
-            let layout = self.layout(&op, &inputs, taken, &consumed);
-            let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
-            let update = self.update_of(&dying, &outs);
-            let kept = (recordable && !self.light).then(|| (self.boxed(&op), taken));
-            let views = is_view(&op);
-            let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
-            let stub = if self.tracer.is_some() && !aside { self.traced_stub(&op) } else { None };
-            self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent)?;
-            let position = (!aside).then(|| self.last_position());
-            began = true;
-            let cost_ns = self.run(op, seed, kind, position, layout)?;
-            Ok((kept, settled, cost_ns, views, update, traced, forms, stub))
-        });
-        match done {
-            Ok((kept, settled, cost_ns, views, update, traced, forms, stub)) => {
-                let Settled { recordable, seed, passing, state, .. } = settled;
-                self.stats.compute_ns += cost_ns;
-                self.step.compute_ns += cost_ns;
-                let stage = self.stages.current();
-                self.count_in_stage(stage, cost_ns);
-                let outputs: SmallVec<[TensorKey; 2]> =
-                    outs.into_iter().map(|out| self.insert(out, kind, None)).collect();
-                self.note_succession(&inputs, &dying, &outputs);
-                if recordable {
-                    self.note_computed(&inputs, &outputs);
-                }
-                if let Some(op) = kept {
-                    self.record(op, &inputs, &outputs, seed, cost_ns, rule);
-                }
-                if let Some(Update::Parameter(before)) = update {
-                    self.note_update();
-                    if !aside {
-                        outputs.iter().for_each(|&output| self.note_parameter(output, before));
-                    }
-                }
-                for &output in &outputs {
-                    let tensor = &mut self.tensors[output];
-                    (tensor.passing, tensor.state) = (passing, state);
-                    tensor.eligible |= seed.is_some() && !passing;
-                }
-                for (&output, form) in outputs.iter().zip(forms) {
-                    self.tensors[output].form = form;
-                }
-                let settled = self.settle(&outputs, &inputs, &consumed, views, kind);
-                self.share_names(&inputs, &before, &outputs, views);
-                if settled.is_ok() {
-                    outputs.iter().for_each(|&output| self.settle_form(output));
-                }
-                if watched {
-                    let about = (kind, signature, cost_ns, self.scratch);
-                    self.trace_op(
-                        about,
-                        (recordable, update.is_some(), views),
-                        (rule, stub),
-                        &traced,
-                        &consumed,
-                        &outputs,
-                    );
-                    self.follow_outputs(&outputs, cost_ns);
-                } else if aside {
-                    self.note_aside(&outputs);
-                }
-                if let Err(failure) = settled {
-                    self.remember(&failure);
-                    for output in outputs {
-                        self.fail(output, failure.clone());
-                    }
-                }
-            }
-            Err(failure) => {
-                self.forget_step();
-                for &input in consumed.iter().filter(|_| began) {
-                    // The backend may or may not have taken it; either way it is dead.
-                    self.release(input);
-                }
-                self.register_failed(outs, failure);
-            }
-        }
-        lent.into_iter().for_each(|stand_in| self.unpin(stand_in));
-        for &input in &dying {
-            self.kill(input);
-        }
-        self.executing = false;
-        for &input in &inputs {
-            self.unpin(input);
-        }
-        if self.follow.is_some() && !aside {
-            self.follow_after();
-            self.watch_budget();
-        }
-        let boundary = if aside { None } else { self.detector.observe(self.computed_bytes, self.clock) };
-        if let Some(boundary) = boundary {
-            self.end_step(boundary, true);
-        } else if self.recipes.len() as u64 > HISTORY_LIMIT.max(2 * self.detector.longest()) {
-            self.forget_before(self.clock - HISTORY_LIMIT / 2);
-        }
-    }
-
-    /// The operation's inputs, each once, and those that it consumes.
-    fn bind(&self, op: &OperationIr) -> Result<(Keys, Keys), Failure> {
-        let mut inputs = Keys::new();
-        let mut consumed = Keys::new();
-        for input in op.inputs() {
-            let Some(&key) = self.index.get(&input.id) else {
-                return Err(format!(
-                    "`{}` reads tensor {}, which this device does not have",
-                    operation_name(op),
-                    input.id
-                )
-                .into());
-            };
-            if !inputs.contains(&key) {
-                inputs.push(key);
-            }
-            if input.status == TensorStatus::ReadWrite {
-                consumed.push(key);
-            }
-        }
-        Ok((inputs, consumed))
-    }
-
-    /// Makes the inputs resident.
-    fn bring_in(&mut self, op: &OperationIr, about: (u64, u64), inputs: &[TensorKey]) -> Result<(), Failure> {
-        if self.follow.is_some() && !self.aside.now {
-            self.follow_before(op, about, inputs);
-        }
-        // Only now: the plan may have left a stub just now, or be followed no more.
-        let spared = self.spared(op);
-        for &input in inputs.iter().filter(|&&input| spared != Some(input)) {
-            self.ensure(input)?;
-            self.tensors[input].used = self.clock;
-        }
-        Ok(())
-    }
-
-    /// Bytes of the evictable buffers among `inputs`, each once.
-    fn evictable_bytes(&self, inputs: &[TensorKey]) -> u64 {
-        let mut bytes = 0;
-        for (at, &input) in inputs.iter().enumerate() {
-            let Some(key) = self.tensors[input].storage else { continue };
-            let storage = self.storages.get(key);
-            if storage.roots == 0 && !inputs[..at].iter().any(|&other| self.tensors[other].storage == Some(key)) {
-                bytes += storage.bytes;
-            }
-        }
-        bytes
-    }
-
-    /// Decides which consumed roots the operation may really take, and whether it can be recorded.
-    ///
-    /// A consumed root on which recipes depend is taken only if history can be cut there. Either way the outputs become
-    /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
-    /// their sake.
-    ///
-    fn settle_roots(
-        &mut self,
-        op: &mut OperationIr,
-        outs: &Outs,
-        inputs: &[TensorKey],
-        consumed: &mut Keys,
-        produced: u64,
-    ) -> Settled {
-        for &key in consumed.iter() {
-            let tensor = &self.tensors[key];
-            if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
-                self.cut(key, true);
-            }
-        }
-        let light = self.light;
-        let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
-        let (mut replaces, mut replaces_other, mut replaces_parameter) = (false, false, false);
-        let training = self.detector.has_begun();
-        consumed.retain(|key| {
-            let tensor = &self.tensors[*key];
-            if tensor.recipe.is_some() || (light && tensor.computed) {
-                if tensor.held {
-                    kept.push(tensor.id);
-                }
-                return !tensor.held;
-            }
-            let small = tensor.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
-            let takes = !small && !tensor.held;
-            replaces |= takes;
-            replaces_other |= takes && !tensor.passing;
-            let alike = outs.iter().any(|out| out.shape == tensor.shape);
-            let succeeded = alike && (tensor.read > 0 || tensor.updated > 0 || inputs.len() == 1);
-            replaces_parameter |= takes && tensor.may_be_parameter() && (succeeded || !training);
-            let keep = (small && !light) || tensor.held || !tensor.dependents.is_empty();
-            if keep {
-                kept.push(tensor.id);
-            }
-            !keep
-        });
-        if !kept.is_empty() {
-            mark_read_only(op, &kept);
-        }
-        let random = is_random(op);
-        let seed = (random && self.config.random == RandomPolicy::Reseed).then(|| self.next_seed());
-        let differs = self.is_unrepeatable(op);
-        let recordable = !replaces && !is_opaque(op) && !differs && (!random || seed.is_some());
-        let passing = !replaces_other && (replaces || differs || is_mask(op));
-        Settled { recordable, replaces, seed, passing, state: replaces && !replaces_parameter }
-    }
-
-    /// Whether the device may compute another result when `op` runs again.
-    fn is_unrepeatable(&mut self, op: &OperationIr) -> bool {
-        let differs = !B::repeats(&self.device, op);
-        if differs && !self.stats.unrepeatable.contains(&self.serving) {
-            self.stats.unrepeatable.push(self.serving);
-        }
-        differs
-    }
-
     /// Bytes of a new buffer for a tensor.
     fn allocated(&self, ir: &TensorIr) -> u64 {
         self.padding.tensor(&ir.shape, ir.dtype)
-    }
-
-    /// On a dry device, the time that an operation would take; it also learns there where in its step it is.
-    fn dry_cost(&mut self, op: &OperationIr, kind: u64) -> Option<u64> {
-        if !self.executor.is_dry() {
-            return None;
-        }
-        let position = self.last_position() as usize;
-        let Executor::Dry(dry) = &mut self.executor else { return None };
-        dry.at(position, kind);
-        let touched = op.inputs().chain(op.outputs()).map(|tensor| Description::of(tensor).bytes).sum();
-        Some(dry.cost(touched))
-    }
-
-    /// Runs an operation on the backend and returns the time it took, in ns. `position` is that of an operation of the step.
-    #[inline]
-    fn run(
-        &mut self,
-        op: OperationIr,
-        seed: Option<u64>,
-        kind: u64,
-        position: Option<Position>,
-        layout: Option<Layout>,
-    ) -> Result<u64, Failure> {
-        let dry = self.dry_cost(&op, kind);
-        let timed = self.begin_timing(&op, kind);
-        let _alone = is_random(&op).then(|| lock(&GENERATOR));
-        let executor = &mut self.executor;
-        let probe = self.config.probe.as_deref();
-        let before = probe.map_or(0, |probe| {
-            probe.reset_peak();
-            probe.current()
-        });
-        let start = Instant::now();
-        // An operation is large: it is moved as seldom as can be.
-        let result = catch_unwind(AssertUnwindSafe(move || {
-            if let Some(seed) = seed {
-                executor.seed(seed);
-            }
-            executor.run(op);
-            if let Some(layout) = layout {
-                executor.lay(&layout);
-            }
-        }));
-        let elapsed = start.elapsed().as_nanos() as u64;
-        self.rise = probe.map_or(0, |probe| probe.peak().saturating_sub(before));
-        let known = self.end_timing(timed, result.is_ok(), position);
-        let elapsed = dry.or(known).unwrap_or(elapsed);
-        result.map(|()| elapsed.max(1)).map_err(|payload| {
-            let cause = panic_message(&*payload);
-            let name = self.names.get(&kind).map_or("an operation", String::as_str);
-            let failure: Failure = self.circumstances().explain(name, cause).into();
-            self.remember(&failure);
-            failure
-        })
-    }
-
-    /// Counts the buffers of freshly written outputs, and frees those of consumed inputs that were not reused.
-    ///
-    /// # Errors
-    ///
-    /// Over budget, where the configuration is strict.
-    fn settle(
-        &mut self,
-        outputs: &[TensorKey],
-        inputs: &[TensorKey],
-        consumed: &[TensorKey],
-        views: bool,
-        kind: u64,
-    ) -> Result<(), Failure> {
-        let fixed = self.storages.rooted + self.evictable_bytes(inputs);
-        let mut left: SmallVec<[usize; 4]> = SmallVec::new();
-        for &input in consumed {
-            let tensor = &mut self.tensors[input];
-            let fixed = tensor.is_fixed();
-            if let Some(storage) = tensor.storage.take() {
-                self.storages.detach(storage, input, fixed);
-                left.push(storage);
-            }
-        }
-        let before = self.storages.live;
-        let base = inputs.first().and_then(|&input| self.tensors[input].storage).or(left.first().copied());
-        for &output in outputs {
-            let tensor = &self.tensors[output];
-            let buffer = self.executor.buffer(&tensor.bare(TensorStatus::ReadOnly));
-            let (key, bytes) = match (buffer, base) {
-                (BufferId::Known { key, bytes }, _) => (key, bytes),
-                (BufferId::Unknown, Some(base)) if views => {
-                    let base = self.storages.get(base);
-                    (base.key, base.bytes)
-                }
-                (BufferId::Unknown, _) => (1 << 63 | tensor.id.value(), self.padding.buffer(tensor.bytes)),
-            };
-            let fixed = tensor.is_fixed();
-            let storage = self.storages.attach(key, bytes, output, fixed, self.step_number);
-            let tensor = &mut self.tensors[output];
-            tensor.storage = Some(storage);
-            tensor.used = self.clock;
-        }
-        let new = self.storages.live.saturating_sub(before);
-        self.scratch = std::mem::take(&mut self.rise).saturating_sub(new);
-        if self.scratch > self.stats.scratch {
-            (self.stats.scratch, self.stats.scratch_op) = (self.scratch, kind);
-        }
-        if !self.config.count_workspaces {
-            self.scratch = 0;
-        }
-        self.reuse.learn(new + self.scratch);
-        let result = self.account(fixed + new, kind);
-        for storage in left {
-            self.storages.sweep(storage);
-        }
-        self.read_pool();
-        result
     }
 
     fn insert(&mut self, about: Description, made_by: u64, failure: Option<Failure>) -> TensorKey {
@@ -734,383 +347,12 @@ impl<B: RematBackend> Engine<B> {
         key
     }
 
-    fn record(
-        &mut self,
-        (op, taken): (Box<OperationIr>, Taken),
-        inputs: &[TensorKey],
-        outputs: &[TensorKey],
-        seed: Option<u64>,
-        cost_ns: u64,
-        rule: Option<Rule>,
-    ) {
-        let stage = self.stages.current();
-        let policy = rule.map(|rule| rule.policy);
-        if policy == Some(CheckpointPolicy::MustRecompute) && self.follow.is_none() {
-            self.stages.note_forced(outputs.iter().map(|&output| (output, self.tensors[output].id)));
-        }
-        let recipe = self.recipes.insert(Recipe {
-            op,
-            taken,
-            inputs: inputs.into(),
-            outputs: outputs.iter().map(|&output| Some(output)).collect(),
-            seed,
-            cost_ns,
-            born: self.clock,
-            seen: 0,
-            stage,
-            policy,
-        });
-        for &input in inputs {
-            self.tensors[input].dependents.push(recipe);
-        }
-        for &output in outputs {
-            self.tensors[output].recipe = Some(recipe);
-        }
-    }
-
-    /// An operation that can run again has read `inputs` and made `outputs`.
-    fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
-        for &input in inputs {
-            let tensor = &mut self.tensors[input];
-            let last = std::mem::replace(&mut tensor.read, self.clock);
-            if tensor.may_be_parameter() && tensor.updated == 0 {
-                self.detector.root_read(last, self.clock);
-            }
-        }
-        for &output in outputs {
-            let tensor = &mut self.tensors[output];
-            tensor.computed = true;
-            self.computed_bytes += tensor.bytes;
-        }
-    }
-
     /// Whether `bytes` are so few that the budget does not matter.
     fn is_ample(&self, bytes: u64) -> bool {
         match (self.config.budget, self.budget) {
             (Budget::Unlimited, _) => self.config.rehearsal.is_none(),
             (_, budget) => budget.is_some_and(|budget| bytes <= budget / AMPLE),
         }
-    }
-
-    /// A copy of an operation, in a box that is used again where there is one.
-    fn boxed(&mut self, op: &OperationIr) -> Box<OperationIr> {
-        match self.spare.pop() {
-            Some(mut spare) => {
-                *spare = op.clone();
-                spare
-            }
-            None => Box::new(op.clone()),
-        }
-    }
-
-    fn next_seed(&mut self) -> u64 {
-        // SplitMix64 (Steele, Lea and Flood): every seed differs and none depends on the backend's own generator.
-        self.seeds = self.seeds.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut seed = self.seeds;
-        seed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        seed = (seed ^ (seed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        seed ^ (seed >> 31)
-    }
-
-    // ---- failures
-
-    /// Says a failure once, however many tensors it leaves without data.
-    fn remember(&mut self, failure: &Failure) {
-        if self.last_failure.as_ref().is_some_and(|last| Arc::ptr_eq(last, failure)) {
-            return;
-        }
-        log::error!("{failure}");
-        self.last_failure = Some(failure.clone());
-        self.unsynced_failure.get_or_insert_with(|| failure.clone());
-        self.stats.failure.get_or_insert_with(|| failure.clone());
-    }
-
-    /// Outputs of an operation that did not run.
-    fn register_failed(&mut self, outs: Outs, failure: Failure) {
-        self.remember(&failure);
-        for out in outs {
-            self.insert(out, 0, Some(failure.clone()));
-        }
-    }
-
-    /// A tensor that cannot be brought back.
-    fn fail(&mut self, key: TensorKey, failure: Failure) {
-        self.release(key);
-        self.tensors[key].failure.get_or_insert(failure);
-        self.make_root(key);
-        self.collect();
-    }
-
-    // ---- steps
-
-    /// The program says that a step begins here.
-    pub fn mark(&mut self) {
-        self.note_mark();
-        let first = self.detector.mark();
-        if !(first && self.stats.operations == 0) {
-            self.end_step(self.clock + 1, !first);
-        }
-    }
-
-    /// `is_step` is false for what came before the first mark: a share of the first step is not a share of that.
-    fn end_step(&mut self, boundary: u64, is_step: bool) {
-        let name = self.names.get(&self.serving).map_or("", String::as_str);
-        log::trace!("a step ends before operation {boundary}, seen at {} ({name})", self.clock);
-        // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
-        let whole = self.detector.is_exact() && boundary >= self.clock;
-        let trace = self.end_following(whole);
-        self.detector.set_boundary(boundary);
-        self.forget_before(boundary);
-        let tensors = &self.tensors;
-        self.stages.prune(|key, id| tensors.get(key).is_some_and(|tensor| tensor.id == id));
-        self.stats.steps += 1;
-        self.stats.steps_over_budget += u64::from(self.step.over_budget);
-        self.stats.base_ns = self.step.compute_ns;
-        let most = std::mem::take(&mut self.step).peak;
-        self.pool.end_step(most);
-        if let (Budget::Share(share), None, true) = (self.config.budget, self.budget, is_step) {
-            let budget = (self.stats.peak as f64 * share) as u64;
-            log::info!("the first step held {} bytes: the budget is {budget} bytes from now on", self.stats.peak);
-            self.budget = Some(budget);
-            self.stats.peak = self.storages.live;
-            if self.stats.floor.bytes > budget {
-                // Said now, before a step is lost to it. A strict engine fails at the operation itself.
-                let _ = self.below_floor(budget);
-            }
-        }
-        self.begin_following(trace);
-        let watched = self.follow.is_some() || self.tracer.is_some() || self.stages.any_forced;
-        self.light = !watched && self.is_ample(most);
-    }
-
-    /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.
-    fn end_following(&mut self, whole: bool) -> Option<Trace> {
-        self.release_holds();
-        if let Some(follow) = self.follow.take()
-            && whole
-        {
-            if follow.is_complete() {
-                self.stats.followed_ns += self.step.compute_ns;
-                self.stats.followed_recompute_ns += self.step.recompute_ns;
-                let schedule = follow.schedule().clone();
-                let budget = self.planned_budget();
-                let mut outcome = follow.outcome();
-                self.device_clock.read(outcome.trace.as_mut());
-                if self.plans.followed(&schedule, outcome, budget) {
-                    self.pool.plan_with(schedule.signature(), self.room());
-                }
-            } else {
-                let at = self.position;
-                self.plans.abandoned(&format!("it ended after {at} operations"));
-                self.resume_trace(&follow.schedule().trace.clone(), at);
-            }
-        }
-        let names = &self.names;
-        let mut trace = self.tracer.take().map(|tracer| tracer.finish(names));
-        self.device_clock.read(trace.as_mut());
-        trace.filter(|trace| whole && !trace.ops.is_empty())
-    }
-
-    /// Chooses how the step that begins goes: by a plan, traced, or neither.
-    fn begin_following(&mut self, trace: Option<Trace>) {
-        self.step_number = self.step_number.wrapping_add(1) % u32::MAX;
-        self.position = 0;
-        self.held_at_start = self.storages.live - self.storages.aside;
-        if !self.plans.is_on() || !self.detector.is_exact() {
-            return;
-        }
-        if let Some(trace) = trace {
-            let (signature, room, budget) = (trace.signature(), self.room(), self.planned_budget());
-            if self.plans.observe(trace, budget) {
-                self.pool.plan_with(signature, room);
-            }
-        }
-        self.plans.poll(self.budget, self.overrun);
-        if let (Some(budget), Some(next)) = (self.budget, self.plans.next())
-            && self.pool.outgrows(next.signature(), next.peak, budget)
-        {
-            self.plans.plan_anew();
-        }
-        self.trim_pool();
-        if self.budget.is_some() && self.stats.evictions != self.evictions_seen {
-            self.plans.unsettle();
-        }
-        self.evictions_seen = self.stats.evictions;
-        match self.plans.next() {
-            Some(schedule) => {
-                if self.budget.is_some_and(|budget| schedule.peak > budget) {
-                    self.overrun = self.overrun.max(schedule.peak);
-                }
-                self.start_following();
-            }
-            None if self.plans.is_settled() => {}
-            None => self.tracer = Some(Tracer::new(self.held_at_start)),
-        }
-    }
-
-    /// The step that begins goes by the plan that is expected for it, if there is one.
-    fn start_following(&mut self) {
-        self.follow = self.plans.next().map(|schedule| {
-            let measures = self.plans.is_unmeasured(&schedule);
-            Follow::new(schedule, measures)
-        });
-    }
-
-    /// The budget that plans may use: what other threads hold stands beside them.
-    fn planned_budget(&self) -> Option<u64> {
-        self.tensor_budget().map(|budget| budget.saturating_sub(self.aside.peak))
-    }
-
-    /// Something failed in this step: it is neither planned nor followed any further.
-    fn forget_step(&mut self) {
-        self.release_holds();
-        self.follow = None;
-        self.tracer = None;
-    }
-
-    /// Leaves a plan under which more is held than it foresaw and the budget allows.
-    fn watch_budget(&mut self) {
-        let (Some(follow), Some(budget)) = (&self.follow, self.budget) else { return };
-        let most = budget.max(follow.schedule().peak);
-        if self.storages.live > most {
-            self.explain_deviation();
-            let (live, at) = (self.storages.live, self.position as usize);
-            let name = self.names.get(&self.serving).map_or("an operation", String::as_str);
-            let why = format!("after operation {at}, `{name}`, {live} bytes are held where it foresaw at most {most}");
-            let (signature, foreseen) = (follow.schedule().signature(), follow.schedule().trace.held_at_start);
-            self.abandon_plan(at, &why);
-            if self.held_at_start > foreseen {
-                self.plans.outgrown(signature);
-            }
-        }
-    }
-
-    // ---- data in and out
-
-    /// Takes data of the host as tensor `id`.
-    pub fn upload(&mut self, id: TensorId, data: TensorData) {
-        self.clock += 1;
-        self.serving = 0;
-        self.aside.now = self.aside.is_other_thread();
-        let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
-        let about = Description::of(&ir);
-        let done = refuse_quantized(&ir).and_then(|()| {
-            self.make_room(self.allocated(&ir));
-            let executor = &mut self.executor;
-            catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
-                .map_err(|payload| self.circumstances().explain("upload", panic_message(&*payload)).into())
-        });
-        match done {
-            Ok(()) => self.adopt(about, None),
-            Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
-        }
-    }
-
-    /// Counts a tensor whose handle the interpreter has already.
-    fn adopt(&mut self, about: Description, source: Option<TensorKey>) {
-        let aside = self.aside.is_other_thread();
-        let key = self.insert(about, 0, None);
-        // Before the storage of the source has one owner more.
-        let place = source.filter(|_| !aside).and_then(|source| self.place_of(source));
-        let settled = self.settle(&[key], &[], &[], false, 0);
-        if let Some(source) = source {
-            self.share_names(&[source], &[self.tensors[source].storage], &[key], true);
-        }
-        if aside {
-            self.note_aside(&[key]);
-        } else {
-            self.trace_arrival(key, place);
-        }
-        if let Err(failure) = settled {
-            self.remember(&failure);
-            self.fail(key, failure);
-        }
-    }
-
-    /// Takes a tensor of the same backend, moved to this engine's device, as `ir`.
-    pub fn import(&mut self, ir: TensorIr, tensor: burn_ir::HandleKind<B>) {
-        self.executor.import(&ir, tensor);
-        self.adopt(Description::of(&ir), None);
-    }
-
-    /// Makes `new` a second name for the buffer of `source`.
-    pub fn alias(&mut self, new: TensorId, source: TensorId) {
-        let Some(&key) = self.index.get(&source) else { return };
-        let Tensor { dtype, shape, bytes, .. } = self.tensors[key];
-        let about = Description { id: new, dtype, shape, bytes };
-        self.tensors[key].pins += 1;
-        match self.ensure(key) {
-            Ok(()) => {
-                self.executor.alias(new, source);
-                self.adopt(about, Some(key));
-            }
-            Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
-        }
-        self.unpin(key);
-    }
-
-    /// Reads a tensor. The future does not hold the engine.
-    pub fn read(&mut self, ir: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
-        let result = self.with_resident(&ir, |engine, ir| {
-            let executor = &mut engine.executor;
-            let read = catch_unwind(AssertUnwindSafe(|| executor.read(ir)));
-            let circumstances = engine.circumstances();
-            match read {
-                Ok(read) => Ok(watched(read, circumstances, engine.late.clone())),
-                Err(payload) => Err(circumstances.explain("read", panic_message(&*payload)).into()),
-            }
-        });
-        result.unwrap_or_else(|failure| {
-            let error = ExecutionError::with_context(failure.to_string());
-            Box::pin(std::future::ready(Err(error)))
-        })
-    }
-
-    /// The backend's handle of a tensor.
-    pub fn handle(&mut self, ir: &TensorIr) -> Result<B::Handle, Failure> {
-        self.with_resident(ir, |engine, ir| {
-            engine.executor.handle(&ir).ok_or_else(|| "a dry device holds no data".into())
-        })
-    }
-
-    fn with_resident<T>(
-        &mut self,
-        ir: &TensorIr,
-        action: impl FnOnce(&mut Self, TensorIr) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        self.clock += 1;
-        self.serving = 0;
-        refuse_quantized(ir)?;
-        let Some(&key) = self.index.get(&ir.id) else {
-            return Err(format!("tensor {} is not on this device", ir.id).into());
-        };
-        self.trace_read(key);
-        self.tensors[key].pins += 1;
-        let result = self.ensure(key).and_then(|()| {
-            self.tensors[key].used = self.clock;
-            action(self, TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() })
-        });
-        if ir.status == TensorStatus::ReadWrite {
-            self.kill(key);
-        }
-        self.unpin(key);
-        result
-    }
-
-    /// Waits for all work; reports the first failure since the last call.
-    pub fn sync(&mut self) -> Result<(), ExecutionError> {
-        self.executor.sync().map_err(|error| self.circumstances().name_memory("sync", error))?;
-        match self.unsynced_failure.take() {
-            Some(failure) => Err(ExecutionError::with_context(failure.to_string())),
-            None => Ok(()),
-        }
-    }
-
-    /// Seeds the backend's generator and the engine's own.
-    pub fn seed(&mut self, seed: u64) {
-        self.seeds = seed;
-        let _alone = lock(&GENERATOR);
-        self.executor.seed(seed);
     }
 
     // ---- report
@@ -1172,15 +414,4 @@ impl<B: RematBackend> Engine<B> {
         *lock(&self.late) = None;
         self.floor_said = false;
     }
-}
-
-fn refuse_quantized(ir: &TensorIr) -> Result<(), Failure> {
-    if matches!(ir.dtype, burn_backend::DType::QFloat(_)) {
-        return Err(
-            "quantized tensors are not supported on a remat device: Burn's router does not carry them. Quantize \
-                    on the plain device, or keep this model in floating point."
-                .into(),
-        );
-    }
-    Ok(())
 }
