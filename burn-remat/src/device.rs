@@ -461,7 +461,6 @@ impl WithBackend for ServeInProcess {
             }
         });
         let host = RemoteHost::websocket(&format!("ws://{address}")).with_credential(token);
-        send_in_order();
         let remote = connect(&host).map_err(failed)?;
         let engine = Arc::new(get_client::<RematChannel<B>>(&device));
         lock(&ENGINES).push((remote.clone(), engine));
@@ -485,11 +484,14 @@ fn send_in_order() {
 /// messages of these, each with system calls at both ends.
 const MESSAGE: usize = 32;
 
+/// Held while Burn's configuration is not as the program has it.
+static CONNECTING: Mutex<()> = Mutex::new(());
+
 /// The device of a server of this process. What Burn's configuration says about the size of messages is for this client alone, and what the
 /// program has set itself stays.
 fn connect(host: &RemoteHost) -> Result<Device, String> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = lock(&ALONE);
+    let _alone = lock(&CONNECTING);
+    send_in_order();
     let configured = BurnConfig::get().remote().flush_threshold;
     let sends = |operations: usize| configure(|config| config["remote"]["flush_threshold"] = operations.into());
     if configured == RemoteConfig::default().flush_threshold {
@@ -559,6 +561,7 @@ mod tests {
         let _device = Device::flex().remat("64 MiB").unwrap();
         assert_eq!(BurnConfig::get().fusion().max_graph_size, Some(0));
         // Other clients send messages of the size that they had.
+        let _alone = lock(&CONNECTING);
         assert_eq!(BurnConfig::get().remote().flush_threshold, RemoteConfig::default().flush_threshold);
     }
 }
