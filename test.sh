@@ -63,13 +63,16 @@ if [[ "$part" = short || "$part" = fusion ]] && [ "$device" = flex ]; then
 fi
 
 # The whole workspace takes part in the choice of features, so that nothing is built twice for different parts.
-what=(--workspace --features burn-remat-plan/highs)
+what=(--workspace --features burn-remat-plan/highs,burn-remat-examples/learner,burn-remat-examples/serve)
 other="${device#flex}" && other="${other#,}"
 [ -z "$other" ] || what+=(--features "burn-remat-tests/$other,burn-remat-examples/$other")
 [ "$part" != fusion ] || what+=(--features burn-remat-tests/fusion)
 [ "$part" != ignored ] || { what=(--release "${what[@]}"); rest+=(-- --ignored --nocapture); }
 short=(clock faults pool repeats)
-end_to_end=("${short[@]}" alternatives checkpoint commands engine learner macros models modules networks optimizers planned programs quick rehearsal stages steps threads)
+end_to_end=(
+    "${short[@]}" alternatives checkpoint commands engine learner macros models modules networks optimizers planned programs quantized quick rehearsal served several_machines
+    stages steps threads
+)
 
 # Runs suites on a device, all if none are named.
 run() {

@@ -6,13 +6,14 @@
 //! and go.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use burn_backend::{
-    DType, DTypeUsageSet, DeviceId, DeviceOps, DeviceSettings, ExecutionError, ProfileDuration, ProfileOptions,
-    ProfileToken, Shape, TensorData,
+    DType, DTypeUsageSet, DeviceId, DeviceOps, DeviceSettings, ExecutionError, FloatDType, ProfileDuration,
+    ProfileOptions, ProfileToken, Shape, TensorData,
 };
 use burn_flex::{Flex, FlexTensor, Layout};
 use burn_ir::{
@@ -21,6 +22,7 @@ use burn_ir::{
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
 use burn_std::Bytes;
 use burn_std::future::DynFut;
+use burn_std::quantization::{QuantScheme, QuantStore, global_scale_dtype, scale_size};
 use parking_lot::MappedMutexGuard;
 use smallvec::SmallVec;
 
@@ -77,11 +79,13 @@ pub struct Padding {
     pub alignment: u64,
     /// Whether rows, along the last dimension, are padded too, as on CUDA.
     pub pads_rows: bool,
+    /// Whether quantized values take a byte each, whatever their scheme says, and their scales four, as on Flex.
+    pub unpacks_quantized: bool,
 }
 
 impl Default for Padding {
     fn default() -> Self {
-        Self { alignment: 1, pads_rows: false }
+        Self { alignment: 1, pads_rows: false, unpacks_quantized: false }
     }
 }
 
@@ -96,6 +100,14 @@ impl Padding {
 
     /// Bytes of a new buffer for a tensor of this shape.
     pub fn tensor(&self, shape: &Shape, dtype: DType) -> u64 {
+        if let DType::QFloat(scheme) = dtype {
+            let bytes = if self.unpacks_quantized {
+                shape.num_elements() as u64 + 4 * scales_of(shape, &scheme)
+            } else {
+                quantized_bytes(shape, &scheme)
+            };
+            return self.buffer(bytes);
+        }
         let element = dtype.size() as u64;
         let bytes = (shape.num_elements() as u64).saturating_mul(element);
         let last = shape.iter().last().copied().unwrap_or(1) as u64;
@@ -106,6 +118,40 @@ impl Padding {
         let align = row.checked_next_power_of_two().unwrap_or(row).max(Self::LEAST_ROW).min(self.alignment);
         let padded = row.checked_next_multiple_of(align).unwrap_or(row);
         self.buffer((bytes / row).saturating_mul(padded))
+    }
+}
+
+/// Bytes of the elements of a tensor; of a quantized one with its scales, packed as its scheme says.
+pub(crate) fn tensor_bytes(shape: &Shape, dtype: DType) -> u64 {
+    match dtype {
+        DType::QFloat(scheme) => quantized_bytes(shape, &scheme),
+        _ => (shape.num_elements() as u64).saturating_mul(dtype.size() as u64),
+    }
+}
+
+fn quantized_bytes(shape: &Shape, scheme: &QuantScheme) -> u64 {
+    let (count, rank) = (shape.num_elements() as u64, shape.num_dims());
+    let values = match scheme.store {
+        QuantStore::Native => count,
+        QuantStore::PackedU32(from_last) | QuantStore::PackedNative(from_last) => {
+            // A scheme that does not fit the shape is refused where it is used.
+            let packed = rank.checked_sub(from_last + 1).map_or(1, |axis| shape[axis].max(1)) as u64;
+            let words = packed.div_ceil(scheme.num_quants().max(1) as u64);
+            count / packed * words * scheme.size_bits_stored().div_ceil(8) as u64
+        }
+    };
+    let global = global_scale_dtype(scheme).map_or(0, scale_size);
+    values + scales_of(shape, scheme) * scale_size(scheme.scale_dtype()) as u64 + global as u64
+}
+
+/// How many scales a quantized tensor has: one, or one a block.
+fn scales_of(shape: &Shape, scheme: &QuantScheme) -> u64 {
+    match scheme.block_size() {
+        Some(block) if block.as_slice().len() <= shape.num_dims() => {
+            let blocks = shape.iter().zip(block.to_dim_vec(shape.num_dims()));
+            blocks.map(|(&dim, block)| dim.div_ceil(usize::from(block).max(1)) as u64).product()
+        }
+        _ => 1,
     }
 }
 
@@ -209,13 +255,20 @@ impl RematBackend for Flex {
     const IS_HOST: bool = true;
 
     fn buffer(handle: &Self::Handle) -> BufferId {
-        match flex_tensor(handle).map(FlexTensor::bytes) {
-            // Empty buffers share one dangling address.
-            Some(bytes) if !bytes.is_empty() => {
-                BufferId::Known { key: bytes.as_ptr() as u64, bytes: bytes.len() as u64 }
-            }
-            _ => BufferId::Unknown,
+        let (tensor, scales) = match handle {
+            HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => (tensor, 0),
+            HandleKind::Quantized(tensor) => (tensor.tensor(), size_of_val(tensor.scales())),
+        };
+        let bytes = tensor.bytes();
+        // Empty buffers share one dangling address.
+        if bytes.is_empty() {
+            return BufferId::Unknown;
         }
+        BufferId::Known { key: bytes.as_ptr() as u64, bytes: (bytes.len() + scales) as u64 }
+    }
+
+    fn padding(_device: &Self::Device) -> Padding {
+        Padding { unpacks_quantized: true, ..Padding::default() }
     }
 
     fn is_in_order(handle: &Self::Handle, _shape: &Shape) -> bool {
@@ -257,6 +310,7 @@ impl RematBackend for Flex {
     }
 }
 
+/// A tensor that is not quantized: the numbers of those that are stand in two places.
 fn flex_tensor(handle: &HandleKind<Flex>) -> Option<&FlexTensor> {
     match handle {
         HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => Some(tensor),
@@ -394,9 +448,9 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
 
     fn init_client(device: &Self::Device) -> RematClient<B> {
         let config = lock(&SLOTS).get(&device.slot).map(|(_, config)| config.clone()).unwrap_or_default();
-        let served = config.served;
+        let own_thread = config.own_thread;
         RematClient(Arc::new(Shared {
-            intake: Arc::new(Intake::new(Engine::new(device.inner.clone(), config), served)),
+            intake: Arc::new(Intake::new(Engine::new(device.inner.clone(), config), own_thread)),
             device: device.clone(),
             reads: Reads::default(),
             graphs: Mutex::default(),
@@ -413,6 +467,28 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
                 placeholder::<B>(tensor, &client.0.device.inner)
             }
         }
+    }
+
+    /// As the router's own, which leaves out quantized tensors.
+    fn change_client_backend(
+        tensor: RouterTensor<RematClient<B>>,
+        device: &Self::Device,
+    ) -> RouterTensor<RematClient<B>> {
+        let source = tensor.client.clone();
+        let ir = tensor.into_ir();
+        let handle = Self::get_tensor_handle(&ir, &source);
+        let (shape, dtype) = (ir.shape.clone(), ir.dtype);
+        let moved = if let DType::QFloat(_) = dtype {
+            let tensor = B::quantized_tensor(TensorHandle { handle, shape });
+            B::quantized_tensor_handle(B::q_to_device(tensor, &device.inner))
+        } else if dtype.is_float() {
+            Self::Bridge::change_backend_float(handle, shape, device)
+        } else if dtype.is_bool() {
+            Self::Bridge::change_backend_bool(handle, shape, device)
+        } else {
+            Self::Bridge::change_backend_int(handle, shape, device)
+        };
+        Self::register_tensor(&get_client::<Self>(device), moved, ir.shape, ir.dtype)
     }
 
     fn register_tensor(
@@ -432,7 +508,9 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
 /// A handle as a tensor of its type.
 pub(crate) fn typed<B: RematBackend>(handle: B::Handle, shape: Shape, dtype: DType) -> HandleKind<B> {
     let tensor = TensorHandle { handle, shape };
-    if dtype.is_float() {
+    if let DType::QFloat(_) = dtype {
+        HandleKind::Quantized(B::quantized_tensor(tensor))
+    } else if dtype.is_float() {
         HandleKind::Float(B::float_tensor(tensor))
     } else if dtype.is_bool() {
         HandleKind::Bool(B::bool_tensor(tensor))
@@ -443,7 +521,11 @@ pub(crate) fn typed<B: RematBackend>(handle: B::Handle, shape: Shape, dtype: DTy
 
 fn placeholder<B: RematBackend>(tensor: &TensorIr, device: &B::Device) -> B::Handle {
     let shape = tensor.shape.clone();
-    if tensor.dtype.is_float() {
+    if let DType::QFloat(scheme) = tensor.dtype {
+        // Its numbers have no NaN; its scale has.
+        let nothing = B::float_full(shape, f32::NAN.into(), device, FloatDType::F32);
+        B::quantized_tensor_handle(B::quantize_dynamic(nothing, &scheme))
+    } else if tensor.dtype.is_float() {
         B::float_tensor_handle(B::float_full(shape, f32::NAN.into(), device, tensor.dtype.into()))
     } else if tensor.dtype.is_bool() {
         B::bool_tensor_handle(B::bool_zeros(shape, device, tensor.dtype.into()))
@@ -466,6 +548,12 @@ pub struct RematClient<B: RematBackend>(Arc<Shared<B>>);
 impl<B: RematBackend> Clone for RematClient<B> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
+    }
+}
+
+impl<B: RematBackend> fmt::Debug for RematClient<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RematClient").field(&self.0.device).finish()
     }
 }
 
@@ -611,7 +699,7 @@ mod tests {
 
     #[test]
     fn rows_are_padded_as_on_cuda() {
-        let padding = Padding { alignment: 512, pads_rows: true };
+        let padding = Padding { alignment: 512, pads_rows: true, ..Padding::default() };
         let f32s = |shape: &[usize]| padding.tensor(&shape.to_vec().into(), DType::F32);
         // Rows of 12, 256, 260, 784 and 896 bytes begin every 16, 256, 512, 1024 and 1024 bytes; single elements do not.
         for (shape, bytes) in [
@@ -654,17 +742,34 @@ mod tests {
             );
             let mut results = vec![
                 pooled.x_grad,
-                Flex::avg_pool2d_backward(x(), gradient(), [2; 2], [2; 2], [0; 2], true, false),
+                Flex::avg_pool2d_backward(x(), gradient(), [2; 2], [2; 2], [0; 2], [1; 2], true, false),
                 Flex::adaptive_avg_pool2d_backward(x(), gradient()),
             ];
             let resized = |mode| Flex::interpolate_backward(x(), gradient(), [4, 4], InterpolateOptions::new(mode));
             results.extend(modes.iter().cloned().map(resized));
             results.into_iter().map(FlexTensor::into_data).collect::<Vec<_>>()
         };
-        let shell = Flex::shell(&[2, 3, 8, 8].into(), DType::F32).unwrap();
-        assert_eq!(Flex::buffer(&shell), Flex::buffer(&shell.clone()));
-        assert!(matches!(Flex::buffer(&shell), BufferId::Known { bytes: 4, .. }));
-        let HandleKind::Float(shell) = shell else { panic!("another kind of tensor") };
-        assert_eq!(results(&shell), results(&x));
+        let shell = |shape: Shape| {
+            let shell = Flex::shell(&shape, DType::F32).unwrap();
+            assert_eq!(Flex::buffer(&shell), Flex::buffer(&shell.clone()));
+            assert!(matches!(Flex::buffer(&shell), BufferId::Known { bytes: 4, .. }));
+            let HandleKind::Float(shell) = shell else { panic!("another kind of tensor") };
+            shell
+        };
+        assert_eq!(results(&shell([2, 3, 8, 8].into())), results(&x));
+
+        let random =
+            |shape: [usize; 5]| Flex::float_random(shape.into(), Distribution::Default, &FlexDevice, FloatDType::F32);
+        let (x, gradient) = (random([2, 3, 4, 6, 8]), random([2, 3, 2, 3, 4]));
+        let zeros = Flex::int_zeros([2, 3, 2, 3, 4].into(), &FlexDevice, IntDType::I64);
+        let results = |x: &FlexTensor| {
+            let (x, gradient) = (|| x.clone(), || gradient.clone());
+            let (two, none, one) = ([2; 3], [0; 3], [1; 3]);
+            let pooled =
+                Flex::max_pool3d_with_indices_backward(x(), two, two, none, one, false, gradient(), zeros.clone());
+            let averaged = Flex::avg_pool3d_backward(x(), gradient(), two, two, none, one, true, false);
+            [pooled.x_grad, averaged].map(FlexTensor::into_data)
+        };
+        assert_eq!(results(&shell([2, 3, 4, 6, 8].into())), results(&x));
     }
 }

@@ -30,9 +30,6 @@ pub enum CheckpointPolicy {
 }
 
 impl CheckpointPolicy {
-    /// All of them, in the order of their codes.
-    const ALL: [Self; 4] = [Self::MustSave, Self::PreferSave, Self::PreferRecompute, Self::MustRecompute];
-
     /// By how much the time of a recomputation is multiplied where plans are compared.
     pub(crate) fn weight(self) -> f64 {
         match self {
@@ -45,15 +42,6 @@ impl CheckpointPolicy {
     /// Whether it leaves no choice.
     pub(crate) fn is_forced(self) -> bool {
         matches!(self, Self::MustSave | Self::MustRecompute)
-    }
-
-    /// How a mark says it; 0 is none.
-    pub(crate) fn code(policy: Option<Self>) -> i64 {
-        policy.map_or(0, |policy| 1 + policy as i64)
-    }
-
-    pub(crate) fn of_code(code: i64) -> Option<Self> {
-        Self::ALL.get(usize::try_from(code.checked_sub(1)?).ok()?).copied()
     }
 }
 
@@ -131,16 +119,6 @@ fn in_turn<T>(functions: &[impl Fn(T) -> T], input: T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_policy_survives_its_code() {
-        for policy in CheckpointPolicy::ALL {
-            assert_eq!(CheckpointPolicy::of_code(CheckpointPolicy::code(Some(policy))), Some(policy));
-        }
-        for code in [0, -1, 5, i64::MIN, i64::MAX] {
-            assert_eq!(CheckpointPolicy::of_code(code), None);
-        }
-    }
 
     #[test]
     fn segments_cover_all_functions_in_order() {

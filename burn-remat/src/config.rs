@@ -62,8 +62,8 @@ pub struct RematConfig {
     pub(crate) fusion: bool,
     /// The program is looked at, not trained.
     pub(crate) rehearsal: Option<Rehearsal>,
-    /// A server's session uses the device, so that the engine has a thread of its own.
-    pub(crate) served: bool,
+    /// Whether the engine works on a thread of its own: see `intake.rs`.
+    pub(crate) own_thread: bool,
     /// A budget that could not be read, told when the device is made.
     error: Option<RematError>,
 }
@@ -81,7 +81,7 @@ impl Default for RematConfig {
             count_workspaces: false,
             fusion: false,
             rehearsal: None,
-            served: false,
+            own_thread: false,
             error: None,
         }
     }
@@ -108,9 +108,9 @@ impl RematConfig {
         Self { rehearsal: Some(rehearsal), random, alternatives, ..Self::default().without_planning() }
     }
 
-    /// This configuration for a device that a server's session uses.
-    pub(crate) fn for_server(mut self) -> Self {
-        self.served = true;
+    /// This configuration for a device that works beside the program.
+    pub(crate) fn with_own_thread(mut self) -> Self {
+        self.own_thread = true;
         self
     }
 

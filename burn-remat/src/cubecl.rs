@@ -57,6 +57,9 @@ impl RematBackend for CubeBackend {
 
     fn memory_order(handle: &Self::Handle, shape: &Shape) -> Option<MemoryOrder> {
         let tensor = tensor(handle.clone(), shape);
+        if tensor.qparams.is_some() {
+            return None;
+        }
         let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
         let mut order: MemoryOrder = nested_dim_order(shape, strides)?.iter().copied().collect();
         order.sort_by_key(|&axis| (shape[axis] != 1, if shape[axis] == 1 { axis } else { 0 }));
@@ -76,7 +79,9 @@ impl RematBackend for CubeBackend {
     fn extent(handle: &Self::Handle, shape: &Shape) -> Extent {
         let tensor = tensor(handle.clone(), shape);
         let alignment = tensor.client.properties().memory.alignment.max(1);
-        if tensor.handle.size_in_used().next_multiple_of(alignment) >= tensor.handle.size() {
+        // The scales of a quantized tensor lie behind its numbers.
+        if tensor.qparams.is_some() || tensor.handle.size_in_used().next_multiple_of(alignment) >= tensor.handle.size()
+        {
             Extent::Whole
         } else if is_dense(&tensor) {
             Extent::Part
@@ -102,7 +107,7 @@ impl RematBackend for CubeBackend {
     fn padding(device: &CubeDevice) -> Padding {
         // cubecl-server's `PitchedMemoryLayoutPolicy`, which cubecl-cuda uses and cubecl-wgpu does not.
         let pads_rows = matches!(device, CubeDevice::Cuda(_) | CubeDevice::Hip(_));
-        Padding { alignment: device.client().properties().memory.alignment.max(1), pads_rows }
+        Padding { alignment: device.client().properties().memory.alignment.max(1), pads_rows, ..Padding::default() }
     }
 
     fn repeats(device: &CubeDevice, op: &OperationIr) -> bool {
@@ -110,14 +115,30 @@ impl RematBackend for CubeBackend {
             // One addition per part of the input, in the order in which the parts are done.
             OperationIr::NumericFloat(dtype, NumericOperationIr::Sum(_)) => !adds_atomically(device, *dtype),
             OperationIr::BaseFloat(BaseOperationIr::Scatter(op)) => {
-                !matches!(op.update, IndexingUpdateOp::Add) || !adds_atomically(device, op.out.dtype)
+                !adds(op.update) || !adds_atomically(device, op.out.dtype)
             }
+            OperationIr::BaseFloat(BaseOperationIr::SelectAssign(op)) => {
+                !adds(op.update) || !selects_atomically(device, op.out.dtype)
+            }
+            // Adds rows to the table by their numbers.
+            OperationIr::Module(ModuleOperationIr::EmbeddingBackward(op)) => !selects_atomically(device, op.out.dtype),
+            OperationIr::Module(ModuleOperationIr::AttentionBackward(_)) => !adds_atomically(device, DType::F32),
             // One unit per value: those with the same index race.
             OperationIr::BaseFloat(BaseOperationIr::ScatterNd(_)) => false,
             OperationIr::Module(ModuleOperationIr::DeformableConv2dBackward(_)) => false,
             _ => true,
         }
     }
+}
+
+fn adds(update: IndexingUpdateOp) -> bool {
+    matches!(update, IndexingUpdateOp::Add)
+}
+
+/// Whether rows are added to a tensor of this type in the order in which they happen to be done; those of 16 bits as of 32.
+fn selects_atomically(device: &CubeDevice, dtype: DType) -> bool {
+    let dtype = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+    adds_atomically(device, dtype)
 }
 
 /// Whether nothing lies between the elements of a tensor.

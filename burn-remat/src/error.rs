@@ -85,7 +85,8 @@ pub enum RematError {
         /// The device.
         device: String,
     },
-    /// The server or its client failed.
+    /// The server failed.
+    #[cfg(feature = "serve")]
     #[error("the remat device could not be served: {reason}")]
     Serve {
         /// What happened.

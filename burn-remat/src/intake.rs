@@ -1,10 +1,10 @@
 //! What a program asks of an engine, on its way there.
 //!
-//! A program that uses the backend itself calls the engine on its own thread. A server's session is another matter: its thread interprets
-//! operations, and Burn's client, its connection and the session hand on a few at a time. Where the session also ran the engine, it was the
-//! slowest of them, the queues before it were full, and the client, which spins while its own is, took a core from those that were
-//! behind. So a served engine runs on a thread of its own, and takes what the session asks for from a queue that is long enough for
-//! much of a step.
+//! A program that uses `Remat<B>` itself calls the engine on its own thread. Through a device every operation also passes Burn's autodiff, the group that
+//! the device is, and two routers, which take as long as a small operation itself. So there the engine has a thread of its own and takes operations
+//! from a queue: while it works, the program goes on to the next ones. Measured (BENCHMARKS.md, "The engine's own thread"): steps of small operations take two
+//! thirds of the time that they take without, large ones a few percent less, and where no processor is free it makes no difference, because the program waits
+//! whenever it reads.
 //!
 //! Nothing is seen of this: whoever wants an answer, or hands over data, first has everything done that was asked before ([`Intake::engine`]), on
 //! whatever thread that is. A full queue is emptied by the one who would add to it, so it bounds how far a program is ahead.
@@ -32,7 +32,8 @@ const PATIENCE: usize = 16;
 /// What is asked of an engine without waiting for it.
 #[expect(clippy::large_enum_variant, reason = "nearly all are operations, and a box for each would cost more")]
 pub(crate) enum Call {
-    Operation(OperationIr),
+    /// Out of whose place the engine takes it.
+    Operation(Option<OperationIr>),
     Mark,
     EnterStage(NameId, i64, Option<CheckpointPolicy>),
     LeaveStage(i64),
@@ -73,22 +74,19 @@ impl<B: RematBackend> Intake<B> {
         MutexGuard::map(served, |served| &mut served.engine)
     }
 
-    /// Has the engine take an operation: now, or soon and on its own thread. An operation is large, and moved as seldom as can be.
+    /// Has the engine take an operation: now, or soon and on its own thread.
     #[inline]
     pub fn register(self: &Arc<Self>, op: OperationIr) {
-        if self.queues {
-            self.submit(Call::Operation(op));
-        } else {
-            self.served.lock().engine.register(op);
-        }
+        self.ask(Call::Operation(Some(op)));
     }
 
     /// Has the engine take a call, in the same way.
-    pub fn ask(self: &Arc<Self>, call: Call) {
+    #[inline]
+    pub fn ask(self: &Arc<Self>, mut call: Call) {
         if self.queues {
             self.submit(call);
         } else {
-            perform(&mut self.engine(), call);
+            perform(&mut self.served.lock().engine, &mut call);
         }
     }
 
@@ -147,23 +145,25 @@ impl<B: RematBackend> Intake<B> {
     fn take_waiting(&self, Served { engine, batch }: &mut Served<B>) -> bool {
         std::mem::swap(batch, &mut *lock(&self.waiting));
         let any = !batch.is_empty();
-        for (stream, call) in batch.drain(..) {
+        for (stream, call) in batch.iter_mut() {
             // The calls behind it are not to be lost with it.
             let done = catch_unwind(AssertUnwindSafe(|| stream.executes(|| perform(engine, call))));
             if let Err(payload) = done {
                 log::error!("internal error: an operation was lost: {}", panic_message(&*payload));
             }
         }
+        batch.clear();
         any
     }
 }
 
-fn perform<B: RematBackend>(engine: &mut Engine<B>, call: Call) {
+#[inline]
+fn perform<B: RematBackend>(engine: &mut Engine<B>, call: &mut Call) {
     match call {
         Call::Operation(op) => engine.register(op),
         Call::Mark => engine.mark(),
-        Call::EnterStage(name, number, policy) => engine.enter_stage(name, number, policy),
-        Call::LeaveStage(number) => engine.leave_stage(number),
+        Call::EnterStage(name, number, policy) => engine.enter_stage(*name, *number, *policy),
+        Call::LeaveStage(number) => engine.leave_stage(*number),
     }
 }
 

@@ -37,6 +37,8 @@ mod planning;
 mod reads;
 mod rehearse;
 mod report;
+#[cfg(feature = "serve")]
+mod serve;
 #[doc(hidden)]
 pub mod stage;
 
@@ -118,11 +120,13 @@ pub use burn_remat_macros::remat;
 pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use checkpoint::{CheckpointPolicy, checkpoint, checkpoint_sequential, checkpoint_with};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
-pub use device::{RematExt, random_token, serve};
+pub use device::RematExt;
 pub use error::RematError;
 pub use memory::DeviceMemory;
 pub use module::RematModule;
 pub use planning::{AlternativesPlan, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{FormReport, RematReport, StageReport};
+#[cfg(feature = "serve")]
+pub use serve::{random_token, serve};
 pub use stage::Stage;

@@ -1,14 +1,13 @@
 //! Stages: parts of a model by name, in band and in order with the operations.
 //!
-//! A [`Stage`] is a guard. Entering and leaving travel to the engine as operations without inputs and outputs, between
-//! the operations that they enclose, so that no asynchronous queue can shift them. Leaving is the guard's `Drop`: it happens
-//! on every path out of a function, also while unwinding.
+//! A [`Stage`] is a guard. Entering and leaving are told to the engine in order with the operations that they enclose. Leaving is the
+//! guard's `Drop`: it happens on every path out of a function, also while unwinding.
 //!
-//! Names are interned: a mark carries the number of a name in a table of this process, the number of the stage that it
-//! enters or leaves, and a policy, where the stage sets one.
+//! Names are interned: the engine is told the number of a name in a table of this process, the number of the stage that is
+//! entered or left, and a policy, where the stage sets one.
 //!
 //! Cost: until the process makes its first remat device, a stage is one load of an atomic. From then on it also asks the
-//! tensors among the arguments for their devices, and sends its two marks where one is a remat device.
+//! tensors among the arguments for their devices, and calls the engine twice where one is a remat device.
 //!
 //! What the attribute [`remat`](macro@crate::remat) generates calls [`enter`] and [`mark_step`], which find the devices
 //! among a function's arguments: the macro cannot see types, so method resolution decides, argument by argument, which of
@@ -20,21 +19,13 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use burn::backend::DispatchDevice;
 use burn::module::Module;
-use burn::remote::CustomOpClient;
 use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
-use burn_ir::{CustomOpIr, ScalarIr};
 use smallvec::SmallVec;
 
 use crate::checkpoint::CheckpointPolicy;
-use crate::device::RematExt;
-
-/// The in-band operation with which a stage begins: scalars are the name's number, the stage's, and the policy's code.
-pub(crate) const ENTER: &str = "remat.enter";
-/// The in-band operation with which it ends: the scalar is the stage's number.
-pub(crate) const LEAVE: &str = "remat.leave";
+use crate::device::{EngineControl, control_of};
 
 /// Number of a name in the table of this process.
 pub(crate) type NameId = u32;
@@ -98,18 +89,22 @@ impl StageName {
 #[derive(Debug)]
 #[must_use = "the stage ends when this is dropped: `let _stage = ..`"]
 pub struct Stage {
-    /// Each device with the number of the stage there.
-    open: SmallVec<[(Device, i64); 1]>,
+    /// The engine of each device with the number of the stage there.
+    open: SmallVec<[(Arc<dyn EngineControl>, i64); 1]>,
     /// Not to be sent to another thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Stage {
-    fn open(devices: impl IntoIterator<Item = Device>, name: NameId, policy: Option<CheckpointPolicy>) -> Self {
-        let open = devices.into_iter().map(|device| {
+    fn open(
+        engines: impl IntoIterator<Item = Arc<dyn EngineControl>>,
+        name: NameId,
+        policy: Option<CheckpointPolicy>,
+    ) -> Self {
+        let open = engines.into_iter().map(|engine| {
             let number = NEXT_STAGE.fetch_add(1, Ordering::Relaxed);
-            send(&device, ENTER, &[i64::from(name), number, CheckpointPolicy::code(policy)]);
-            (device, number)
+            engine.enter_stage(name, number, policy);
+            (engine, number)
         });
         Self { open: open.collect(), thread: PhantomData }
     }
@@ -120,39 +115,22 @@ impl Stage {
 
     /// The stage called `name` on `device`.
     pub(crate) fn on(device: &Device, name: &str, policy: Option<CheckpointPolicy>) -> Self {
-        match remat_device(device) {
-            Some(device) if !name.is_empty() => Self::open([device], intern(name), policy),
-            _ => Self::nowhere(),
+        if name.is_empty() || !ANY_DEVICE.load(Ordering::Acquire) {
+            return Self::nowhere();
+        }
+        match control_of(&device.clone().without_autodiff()) {
+            Some(engine) => Self::open([engine], intern(name), policy),
+            None => Self::nowhere(),
         }
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        for (device, number) in &self.open {
-            send(device, LEAVE, &[*number]);
+        for (engine, number) in &self.open {
+            engine.leave_stage(*number);
         }
     }
-}
-
-/// Sends a mark to a remat device, in order with the operations of this thread.
-pub(crate) fn send(device: &Device, id: &'static str, scalars: &[i64]) {
-    if let DispatchDevice::Remote(remote) = device.as_dispatch() {
-        // A fusing client may hold operations back: they belong before the mark.
-        #[cfg(feature = "fusion")]
-        let _ = device.flush();
-        let scalars = scalars.iter().map(|scalar| ScalarIr::Int(*scalar)).collect();
-        let _ = CustomOpClient::new(remote).register(CustomOpIr::with_scalars(id, &[], &[], scalars));
-    }
-}
-
-/// The device without autodiff, if it is a remat device of this process.
-fn remat_device(device: &Device) -> Option<Device> {
-    if !ANY_DEVICE.load(Ordering::Acquire) {
-        return None;
-    }
-    let plain = device.clone().without_autodiff();
-    crate::device::is_remat(&plain).then_some(plain)
 }
 
 // ---- devices among arguments
@@ -162,18 +140,18 @@ pub fn enter(name: &'static StageName, policy: Option<CheckpointPolicy>, look: i
     if !ANY_DEVICE.load(Ordering::Acquire) {
         return Stage::nowhere();
     }
-    let devices = Seen::by(look);
-    if devices.is_empty() {
+    let engines = Seen::by(look);
+    if engines.is_empty() {
         return Stage::nowhere();
     }
-    Stage::open(devices, *name.id.get_or_init(|| intern(name.name)), policy)
+    Stage::open(engines, *name.id.get_or_init(|| intern(name.name)), policy)
 }
 
 /// Marks a training step on the remat devices of the arguments that `look` shows.
 pub fn mark_step(look: impl Fn(&mut Seen)) {
     if ANY_DEVICE.load(Ordering::Acquire) {
-        for device in Seen::by(look) {
-            device.remat_mark_step();
+        for engine in Seen::by(look) {
+            engine.mark_step();
         }
     }
 }
@@ -181,30 +159,30 @@ pub fn mark_step(look: impl Fn(&mut Seen)) {
 /// The remat devices seen so far, each once.
 #[derive(Debug, Default)]
 pub struct Seen {
+    engines: SmallVec<[Arc<dyn EngineControl>; 1]>,
+    /// All devices seen, so that each is looked up once.
     devices: SmallVec<[Device; 1]>,
-    /// Plain devices, so that each is looked up once.
-    others: SmallVec<[Device; 1]>,
     /// Whether modules are asked, which is done where no tensor is among the arguments: they are large.
     modules: bool,
 }
 
 impl Seen {
-    fn by(look: impl Fn(&mut Seen)) -> SmallVec<[Device; 1]> {
+    fn by(look: impl Fn(&mut Seen)) -> SmallVec<[Arc<dyn EngineControl>; 1]> {
         let mut seen = Self::default();
         look(&mut seen);
-        if seen.devices.is_empty() && seen.others.is_empty() {
+        if seen.devices.is_empty() {
             seen.modules = true;
             look(&mut seen);
         }
-        seen.devices
+        seen.engines
     }
 
     fn add(&mut self, device: Device) {
         let plain = device.without_autodiff();
-        if self.devices.contains(&plain) || self.others.contains(&plain) {
-            return;
+        if !self.devices.contains(&plain) {
+            self.engines.extend(control_of(&plain));
+            self.devices.push(plain);
         }
-        if crate::device::is_remat(&plain) { self.devices.push(plain) } else { self.others.push(plain) }
     }
 }
 
@@ -321,7 +299,7 @@ mod tests {
     fn looked_at(look: impl Fn(&mut Seen)) -> usize {
         let mut seen = Seen::default();
         look(&mut seen);
-        seen.others.len()
+        seen.devices.len()
     }
 
     #[test]
@@ -351,7 +329,7 @@ mod tests {
         assert_eq!(looked_at(look), 0);
         let mut seen = Seen { modules: true, ..Seen::default() };
         look(&mut seen);
-        assert_eq!(seen.others.len(), 1);
+        assert_eq!(seen.devices.len(), 1);
     }
 
     #[test]

@@ -33,6 +33,19 @@ pub struct Images {
     classes: usize,
 }
 
+/// The gray pixels of an image file, scaled.
+#[cfg(feature = "images")]
+fn decoded(file: &Path) -> Result<Vec<f32>, String> {
+    let image = image::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let side = SIDE as u32;
+    Ok(image.resize_exact(side, side, image::imageops::FilterType::Triangle).to_luma32f().into_raw())
+}
+
+#[cfg(not(feature = "images"))]
+fn decoded(file: &Path) -> Result<Vec<f32>, String> {
+    Err(format!("{}: this build reads no image files: build with `--features images`", file.display()))
+}
+
 impl Images {
     /// The digits that the repository ships, scaled from 8 x 8 to 32 x 32 pixels.
     ///
@@ -71,10 +84,7 @@ impl Images {
                 if !is_image {
                     continue;
                 }
-                let image = image::open(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-                let side = SIDE as u32;
-                let gray = image.resize_exact(side, side, image::imageops::FilterType::Triangle).to_luma32f();
-                images.pixels.push(gray.into_raw());
+                images.pixels.push(decoded(&file)?);
                 images.labels.push(label as i32);
             }
         }

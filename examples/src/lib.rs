@@ -3,9 +3,11 @@
 
 pub mod bars;
 pub mod cli;
+pub mod clock;
 pub mod data;
 pub mod device;
 pub mod heap;
+#[cfg(feature = "learner")]
 pub mod learner;
 pub mod models;
 pub mod tasks;
@@ -15,6 +17,11 @@ pub mod training;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide.md")]
 pub struct Guide;
+
+/// The code of the page on serving, compiled and run.
+#[cfg(all(doctest, feature = "serve"))]
+#[doc = include_str!("../../docs/serving.md")]
+pub struct Serving;
 
 /// The code of the README, compiled and run.
 #[cfg(doctest)]

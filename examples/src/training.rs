@@ -119,51 +119,108 @@ impl Job {
     ///
     /// What the device reports when a loss is read.
     pub fn run(&self, device: &Device, mut seen: impl FnMut(usize, f32)) -> Result<Run, String> {
+        run(&mut *self.begin(device)?, self.steps, &mut seen)
+    }
+
+    /// The training on `device`, before its first step.
+    ///
+    /// # Errors
+    ///
+    /// A model and data that do not go together.
+    pub fn begin(&self, device: &Device) -> Result<Box<dyn Training + '_>, String> {
         let device = &device.clone().autodiff();
         device.seed(self.seed);
         match (&self.source, self.model) {
             (Source::Text(text), _) => {
+                let device = device.clone();
                 let length = crate::models::SEQUENCE_LENGTH;
-                train(CharTransformer::new(device), self.steps, &mut seen, |model, step| {
-                    let (text, next) = text.batch(step, self.batch_size, length, device);
+                Ok(begin(CharTransformer::new(&device), move |model, step| {
+                    let (text, next) = text.batch(step, self.batch_size, length, &device);
                     model.loss(text, next)
-                })
+                }))
             }
             (Source::Images(images), ModelKind::Unet) => {
-                train(UNet::new(device), self.steps, &mut seen, |model, step| {
-                    model.loss(images.batch(step, self.batch_size, device).0)
-                })
+                let device = device.clone();
+                Ok(begin(UNet::new(&device), move |model, step| {
+                    model.loss(images.batch(step, self.batch_size, &device).0)
+                }))
             }
             (Source::Images(images), ModelKind::Mlp) => {
-                self.train_on(images, Mlp::new(images.classes(), device), Mlp::loss, &mut seen, device)
+                Ok(self.begin_on(images, Mlp::new(images.classes(), device), Mlp::loss, device))
             }
             (Source::Images(images), ModelKind::Cnn) => {
-                self.train_on(images, Cnn::new(images.classes(), device), Cnn::loss, &mut seen, device)
+                Ok(self.begin_on(images, Cnn::new(images.classes(), device), Cnn::loss, device))
             }
             (Source::Images(images), ModelKind::Resnet) => {
-                self.train_on(images, ResNet::new(images.classes(), device), ResNet::loss, &mut seen, device)
+                Ok(self.begin_on(images, ResNet::new(images.classes(), device), ResNet::loss, device))
             }
             (Source::Images(images), ModelKind::Lstm) => {
-                let model = SequenceNet::new(images.classes(), device);
-                self.train_on(images, model, SequenceNet::loss, &mut seen, device)
+                Ok(self.begin_on(images, SequenceNet::new(images.classes(), device), SequenceNet::loss, device))
             }
             (Source::Images(_), ModelKind::Transformer) => Err("the transformer trains on a text".to_owned()),
         }
     }
 
-    fn train_on<M: Module>(
-        &self,
-        images: &Images,
+    fn begin_on<'a, M: Module + 'a>(
+        &'a self,
+        images: &'a Images,
         model: M,
         loss: fn(&M, Tensor<4>, Tensor<1, burn::tensor::Int>) -> Tensor<1>,
-        seen: &mut dyn FnMut(usize, f32),
         device: &Device,
-    ) -> Result<Run, String> {
-        train(model, self.steps, seen, |model, step| {
-            let (images, labels) = images.batch(step, self.batch_size, device);
+    ) -> Box<dyn Training + 'a> {
+        let device = device.clone();
+        begin(model, move |model, step| {
+            let (images, labels) = images.batch(step, self.batch_size, &device);
             loss(model, images, labels)
         })
     }
+}
+
+/// A model in training.
+pub trait Training {
+    /// One step: forward, backward, update, and the loss that was read. `digest` gets the bits of the gradients.
+    ///
+    /// # Errors
+    ///
+    /// What the device reports when the loss is read.
+    fn step(&mut self, digest: Option<&mut DefaultHasher>) -> Result<f32, String>;
+
+    /// Hashes the bits of the parameters.
+    ///
+    /// # Errors
+    ///
+    /// What the device reports when they are read.
+    fn digest(&self, hasher: &mut DefaultHasher) -> Result<(), String>;
+}
+
+struct Steps<M, L> {
+    /// Moved out and back by the optimizer, which updates it in place.
+    model: Option<M>,
+    optimizer: ModuleOptimizer,
+    loss: L,
+    next: usize,
+}
+
+impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
+    fn step(&mut self, hasher: Option<&mut DefaultHasher>) -> Result<f32, String> {
+        let model = self.model.take().ok_or("an earlier step failed")?;
+        let loss = (self.loss)(&model, self.next);
+        self.next += 1;
+        let gradients = GradientsParams::from_grads(loss.backward(), &model);
+        if let Some(hasher) = hasher {
+            digest(&model, Some(&gradients), hasher)?;
+        }
+        self.model = Some(self.optimizer.step(1e-3, model, gradients));
+        crate::cli::read(loss)
+    }
+
+    fn digest(&self, hasher: &mut DefaultHasher) -> Result<(), String> {
+        self.model.as_ref().map_or(Ok(()), |model| digest(model, None, hasher))
+    }
+}
+
+fn begin<'a, M: Module + 'a>(model: M, loss: impl Fn(&M, usize) -> Tensor<1> + 'a) -> Box<dyn Training + 'a> {
+    Box::new(Steps { model: Some(model), optimizer: AdamConfig::new().init(), loss, next: 0 })
 }
 
 /// Trains `model` with Adam, on what `loss` gives for each step, and calls `seen` with every step's number and loss.
@@ -186,29 +243,26 @@ pub fn train<M: Module>(
 ///
 /// As [`train`].
 pub fn train_with<M: Module>(
-    mut optimizer: ModuleOptimizer,
-    mut model: M,
+    optimizer: ModuleOptimizer,
+    model: M,
     steps: usize,
     seen: &mut dyn FnMut(usize, f32),
     loss: impl Fn(&M, usize) -> Tensor<1>,
 ) -> Result<Run, String> {
+    run(&mut Steps { model: Some(model), optimizer, loss, next: 0 }, steps, seen)
+}
+
+fn run(training: &mut dyn Training, steps: usize, seen: &mut dyn FnMut(usize, f32)) -> Result<Run, String> {
     let mut run = Run { losses: Vec::new(), step_ms: Vec::new(), digest: 0 };
     let mut hasher = DefaultHasher::new();
     for step in 0..steps {
         let start = Instant::now();
-        let loss = loss(&model, step);
-        let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        if step + 1 == steps {
-            digest(&model, Some(&gradients), &mut hasher)?;
-        }
-        model = optimizer.step(1e-3, model, gradients);
-        let data = loss.try_into_data().map_err(|error| error.to_string())?;
-        let value = data.iter::<f32>().next().unwrap_or(f32::NAN);
+        let loss = training.step((step + 1 == steps).then_some(&mut hasher))?;
         run.step_ms.push(start.elapsed().as_secs_f64() * 1e3);
-        run.losses.push(value);
-        seen(step, value);
+        run.losses.push(loss);
+        seen(step, loss);
     }
-    digest(&model, None, &mut hasher)?;
+    training.digest(&mut hasher)?;
     run.digest = hasher.finish();
     Ok(run)
 }

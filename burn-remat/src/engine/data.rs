@@ -19,15 +19,14 @@ impl<B: RematBackend> Engine<B> {
         self.aside.now = self.aside.is_other_thread();
         let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
         let about = Description::of(&ir);
-        let done = refuse_quantized(&ir).and_then(|()| {
-            self.make_room(self.allocated(&ir));
-            let executor = &mut self.executor;
-            catch_unwind(AssertUnwindSafe(|| executor.upload(id, data)))
-                .map_err(|payload| self.circumstances().explain("upload", panic_message(&*payload)).into())
-        });
-        match done {
+        self.make_room(self.allocated(&ir));
+        let executor = &mut self.executor;
+        match catch_unwind(AssertUnwindSafe(|| executor.upload(id, data))) {
             Ok(()) => self.adopt(about, None),
-            Err(failure) => self.register_failed(smallvec::smallvec![about], failure),
+            Err(payload) => {
+                let failure = self.circumstances().explain("upload", panic_message(&*payload)).into();
+                self.register_failed(smallvec::smallvec![about], failure);
+            }
         }
     }
 
@@ -105,7 +104,6 @@ impl<B: RematBackend> Engine<B> {
     ) -> Result<T, Failure> {
         self.clock += 1;
         self.serving = 0;
-        refuse_quantized(ir)?;
         let Some(&key) = self.index.get(&ir.id) else {
             return Err(format!("tensor {} is not on this device", ir.id).into());
         };
@@ -137,15 +135,4 @@ impl<B: RematBackend> Engine<B> {
         let _alone = lock(&GENERATOR);
         self.executor.seed(seed);
     }
-}
-
-fn refuse_quantized(ir: &TensorIr) -> Result<(), Failure> {
-    if matches!(ir.dtype, burn_backend::DType::QFloat(_)) {
-        return Err(
-            "quantized tensors are not supported on a remat device: Burn's router does not carry them. Quantize \
-                    on the plain device, or keep this model in floating point."
-                .into(),
-        );
-    }
-    Ok(())
 }

@@ -6,16 +6,16 @@
 
 use std::sync::Arc;
 
-use burn_backend::{ExecutionError, TensorData};
+use burn_backend::{DType, ExecutionError, Shape, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
+use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
 use rustc_hash::FxHashMap;
 
 use super::layout::Layout;
 use super::operation::{is_reshape, is_view};
-use super::table::Description;
-use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, typed};
+use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes, typed};
 use crate::planning::Trace;
 
 /// See the [module](self).
@@ -25,7 +25,10 @@ pub(super) enum Executor<B: RematBackend> {
 }
 
 impl<B: RematBackend> Executor<B> {
-    pub fn run(&mut self, op: OperationIr) {
+    /// Runs the operation in `place`, which is empty afterwards.
+    #[inline]
+    pub fn run(&mut self, place: &mut Option<OperationIr>) {
+        let Some(op) = place.take() else { return };
         match self {
             Self::Backend(interpreter) => interpreter.register_op(op),
             Self::Dry(dry) => dry.run(&op),
@@ -111,8 +114,14 @@ impl<B: RematBackend> Executor<B> {
         match self {
             Self::Backend(interpreter) => interpreter.read_tensor_async(tensor),
             Self::Dry(_) => {
-                let bytes = vec![0; Description::of(&tensor).bytes as usize];
-                let data = TensorData::from_bytes_vec(bytes, tensor.shape, tensor.dtype);
+                let data = match tensor.dtype {
+                    DType::QFloat(scheme) => quantized_zeros(tensor.shape, scheme),
+                    dtype => TensorData::from_bytes_vec(
+                        vec![0; tensor_bytes(&tensor.shape, dtype) as usize],
+                        tensor.shape,
+                        dtype,
+                    ),
+                };
                 Box::pin(std::future::ready(Ok(data)))
             }
         }
@@ -142,6 +151,12 @@ impl<B: RematBackend> Executor<B> {
     pub fn is_dry(&self) -> bool {
         matches!(self, Self::Dry(_))
     }
+}
+
+fn quantized_zeros(shape: Shape, scheme: QuantScheme) -> TensorData {
+    let (values, scales) = (vec![0_i8; shape.num_elements()], params_shape(&shape, &scheme).num_elements());
+    let global = global_scale_dtype(&scheme).map(|_| 1.0);
+    TensorData::quantized(values, shape, scheme, &vec![1.0; scales], global)
 }
 
 #[derive(Clone, Copy)]

@@ -25,7 +25,7 @@ use super::operation::is_view;
 use super::table::{StorageKey, TensorKey};
 use super::{Engine, Failure};
 use crate::alternatives::Alternative;
-use crate::backend::RematBackend;
+use crate::backend::{RematBackend, tensor_bytes};
 use crate::planning::TracedForm;
 use crate::report::FormReport;
 
@@ -151,7 +151,8 @@ impl<B: RematBackend> Engine<B> {
                     let rounds = B::IS_HOST && output.dtype == DType::F32 && allowed.allows(Alternative::Bf16);
                     rounds.then_some((Alternative::Bf16, Code::Bf16))
                 })?;
-            if count as u64 * (output.dtype.size() as u64) < SMALLEST {
+            // What is quantized has scales beside its numbers.
+            if matches!(output.dtype, DType::QFloat(_)) || tensor_bytes(&output.shape, output.dtype) < SMALLEST {
                 return None;
             }
             let bytes = code.on_device(code.bytes(count, output.dtype));
@@ -380,13 +381,21 @@ fn special_form(op: &OperationIr, k: usize) -> Option<(Alternative, Code)> {
             is_mask.then_some((Alternative::MaskBits, Code::Bits))
         }
         OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndices(pool)) if k == 1 => {
-            let [_, _, height, width] = pool.x.shape.dims();
-            let is_wide = matches!(pool.out_indices.dtype, DType::I64 | DType::I32);
-            Code::below(height * width).filter(|_| is_wide).map(|code| (Alternative::SmallIndices, code))
+            small_indices(&pool.x, &pool.out_indices)
+        }
+        OperationIr::Module(ModuleOperationIr::MaxPool3dWithIndices(pool)) if k == 1 => {
+            small_indices(&pool.x, &pool.out_indices)
         }
         _ => {
             let is_bool = op.outputs().nth(k).is_some_and(|output| output.dtype.is_bool() && output.dtype.size() == 1);
             is_bool.then_some((Alternative::BoolBits, Code::Bits))
         }
     }
+}
+
+/// The form of indices into the places of `x`, `[batch, channels, ..places]`.
+fn small_indices(x: &TensorIr, indices: &TensorIr) -> Option<(Alternative, Code)> {
+    let is_wide = matches!(indices.dtype, DType::I64 | DType::I32);
+    let places = x.shape.iter().skip(2).product();
+    Code::below(places).filter(|_| is_wide).map(|code| (Alternative::SmallIndices, code))
 }

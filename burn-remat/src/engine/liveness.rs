@@ -206,7 +206,7 @@ impl<B: RematBackend> Engine<B> {
         let ir = tensor.bare(TensorStatus::ReadWrite);
         self.storages.detach(storage, key, fixed);
         self.storages.sweep(storage);
-        self.executor.run(OperationIr::Drop(ir));
+        self.executor.run(&mut Some(OperationIr::Drop(ir)));
     }
 
     /// Forgets all history recorded before `clock`: what is alive and rests on it becomes a root, after it has been

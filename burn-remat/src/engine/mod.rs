@@ -13,7 +13,7 @@
 //!
 //! - A resident tensor has a handle in the interpreter and a storage; any other has neither.
 //! - A tensor without a recipe (a *root*) is never evicted. Roots are uploads, random results (unless reseeded),
-//!   uninitialised memory, results of custom and distributed operations, aliases, and results of operations that
+//!   uninitialised memory, results of custom operations, aliases, and results of operations that
 //!   consumed a root.
 //! - A recipe's inputs stay known (resident, or with a recipe of their own) for as long as the recipe exists.
 //! - Nothing here panics on what a program can do: a failure is kept on the tensors that it leaves without data and
@@ -303,30 +303,35 @@ impl<B: RematBackend> Engine<B> {
         engine
     }
 
-    /// Takes one operation of the program.
-    pub fn register(&mut self, op: OperationIr) {
-        match &op {
-            OperationIr::Init(_) => {}
-            OperationIr::Drop(tensor) => {
+    /// Takes one operation of the program, out of its place: operations are some 600 bytes large, and are moved only where they run.
+    pub fn register(&mut self, op: &mut Option<OperationIr>) {
+        match op {
+            None | Some(OperationIr::Init(_)) => {}
+            Some(OperationIr::Drop(tensor)) => {
                 if let Some(&key) = self.index.get(&tensor.id) {
                     self.note_drop(key);
                     self.kill(key);
                 }
             }
-            _ => self.execute(op),
+            Some(_) => self.execute(op),
         }
     }
 
-    fn execute(&mut self, mut op: OperationIr) {
+    fn execute(&mut self, place: &mut Option<OperationIr>) {
+        let Some(op) = &*place else { return };
         self.clock += 1;
         self.stats.operations += 1;
         self.light &= self.is_ample(self.storages.live);
-        let kind = operation_kind(&op);
+        let kind = operation_kind(op);
         self.serving = kind;
-        self.names.entry(kind).or_insert_with(|| operation_name(&op));
-        let outs: Outs = op.outputs().map(Description::of).collect();
-        let produced = op.outputs().map(|out| self.allocated(out)).sum();
-        let (inputs, mut consumed) = match self.bind(&op) {
+        self.names.entry(kind).or_insert_with(|| operation_name(op));
+        let mut produced = 0;
+        let describe = |out: &TensorIr| {
+            produced += self.padding.tensor(&out.shape, out.dtype);
+            Description::of(out)
+        };
+        let outs: Outs = op.outputs().map(describe).collect();
+        let (inputs, mut consumed) = match self.bind(op) {
             Ok(bound) => bound,
             Err(failure) => return self.register_failed(outs, failure),
         };
@@ -346,26 +351,27 @@ impl<B: RematBackend> Engine<B> {
         let dying = consumed.clone();
         let (mut lent, mut began) = (Keys::new(), false);
         let mut before: SmallVec<[Option<StorageKey>; 4]> = SmallVec::new();
-        let done = self.bring_in(&op, (kind, signature), &inputs).and_then(|()| {
-            let taken = self.taken(&op, &inputs);
+        let done = self.bring_in(op, (kind, signature), &inputs).and_then(|()| {
+            let op = place.as_mut().ok_or("an operation was lost")?;
+            let taken = self.taken(op, &inputs);
             before.extend(inputs.iter().map(|&input| self.tensors[input].storage));
-            let settled = self.settle_roots(&mut op, &outs, &inputs, &mut consumed, produced);
+            let settled = self.settle_roots(op, &outs, &inputs, &mut consumed, produced);
             let Settled { recordable, replaces, seed, .. } = settled;
-            self.keep_parts(&mut op, &inputs, &mut consumed);
+            self.keep_parts(op, &inputs, &mut consumed);
             // Only now: what was brought back to cut a root free would take the room of the outputs.
-            let need = self.new_bytes(&op, produced, &inputs, &consumed);
+            let need = self.new_bytes(op, produced, &inputs, &consumed);
             self.make_room(need);
-            let layout = self.layout(&op, &inputs, taken, &consumed);
-            let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(&op) };
+            let layout = self.layout(op, &inputs, taken, &consumed);
+            let forms = if replaces || aside { SmallVec::new() } else { self.forms_of(op) };
             let update = self.update_of(&dying, &outs);
-            let kept = (recordable && !self.light).then(|| (self.boxed(&op), taken));
-            let views = is_view(&op);
+            let kept = (recordable && !self.light).then(|| (self.boxed(op), taken));
+            let views = is_view(op);
             let traced = if watched { self.trace_inputs(&inputs) } else { SmallVec::new() };
-            let stub = if self.tracer.is_some() && !aside { self.traced_stub(&op) } else { None };
-            self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent)?;
+            let stub = if self.tracer.is_some() && !aside { self.traced_stub(op) } else { None };
+            self.lend_all(op, &inputs, taken, &mut consumed, &mut lent)?;
             let position = (!aside).then(|| self.last_position());
             began = true;
-            let cost_ns = self.run(op, seed, kind, position, layout)?;
+            let cost_ns = self.run(place, seed, kind, position, layout)?;
             Ok((kept, settled, cost_ns, views, update, traced, forms, stub))
         });
         match done {
@@ -580,19 +586,21 @@ impl<B: RematBackend> Engine<B> {
         Some(dry.cost(touched))
     }
 
-    /// Runs an operation on the backend and returns the time it took, in ns. `position` is that of an operation of the step.
+    /// Runs an operation on the backend, out of its place, and returns the time it took, in ns. `position` is that of an operation of the
+    /// step.
     #[inline]
     fn run(
         &mut self,
-        op: OperationIr,
+        place: &mut Option<OperationIr>,
         seed: Option<u64>,
         kind: u64,
         position: Option<Position>,
         layout: Option<Layout>,
     ) -> Result<u64, Failure> {
-        let dry = self.dry_cost(&op, kind);
-        let timed = self.begin_timing(&op, kind);
-        let _alone = is_random(&op).then(|| lock(&GENERATOR));
+        let op = place.as_ref().ok_or("an operation was lost")?;
+        let dry = self.dry_cost(op, kind);
+        let timed = self.begin_timing(op, kind);
+        let _alone = is_random(op).then(|| lock(&GENERATOR));
         let executor = &mut self.executor;
         let probe = self.config.probe.as_deref();
         let before = probe.map_or(0, |probe| {
@@ -600,12 +608,11 @@ impl<B: RematBackend> Engine<B> {
             probe.current()
         });
         let start = Instant::now();
-        // An operation is large: it is moved as seldom as can be.
         let result = catch_unwind(AssertUnwindSafe(move || {
             if let Some(seed) = seed {
                 executor.seed(seed);
             }
-            executor.run(op);
+            executor.run(place);
             if let Some(layout) = layout {
                 executor.lay(&layout);
             }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 
-use burn_backend::Distribution;
+use burn_backend::{DType, Distribution};
 use burn_ir::{
     ActivationOperationIr, BaseOperationIr, FloatOperationIr, IntOperationIr, IrVisitorMut, ModuleOperationIr,
     NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
@@ -64,7 +64,6 @@ pub(super) fn operation_kind(op: &OperationIr) -> u64 {
         OperationIr::Float(_, op) => discriminant(op).hash(&mut hasher),
         OperationIr::Module(op) => discriminant(op).hash(&mut hasher),
         OperationIr::Activation(op) => discriminant(op).hash(&mut hasher),
-        OperationIr::Distributed(op) => discriminant(op).hash(&mut hasher),
         OperationIr::Custom(op) => op.id.hash(&mut hasher),
         OperationIr::Init(_) | OperationIr::Drop(_) => {}
     }
@@ -101,13 +100,12 @@ pub(super) fn is_mask(op: &OperationIr) -> bool {
     matches!(op, OperationIr::Float(_, FloatOperationIr::Random(op)) if matches!(op.distribution, Distribution::Bernoulli(_)))
 }
 
-/// Whether an operation cannot be trusted to give the same result twice: uninitialised memory, user code, and
-/// collectives with other devices.
+/// Whether an operation cannot be trusted to give the same result twice: uninitialised memory and user code.
 pub(super) fn is_opaque(op: &OperationIr) -> bool {
     let empty = |op: &BaseOperationIr| matches!(op, BaseOperationIr::Empty(_));
     match op {
         OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => empty(op),
-        OperationIr::Custom(_) | OperationIr::Distributed(_) => true,
+        OperationIr::Custom(_) => true,
         _ => false,
     }
 }
@@ -117,7 +115,9 @@ pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
     let (input, need) = match op {
         OperationIr::Activation(ActivationOperationIr::ReluBackward(op)) => (&op.lhs, Need::Signs),
         OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndicesBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::MaxPool3dWithIndicesBackward(op)) => (&op.x, Need::Shape),
         OperationIr::Module(ModuleOperationIr::AvgPool2dBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::AvgPool3dBackward(op)) => (&op.x, Need::Shape),
         OperationIr::Module(ModuleOperationIr::AdaptiveAvgPool2dBackward(op)) => (&op.x, Need::Shape),
         OperationIr::Module(ModuleOperationIr::InterpolateBackward(op)) => (&op.x, Need::Shape),
         _ => return None,
@@ -253,22 +253,22 @@ pub(super) fn is_reshape(op: &OperationIr) -> bool {
 
 /// Whether an operation only looks at its first input's buffer in another way.
 pub(super) fn is_view(op: &OperationIr) -> bool {
-    match op {
-        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => matches!(
-            op,
-            BaseOperationIr::Reshape(_)
-                | BaseOperationIr::SwapDims(_)
-                | BaseOperationIr::Permute(_)
-                | BaseOperationIr::Expand(_)
-                | BaseOperationIr::Slice(_)
-        ),
-        _ => false,
-    }
+    let out = match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => match op {
+            BaseOperationIr::Reshape(op) | BaseOperationIr::Expand(op) => &op.out,
+            BaseOperationIr::SwapDims(op) => &op.out,
+            BaseOperationIr::Permute(op) => &op.out,
+            BaseOperationIr::Slice(op) => &op.out,
+            _ => return false,
+        },
+        _ => return false,
+    };
+    // Scales of blocks do not follow another order of the numbers.
+    !matches!(out.dtype, DType::QFloat(scheme) if scheme.block_size().is_some())
 }
 
 #[cfg(test)]
 mod tests {
-    use burn_backend::DType;
     use burn_ir::{MaxPool2dWithIndicesBackwardOpIr, ModuleOperationIr};
 
     use super::*;

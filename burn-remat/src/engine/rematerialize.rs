@@ -142,7 +142,7 @@ impl<B: RematBackend> Engine<B> {
         let layout = self.layout(&op, &inputs, taken, &consumed);
         let mut lent = Keys::new();
         let ready = self.lend_all(&mut op, &inputs, taken, &mut consumed, &mut lent);
-        let cost_ns = match ready.and_then(|()| self.run(op, seed, kind, None, layout)) {
+        let cost_ns = match ready.and_then(|()| self.run(&mut Some(op), seed, kind, None, layout)) {
             Ok(cost_ns) => cost_ns,
             Err(failure) => {
                 lent.into_iter().for_each(|stand_in| self.unpin(stand_in));

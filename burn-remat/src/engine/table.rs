@@ -17,7 +17,7 @@ use super::forms::Form;
 use super::layout::Taken;
 use super::stages::PathId;
 use super::stubs::Stub;
-use crate::backend::Padding;
+use crate::backend::{Padding, tensor_bytes};
 use crate::checkpoint::CheckpointPolicy;
 use crate::planning::Place;
 
@@ -35,7 +35,7 @@ pub(super) struct Description {
     pub id: TensorId,
     pub dtype: DType,
     pub shape: u64,
-    /// Elements times element size.
+    /// Of its elements.
     pub bytes: u64,
 }
 
@@ -43,7 +43,7 @@ impl Description {
     pub fn of(ir: &TensorIr) -> Self {
         let mut hasher = FxHasher::default();
         ir.shape.hash(&mut hasher);
-        let bytes = (ir.shape.num_elements() as u64).saturating_mul(ir.dtype.size() as u64);
+        let bytes = tensor_bytes(&ir.shape, ir.dtype);
         Self { id: ir.id, dtype: ir.dtype, shape: hasher.finish(), bytes }
     }
 }
@@ -54,7 +54,7 @@ pub(super) struct Tensor {
     pub dtype: DType,
     /// Hash of the shape.
     pub shape: u64,
-    /// Elements times element size.
+    /// Bytes of its elements.
     pub bytes: u64,
     /// The buffer; `None` while evicted, packed, released or failed.
     pub storage: Option<StorageKey>,

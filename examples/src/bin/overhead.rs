@@ -1,81 +1,286 @@
-//! What a remat device costs where its budget is ample: per operation in the process, and per step through the device.
+//! What a remat device costs, measured against plain Burn and against Burn's own group of one device.
 //!
-//! Both sides of every ratio come from one interleaved run, as medians.
+//! All devices train side by side in this process and take turns step by step, so that whatever else the machine does meets all of
+//! them alike. Every ratio is that of two steps of one round; the table gives their median and quartiles, in wall time and in
+//! processor time of the whole process. Losses are compared bit for bit.
 
-use std::net::TcpListener;
-use std::time::Instant;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
-use burn::remote::RemoteHost;
-use burn::server::{RemoteServer, WebSocketTransport};
 use burn::tensor::Device;
 use burn_autodiff::Autodiff;
 use burn_backend::ops::FloatTensorOps;
 use burn_backend::{AutodiffBackend, Distribution, FloatDType, Shape};
 use burn_flex::{Flex, FlexDevice};
-use burn_remat::{Remat, RematConfig, RematDevice, RematExt};
-use burn_remat_examples::training::{Job, ModelKind};
+use burn_remat::{DisplayBytes, Remat, RematConfig, RematDevice, RematExt};
+use burn_remat_examples::cli::{self, Outcome};
+use burn_remat_examples::clock::{Others, processor_time};
+use burn_remat_examples::training::{Job, ModelKind, Training};
 use clap::Parser;
+use serde_json::{Value, json};
 
 /// More than anything here needs.
 const AMPLE: &str = "8 GiB";
+/// Budgets, as shares of what the step takes without a limit.
+const SHARES: [u64; 4] = [100, 70, 50, 35];
+/// Steps of a device before it is measured: the engine has seen the step after a few, and its plan is in force soon after it was found.
+const WARMUP: usize = 6;
 
-/// Measure the cost of a remat device with an ample budget.
+/// Measure what a remat device costs beside plain Burn.
 #[derive(Parser)]
 struct Arguments {
-    /// Rounds of the interleaved runs.
-    #[arg(long, default_value_t = 300)]
-    rounds: usize,
-    /// Only steps of this model, through the device.
+    /// Rounds: steps of each device that are measured.
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Only this model; without it all, and the cost of an operation.
     #[arg(long, value_enum)]
     model: Option<ModelKind>,
+    /// Samples per step; without it 16 for the LSTM, 64 for the multilayer perceptron, 32 for the others.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: Option<u32>,
+    /// Only devices that evict nothing: plain Burn, the group of one, and the ample budget.
+    #[arg(long)]
+    ample: bool,
+    /// Write the figures to this file as JSON.
+    #[arg(long)]
+    json: Option<std::path::PathBuf>,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    cli::main(|| run(&Arguments::parse()))
+}
+
+fn run(arguments: &Arguments) -> Outcome {
+    let mut figures = Vec::new();
     if arguments.model.is_none() {
-        println!("in the process: a chain of 24 layers, forward, backward and update");
+        println!("per operation: a chain of 24 layers, forward, backward and update, at the level of backends");
         for (width, rows) in [(16, 4), (64, 32)] {
-            in_process(width, rows, arguments.rounds)?;
+            figures.push(per_operation(width, rows, 8 * arguments.rounds as usize)?);
         }
-        println!();
     }
-    println!("through the device: step of a model on a stock Burn remote device and on a remat device");
-    for (model, batch_size) in [(ModelKind::Cnn, 16), (ModelKind::Lstm, 16), (ModelKind::Transformer, 8)] {
-        if arguments.model.is_none_or(|only| only == model) {
-            through_the_device(model, batch_size, arguments.rounds / 30 + 2)?;
-        }
+    for model in ModelKind::ALL.into_iter().filter(|&model| arguments.model.is_none_or(|only| only == model)) {
+        figures.push(per_step(model, arguments)?);
+    }
+    if let Some(file) = &arguments.json {
+        std::fs::write(file, serde_json::to_string_pretty(&figures)?)
+            .map_err(|error| format!("--json {}: {error}", file.display()))?;
     }
     Ok(())
 }
 
-// ---- in the process
+/// The median of `values` and their quartiles.
+#[derive(Clone, Copy)]
+struct Spread {
+    low: f64,
+    median: f64,
+    high: f64,
+}
 
-fn in_process(width: usize, rows: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |quarter: usize| values.get(values.len() * quarter / 4).copied().unwrap_or(f64::NAN);
+        Self { low: at(1), median: at(2), high: at(3) }
+    }
+
+    /// Of the ratios of two series, pair by pair.
+    fn of_ratios(of: &[f64], to: &[f64]) -> Self {
+        Self::of(of.iter().zip(to).map(|(of, to)| of / to).collect())
+    }
+
+    fn json(self) -> Value {
+        json!({ "lower_quartile": self.low, "median": self.median, "upper_quartile": self.high })
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3}x ({:.2}-{:.2})", self.median, self.low, self.high)
+    }
+}
+
+// ---- steps of models
+
+/// One device, its training, and what its steps took.
+struct Entrant<'a> {
+    name: String,
+    training: Box<dyn Training + 'a>,
+    device: Device,
+    steps: u64,
+    loss: f32,
+    wall_ms: Vec<f64>,
+    processor_ms: Vec<f64>,
+}
+
+impl<'a> Entrant<'a> {
+    fn new(name: impl Into<String>, device: Device, job: &'a Job) -> Result<Self, String> {
+        let training = job.begin(&device)?;
+        Ok(Self {
+            name: name.into(),
+            training,
+            device,
+            steps: 0,
+            loss: 0.0,
+            wall_ms: Vec::new(),
+            processor_ms: Vec::new(),
+        })
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        // All devices draw from one stream of random numbers.
+        self.device.seed(self.steps);
+        self.steps += 1;
+        let (wall, processor) = (Instant::now(), processor_time());
+        self.loss = self.training.step(None)?;
+        // What the update asked for last is done before the clocks are read.
+        self.device.sync().map_err(|error| error.to_string())?;
+        self.wall_ms.push(wall.elapsed().as_secs_f64() * 1e3);
+        self.processor_ms.push((processor_time() - processor).as_secs_f64() * 1e3);
+        Ok(())
+    }
+}
+
+fn per_step(model: ModelKind, arguments: &Arguments) -> Outcome<Value> {
+    let usual = match model {
+        ModelKind::Lstm => 16,
+        ModelKind::Mlp => 64,
+        _ => 32,
+    };
+    let job = Job::standard(model, arguments.batch_size.unwrap_or(usual) as usize, 0, 1)?;
+    let remat = |config: RematConfig| Device::flex().remat(config.without_cache());
+    let mut entrants = vec![
+        Entrant::new("plain Burn", Device::flex(), &job)?,
+        Entrant::new("Burn's group of one", Device::group_options(&[Device::flex()]).init()?, &job)?,
+        Entrant::new("remat, ample", remat(RematConfig::new(AMPLE))?, &job)?,
+    ];
+    let (peak, operations) = unlimited(&job)?;
+    if !arguments.ample {
+        for share in SHARES {
+            let device = remat(RematConfig::new(peak * share / 100))?;
+            entrants.push(Entrant::new(format!("remat, {share}%"), device, &job)?);
+        }
+    }
+    // One after the other, and nothing is planned any more while steps are measured.
+    for entrant in &mut entrants {
+        for half in 0..2 {
+            (0..WARMUP).try_for_each(|_| entrant.step())?;
+            if half == 0 && entrant.device.remat_report().is_ok() {
+                entrant.device.remat_wait_for_plan(Duration::from_secs(60))?;
+            }
+        }
+        (entrant.wall_ms, entrant.processor_ms) = (Vec::new(), Vec::new());
+    }
+    let others = Others::watch();
+    let mut identical = true;
+    for round in 0..arguments.rounds as usize {
+        // Another device begins each round.
+        let count = entrants.len();
+        for at in 0..count {
+            entrants[(round + at) % count].step()?;
+        }
+        identical &= entrants.iter().all(|entrant| entrant.loss.to_bits() == entrants[0].loss.to_bits());
+    }
+    let busy = others.share();
+    println!(
+        "\n{} at batch size {}: {operations} operations a step, {} without a limit; {} rounds, losses {}",
+        model.name(),
+        job.batch_size,
+        DisplayBytes(peak),
+        arguments.rounds,
+        if identical { "identical to the last bit" } else { "DIFFERENT" }
+    );
+    println!("{}", Others::warning(busy));
+    Ok(table(model, &entrants, identical, busy))
+}
+
+/// Bytes and operations of a step without a limit.
+fn unlimited(job: &Job) -> Outcome<(u64, u64)> {
+    let device = Device::flex().remat("unlimited")?;
+    let mut training = job.begin(&device)?;
+    for _ in 0..3 {
+        training.step(None)?;
+    }
+    let operations = device.remat_report()?.operations;
+    training.step(None)?;
+    let report = device.remat_report()?;
+    Ok((report.peak_bytes, report.operations - operations))
+}
+
+fn table(model: ModelKind, entrants: &[Entrant], identical: bool, busy: Option<f64>) -> Value {
+    println!(
+        "  {:<22}{:>10}{:>11}  {:<24}{:<24}{:>10}{:>9}",
+        "", "wall ms", "processor", "wall / plain", "processor / plain", "peak", "over"
+    );
+    let plain = &entrants[0];
+    let rows = entrants.iter().map(|entrant| {
+        let (wall, processor) = (Spread::of(entrant.wall_ms.clone()), Spread::of(entrant.processor_ms.clone()));
+        let wall_ratio = Spread::of_ratios(&entrant.wall_ms, &plain.wall_ms);
+        let processor_ratio = Spread::of_ratios(&entrant.processor_ms, &plain.processor_ms);
+        let report = entrant.device.remat_report().ok();
+        let (peak, over) = report.as_ref().map_or_else(Default::default, |report| {
+            (DisplayBytes(report.peak_bytes).to_string(), report.steps_over_budget.to_string())
+        });
+        println!(
+            "  {:<22}{:>10.2}{:>11.2}  {:<24}{:<24}{:>10}{:>9}",
+            entrant.name,
+            wall.median,
+            processor.median,
+            wall_ratio.to_string(),
+            processor_ratio.to_string(),
+            peak,
+            over
+        );
+        json!({
+            "device": entrant.name,
+            "wall_ms": wall.json(),
+            "processor_ms": processor.json(),
+            "wall_ratio": wall_ratio.json(),
+            "processor_ratio": processor_ratio.json(),
+            "budget_bytes": report.as_ref().and_then(|report| report.budget_bytes),
+            "peak_bytes": report.as_ref().map(|report| report.peak_bytes),
+            "floor_bytes": report.as_ref().map(|report| report.floor_bytes),
+            "steps_over_budget": report.as_ref().map(|report| report.steps_over_budget),
+        })
+    });
+    let rows: Vec<Value> = rows.collect();
+    // Against the group, for models of small operations.
+    let group = &entrants[1];
+    for entrant in &entrants[2..] {
+        let wall = Spread::of_ratios(&entrant.wall_ms, &group.wall_ms);
+        let processor = Spread::of_ratios(&entrant.processor_ms, &group.processor_ms);
+        println!("  {:<22}beside the group of one: wall {wall}, processor {processor}", entrant.name);
+    }
+    json!({ "model": model.name(), "losses_identical": identical, "others_busy": busy, "devices": rows })
+}
+
+// ---- operations at the level of backends
+
+fn per_operation(width: usize, rows: usize, rounds: usize) -> Outcome<Value> {
     let device = RematDevice::new(FlexDevice, RematConfig::new(AMPLE))?;
     let mut plain = weights::<Autodiff<Flex>>(&FlexDevice, width);
     let mut remat = weights::<Autodiff<Remat<Flex>>>(&device, width);
     let (mut plain_ns, mut remat_ns) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
+    for _ in 0..rounds {
         let start = Instant::now();
         plain = step::<Autodiff<Flex>>(plain, &FlexDevice, [rows, width]);
         plain_ns.push(start.elapsed().as_nanos() as f64);
-        if round == 0 {
-            device.reset_report::<Flex>();
-        }
         let start = Instant::now();
         remat = step::<Autodiff<Remat<Flex>>>(remat, &device, [rows, width]);
         remat_ns.push(start.elapsed().as_nanos() as f64);
     }
     let operations = device.report::<Flex>().operations as f64 / rounds as f64;
-    let (plain, remat) = (median(&mut plain_ns), median(&mut remat_ns));
+    let added = remat_ns.iter().zip(&plain_ns).map(|(remat, plain)| (remat - plain) / operations).collect();
+    let (plain, remat, added) = (Spread::of(plain_ns), Spread::of(remat_ns), Spread::of(added));
     println!(
         "  [{rows}, {width}]: {operations:.0} operations a step; Autodiff<Flex> {:.1} us, Autodiff<Remat<Flex>> {:.1} us: \
-         {:.3} us per operation",
-        plain / 1e3,
-        remat / 1e3,
-        (remat - plain) / 1e3 / operations
+         {:.0} ns per operation ({:.0}-{:.0})",
+        plain.median / 1e3,
+        remat.median / 1e3,
+        added.median,
+        added.low,
+        added.high
     );
-    Ok(())
+    Ok(json!({ "chain": [rows, width], "operations": operations, "added_ns_per_operation": added.json() }))
 }
 
 fn weights<B: AutodiffBackend>(device: &B::Device, width: usize) -> Vec<B::FloatTensorPrimitive> {
@@ -112,39 +317,4 @@ fn step<B: AutodiffBackend>(
             None => weight,
         })
         .collect()
-}
-
-// ---- through the device
-
-fn through_the_device(model: ModelKind, batch_size: usize, rounds: usize) -> Result<(), Box<dyn std::error::Error>> {
-    let job = Job::standard(model, batch_size, 6, 1)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let stock = stock_remote_device(&runtime)?;
-    let remat = Device::flex().remat(AMPLE)?;
-    let (mut stock_ms, mut remat_ms) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        // The first step of each run also initialises parameters.
-        stock_ms.extend_from_slice(&job.run(&stock, |_, _| {})?.step_ms[1..]);
-        remat_ms.extend_from_slice(&job.run(&remat, |_, _| {})?.step_ms[1..]);
-    }
-    let (stock, remat) = (median(&mut stock_ms), median(&mut remat_ms));
-    println!(
-        "  {} at batch size {batch_size}: stock {stock:.2} ms, remat {remat:.2} ms: {:.3}x",
-        model.name(),
-        remat / stock
-    );
-    Ok(())
-}
-
-fn stock_remote_device(runtime: &tokio::runtime::Runtime) -> Result<Device, Box<dyn std::error::Error>> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = format!("ws://{}", listener.local_addr()?);
-    let serving = RemoteServer::new([Device::flex()]).serve_async(WebSocketTransport::from_listener(listener));
-    runtime.spawn(serving);
-    Ok(Device::remote_options(&RemoteHost::websocket(&address)).init()?)
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -50,7 +50,7 @@ enum Strategy {
     Main,
     /// Each parameter is updated on one of the servers.
     Sharded,
-    /// Every server updates a copy of its own after an all-reduce. Burn 0.22 refuses this across servers.
+    /// Every server updates a copy of its own after an all-reduce.
     Ddp,
 }
 

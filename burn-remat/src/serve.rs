@@ -1,0 +1,141 @@
+//! Remat devices for other processes and machines, through Burn's remote server.
+
+use std::sync::{Mutex, OnceLock, mpsc};
+
+use burn::backend::DispatchDevice;
+use burn::remote::CustomOpClient;
+use burn::server::{PeerAuthorizer, Transport};
+use burn::tensor::Device;
+use burn_ir::CustomOpIr;
+use burn_remote::server::{BackendServer, ServerLogging};
+use burn_router::get_client;
+use tokio::runtime::Runtime;
+use tokio::signal;
+
+use crate::backend::{Remat, RematBackend, RematChannel, lock};
+use crate::config::RematConfig;
+use crate::device::{WithBackend, started, with_backend};
+use crate::error::RematError;
+use crate::report::RematReport;
+
+/// The operation, without inputs and outputs, that marks a step in order with the others.
+const MARK: &str = "remat.mark";
+
+/// The remat devices of other processes that this one has been told of.
+static SERVED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+
+/// `plain` is a remat device that another process serves.
+pub(crate) fn remember(plain: Device) {
+    let mut served = lock(&SERVED);
+    if !served.contains(&plain) {
+        served.push(plain);
+    }
+}
+
+/// Sends the mark of a step to `plain`, if it is a remat device that another process serves.
+pub(crate) fn mark_step(plain: &Device) {
+    if let DispatchDevice::Remote(remote) = plain.as_dispatch()
+        && lock(&SERVED).contains(plain)
+    {
+        // A fusing client may hold operations back: they belong before the mark.
+        let _ = plain.flush();
+        let _ = CustomOpClient::new(remote).register(CustomOpIr::new(MARK, &[], &[]));
+    }
+}
+
+/// Serves a remat device like `device` to other processes and machines until Ctrl+C or `SIGTERM`; then returns what it
+/// has done.
+///
+/// `authorizer` decides who may connect: a [`TokenAuthorizer`], or `burn::server::AllowAll` on a trusted network.
+///
+/// # Errors
+///
+/// As [`RematExt::remat`], and what keeps the transport from binding.
+pub fn serve(
+    device: &Device,
+    config: impl Into<RematConfig>,
+    authorizer: impl PeerAuthorizer,
+    transport: impl Into<Transport>,
+) -> Result<RematReport, RematError> {
+    let config = config.into();
+    with_backend(device, config.fusion, Serve { config, authorizer, transport: transport.into() })
+}
+
+struct Serve<A> {
+    config: RematConfig,
+    authorizer: A,
+    transport: Transport,
+}
+
+impl<A: PeerAuthorizer> WithBackend for Serve<A> {
+    type Output = RematReport;
+
+    fn run<B: RematBackend>(self, device: B::Device) -> Result<RematReport, RematError> {
+        let device = started::<B>(device, self.config)?;
+        let engine = get_client::<RematChannel<B>>;
+        let serving = BackendServer::<Remat<B>>::new([device.clone()])
+            .with_custom_op(MARK, move |_, _, device| engine(device).mark_step())
+            .with_authorizer(self.authorizer)
+            .serve_async(self.transport);
+        ServerLogging::install();
+        let (done, wait) = mpsc::channel();
+        runtime()?.spawn(async move {
+            let served = tokio::select! {
+                served = serving => served.map_err(|error| error.to_string()),
+                stopped = asked_to_stop() => stopped.map_err(|error| error.to_string()),
+            };
+            // Who waits is there until it hears of the end.
+            let _ = done.send(served);
+        });
+        let served = wait.recv().unwrap_or_else(|_| Err("its task ended early; the log says why".to_owned()));
+        served.map_err(|reason| RematError::Serve { reason })?;
+        Ok(device.report::<B>())
+    }
+}
+
+/// Ctrl+C, or `SIGTERM`.
+async fn asked_to_stop() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            stopped = signal::ctrl_c() => stopped,
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    signal::ctrl_c().await
+}
+
+/// A fresh token of 256 random bits, in hexadecimal.
+///
+/// # Errors
+///
+/// [`RematError::Serve`] where the system gives no random numbers.
+pub fn random_token() -> Result<String, RematError> {
+    let mut bytes = [0_u8; 32];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| RematError::Serve { reason: format!("no random numbers for the token: {error}") })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The runtime of all servers of this process.
+///
+/// It has one thread, which brings operations in and hands results out; they run on threads of their own. With two, Burn
+/// 0.22.1 may wait for ever for a tensor that moves between two servers over WebSocket: the task that looks for the
+/// tensor asks to be woken only after it has looked (`get_exposed_tensor_bytes` in burn-communication), and what arrives
+/// in between wakes nobody. Tasks of one thread change places only where they wait.
+fn runtime() -> Result<&'static Runtime, RematError> {
+    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+    RUNTIME
+        .get_or_init(|| {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .thread_name("remat-server")
+                .enable_all()
+                .build()
+                .map_err(|error| error.to_string())
+        })
+        .as_ref()
+        .map_err(|reason| RematError::Serve { reason: reason.clone() })
+}
