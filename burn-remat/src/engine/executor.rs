@@ -28,10 +28,9 @@ impl<B: RematBackend> Executor<B> {
     /// Runs the operation in `place`, which is empty afterwards.
     #[inline]
     pub fn run(&mut self, place: &mut Option<OperationIr>) {
-        let Some(op) = place.take() else { return };
         match self {
-            Self::Backend(interpreter) => interpreter.register_op(op),
-            Self::Dry(dry) => dry.run(&op),
+            Self::Backend(interpreter) => place.take().map_or((), |op| interpreter.register_op(op)),
+            Self::Dry(dry) => place.take().map_or((), |op| dry.run(&op)),
         }
     }
 

@@ -69,7 +69,9 @@ pub(crate) use failures::panic_message;
 use follow::Follow;
 use forms::Forms;
 use layout::{Layout, Taken};
-use operation::{is_mask, is_opaque, is_random, is_view, mark_read_only, operation_kind, operation_name};
+use operation::{
+    for_each_tensor, is_mask, is_opaque, is_random, is_view, mark_read_only, operation_kind, operation_name,
+};
 use pool::Pool;
 use reuse::Reuse;
 use stages::{StageStats, Stages};
@@ -139,6 +141,20 @@ struct Stats {
     unrepeatable: SmallVec<[u64; 2]>,
     /// By path.
     stages: Vec<StageStats>,
+}
+
+/// What an operation reads and writes.
+#[derive(Default)]
+struct Bound {
+    /// Inputs, each once.
+    inputs: Keys,
+    /// Those that it consumes.
+    consumed: Keys,
+    outs: Outs,
+    /// Bytes that new buffers for the outputs would take.
+    produced: u64,
+    /// An input that the device does not have.
+    unknown: Option<TensorId>,
 }
 
 /// What becomes of an operation that consumes roots.
@@ -318,23 +334,18 @@ impl<B: RematBackend> Engine<B> {
     }
 
     fn execute(&mut self, place: &mut Option<OperationIr>) {
-        let Some(op) = &*place else { return };
+        let Some(op) = place.as_mut() else { return };
         self.clock += 1;
         self.stats.operations += 1;
         self.light &= self.is_ample(self.storages.live);
         let kind = operation_kind(op);
         self.serving = kind;
         self.names.entry(kind).or_insert_with(|| operation_name(op));
-        let mut produced = 0;
-        let describe = |out: &TensorIr| {
-            produced += self.padding.tensor(&out.shape, out.dtype);
-            Description::of(out)
-        };
-        let outs: Outs = op.outputs().map(describe).collect();
-        let (inputs, mut consumed) = match self.bind(op) {
-            Ok(bound) => bound,
-            Err(failure) => return self.register_failed(outs, failure),
-        };
+        let Bound { inputs, mut consumed, outs, produced, unknown } = self.bind(op);
+        if let Some(id) = unknown {
+            let failure = format!("`{}` reads tensor {id}, which this device does not have", operation_name(op));
+            return self.register_failed(outs, failure.into());
+        }
         for &input in &inputs {
             self.tensors[input].pins += 1;
         }
@@ -459,27 +470,27 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// The operation's inputs, each once, and those that it consumes.
-    fn bind(&self, op: &OperationIr) -> Result<(Keys, Keys), Failure> {
-        let mut inputs = Keys::new();
-        let mut consumed = Keys::new();
-        for input in op.inputs() {
-            let Some(&key) = self.index.get(&input.id) else {
-                return Err(format!(
-                    "`{}` reads tensor {}, which this device does not have",
-                    operation_name(op),
-                    input.id
-                )
-                .into());
-            };
-            if !inputs.contains(&key) {
-                inputs.push(key);
+    /// What an operation reads and writes.
+    fn bind(&self, op: &mut OperationIr) -> Bound {
+        let mut bound = Bound::default();
+        for_each_tensor(op, |tensor| match tensor.status {
+            TensorStatus::NotInit => {
+                bound.produced += self.allocated(tensor);
+                bound.outs.push(Description::of(tensor));
             }
-            if input.status == TensorStatus::ReadWrite {
-                consumed.push(key);
-            }
-        }
-        Ok((inputs, consumed))
+            status => match self.index.get(&tensor.id) {
+                Some(&key) => {
+                    if !bound.inputs.contains(&key) {
+                        bound.inputs.push(key);
+                    }
+                    if status == TensorStatus::ReadWrite {
+                        bound.consumed.push(key);
+                    }
+                }
+                None => bound.unknown = Some(tensor.id),
+            },
+        });
+        bound
     }
 
     /// Makes the inputs resident.

@@ -70,6 +70,20 @@ pub(super) fn operation_kind(op: &OperationIr) -> u64 {
     hasher.finish()
 }
 
+/// Shows `see` all tensors of an operation, outputs (those without data yet) last. [`OperationIr::inputs`] and `outputs` do so too, with an
+/// allocation for each.
+#[inline]
+pub(super) fn for_each_tensor(op: &mut OperationIr, see: impl FnMut(&TensorIr)) {
+    struct See<F>(F);
+    impl<F: FnMut(&TensorIr)> IrVisitorMut for See<F> {
+        #[inline]
+        fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+            (self.0)(tensor);
+        }
+    }
+    op.visit_mut(&mut See(see));
+}
+
 /// Lets an operation only read the tensors `kept`.
 ///
 /// Burn has [`OperationIr::mark_read_only`] for this, which leaves out some inputs, such as the indices of a max pooling's
