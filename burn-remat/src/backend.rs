@@ -462,7 +462,7 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
             Ok(handle) => handle,
             Err(failure) => {
                 // The router's signature has no room for an error: the failure stands in the log and in the next sync,
-                // and the tensor shows it as NaN rather than as plausible numbers.
+                // and a tensor of floats shows it as NaN rather than as plausible numbers.
                 log::error!("a tensor that leaves its remat device holds no data: {failure}");
                 placeholder::<B>(tensor, &client.0.device.inner)
             }
@@ -522,9 +522,8 @@ pub(crate) fn typed<B: RematBackend>(handle: B::Handle, shape: Shape, dtype: DTy
 fn placeholder<B: RematBackend>(tensor: &TensorIr, device: &B::Device) -> B::Handle {
     let shape = tensor.shape.clone();
     if let DType::QFloat(scheme) = tensor.dtype {
-        // Its numbers have no NaN; its scale has.
-        let nothing = B::float_full(shape, f32::NAN.into(), device, FloatDType::F32);
-        B::quantized_tensor_handle(B::quantize_dynamic(nothing, &scheme))
+        // Its numbers have no NaN: only the log and the next sync tell.
+        B::quantized_tensor_handle(B::quantize_dynamic(B::float_zeros(shape, device, FloatDType::F32), &scheme))
     } else if tensor.dtype.is_float() {
         B::float_tensor_handle(B::float_full(shape, f32::NAN.into(), device, tensor.dtype.into()))
     } else if tensor.dtype.is_bool() {
@@ -694,6 +693,7 @@ mod tests {
     use burn_backend::{Distribution, FloatDType, IntDType};
     use burn_flex::FlexDevice;
     use burn_std::ops::{InterpolateMode, InterpolateOptions};
+    use burn_std::quantization::{QuantValue, ScaleDtype, quantized_data_len};
 
     use super::*;
 
@@ -717,6 +717,27 @@ mod tests {
         }
         assert_eq!(Padding { pads_rows: false, ..padding }.tensor(&[8, 65].into(), DType::F32), 2560);
         assert_eq!(Padding::default().tensor(&[8, 65].into(), DType::F32), 2080);
+    }
+
+    #[test]
+    fn quantized_tensors_take_what_burn_writes_for_them() {
+        let (bytes, words) = (QuantStore::Native, QuantStore::PackedU32(0));
+        let across = QuantStore::PackedU32(1);
+        let scheme = |value, store| QuantScheme::default().with_value(value).with_store(store);
+        for scheme in [
+            scheme(QuantValue::Q8S, bytes),
+            scheme(QuantValue::Q8F, words),
+            scheme(QuantValue::Q4S, words).per_block([8], ScaleDtype::F16),
+            scheme(QuantValue::Q2F, across).per_block([2, 4], ScaleDtype::F32),
+            scheme(QuantValue::Q4F, words).per_block([4], ScaleDtype::UE4M3).per_tensor(ScaleDtype::F32),
+        ] {
+            // The second does not fill its words.
+            for shape in [[8, 16], [6, 12], [1, 8]].map(Shape::from) {
+                let written = quantized_data_len(&scheme, &shape) as u64;
+                assert_eq!(Padding::default().tensor(&shape, DType::QFloat(scheme)), written, "{scheme:?} {shape:?}");
+                assert_eq!(tensor_bytes(&shape, DType::QFloat(scheme)), written, "{scheme:?} {shape:?}");
+            }
+        }
     }
 
     /// The operations of which `weak_input` says so.

@@ -274,7 +274,7 @@ fn planned(models: &[ModelKind], alternatives: &[&str]) {
                 })
                 .unwrap();
             let report = device.remat_report().unwrap();
-            assert!(run.is_identical(&plain), "{model:?}, {alternatives}: {report}");
+            assert!(run.is_as(&plain, &report), "{model:?}, {alternatives}: {report}");
             assert_eq!((report.tensors, report.recipes), (0, 0), "{model:?}, {alternatives}: {report}");
             let fits = |plan: &&PlanReport| Some(plan.predicted_peak_bytes) <= report.budget_bytes;
             if let Some(plan) = report.plan.as_ref().filter(fits) {

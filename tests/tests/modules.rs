@@ -213,6 +213,9 @@ struct Translation {
 }
 
 impl Task for Translation {
+    // What an embedding's backward pass adds into its table.
+    const VARIES_ON_GPUS: bool = true;
+
     fn new(device: &Device) -> Self {
         Self {
             words: EmbeddingConfig::new(20, 16).init(device),
@@ -259,6 +262,9 @@ struct Indices {
 }
 
 impl Task for Indices {
+    // What is added into selected rows.
+    const VARIES_ON_GPUS: bool = true;
+
     fn new(device: &Device) -> Self {
         Self {
             keys: LinearConfig::new(24, 24).init(device),
