@@ -46,11 +46,11 @@ pub(crate) fn mark_step(plain: &Device) {
 /// Serves a remat device like `device` to other processes and machines until Ctrl+C or `SIGTERM`; then returns what it
 /// has done.
 ///
-/// `authorizer` decides who may connect: a [`TokenAuthorizer`], or `burn::server::AllowAll` on a trusted network.
+/// `authorizer` decides who may connect: a [`TokenAuthorizer`](burn::server::TokenAuthorizer), or `burn::server::AllowAll` on a trusted network.
 ///
 /// # Errors
 ///
-/// As [`RematExt::remat`], and what keeps the transport from binding.
+/// As [`RematExt::remat`](crate::RematExt::remat), and what keeps the transport from binding.
 pub fn serve(
     device: &Device,
     config: impl Into<RematConfig>,

@@ -83,7 +83,7 @@ impl StageName {
 
 // ---- guards
 
-/// A stage that is open until this is dropped; see [`RematExt::remat_stage`].
+/// A stage that is open until this is dropped; see [`RematExt::remat_stage`](crate::RematExt::remat_stage).
 ///
 /// It belongs to the thread that opened it: the operations of other threads are not in it.
 #[derive(Debug)]
