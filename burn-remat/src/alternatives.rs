@@ -3,49 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Another way to have a tensor again than to keep it or to run its operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Alternative {
-    /// Masks drawn at random (dropout) as one bit for each element.
-    MaskBits,
-    /// Indices of a max pooling in the smallest integers that hold them.
-    SmallIndices,
-    /// Results of comparisons as one bit for each element.
-    BoolBits,
-    /// Signs alone, for operations that need no more.
-    SignBits,
-    /// The shape alone, for operations that need no more.
-    ShapeOnly,
-    /// Any result in the memory of the host.
-    Offload,
-    /// Any result in half the bytes, rounded.
-    Bf16,
-}
-
-impl Alternative {
-    /// In the order of their bits.
-    pub const ALL: [Self; 7] = [
-        Self::MaskBits,
-        Self::SmallIndices,
-        Self::BoolBits,
-        Self::SignBits,
-        Self::ShapeOnly,
-        Self::Offload,
-        Self::Bf16,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MaskBits => "mask-bits",
-            Self::SmallIndices => "small-indices",
-            Self::BoolBits => "bool-bits",
-            Self::SignBits => "sign-bits",
-            Self::ShapeOnly => "shape-only",
-            Self::Offload => "offload",
-            Self::Bf16 => "bf16",
-        }
-    }
-}
+use burn_remat_core::Alternative;
 
 /// Which alternatives to keeping and recomputing a device may use: `none`, `exact`, `all`, or names joined by commas.
 ///

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,16 +27,15 @@ use burn_std::quantization::{QuantScheme, QuantStore, global_scale_dtype, scale_
 use parking_lot::MappedMutexGuard;
 use smallvec::SmallVec;
 
-use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
-use crate::engine::{Engine, fresh_id};
+use crate::engine::Engine;
 use crate::error::RematError;
 use crate::intake::{Call, Intake};
 use crate::memory::DeviceMemory;
-use crate::planning::Trace;
 use crate::reads::Reads;
 use crate::report::RematReport;
 use crate::stage::NameId;
+use burn_remat_core::{CheckpointPolicy, Trace};
 
 /// A backend whose tensors are evicted and recomputed to stay inside a memory budget.
 ///
@@ -318,6 +318,13 @@ fn flex_tensor(handle: &HandleKind<Flex>) -> Option<&FlexTensor> {
     }
 }
 
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// A tensor id that no other tensor of this process has.
+pub(crate) fn fresh_id() -> TensorId {
+    TensorId::new(NEXT_ID.fetch_add(1, Ordering::Relaxed))
+}
+
 // ---- device
 
 /// Devices of one process that carry a configuration, by slot. Slot 0 is every device's plain, unlimited one.
@@ -372,8 +379,8 @@ impl<D: DeviceMemory> RematDevice<D> {
         get_client::<RematChannel<B>>(self).mark_step();
     }
 
-    /// Waits until no planner is at work, at most for `limit`; `false` if the time was up first. The plan is in force from
-    /// the next step on.
+    /// Waits for as long as a planner is at work, at most for `limit`; `false` if the time was up first, or if no step has been
+    /// seen often enough for planning to begin. The plan is in force from the next step on.
     pub fn wait_for_plan<B: RematBackend<Device = D>>(&self, limit: Duration) -> bool {
         get_client::<RematChannel<B>>(self).wait_for_plan(limit)
     }

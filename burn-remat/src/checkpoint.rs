@@ -4,53 +4,9 @@
 //! `checkpoint`, and for the rare case in which somebody knows better than the planner. A part with a policy is a
 //! [stage](crate::RematExt::remat_stage): the policy travels with its mark.
 
-use serde::{Deserialize, Serialize};
+use burn_remat_core::CheckpointPolicy;
 
 use crate::stage::{HasTensors, Seen, Stage, StageName, enter};
-
-/// What may happen to the results of the operations in a stage.
-///
-/// It is about what autodiff saves there for the backward pass. What the stage returns is not bound by it, and what cannot be
-/// computed again (random results) is always kept. A stage without a policy has that of the stage around it.
-///
-/// A budget is still a promise: the policies choose among plans that keep to it. Where they leave none, the report says so as
-/// for any budget that is too small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CheckpointPolicy {
-    /// Kept for as long as the program holds it.
-    MustSave,
-    /// Recomputing it counts four times what it takes.
-    PreferSave,
-    /// Recomputing it counts a quarter of what it takes.
-    PreferRecompute,
-    /// Given up when the stage ends and computed again when the backward pass reads it, even where the budget would allow to
-    /// keep it. What is too small to matter (together at most 1% of the peak) may stay.
-    MustRecompute,
-}
-
-impl CheckpointPolicy {
-    /// By how much the time of a recomputation is multiplied where plans are compared.
-    pub(crate) fn weight(self) -> f64 {
-        match self {
-            Self::MustSave | Self::MustRecompute => 1.0,
-            Self::PreferSave => 4.0,
-            Self::PreferRecompute => 0.25,
-        }
-    }
-
-    /// Whether it leaves no choice.
-    pub(crate) fn is_forced(self) -> bool {
-        matches!(self, Self::MustSave | Self::MustRecompute)
-    }
-}
-
-/// A policy in force, and the number of the stage that set it within its step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Rule {
-    pub policy: CheckpointPolicy,
-    pub scope: u32,
-}
 
 static CHECKPOINT: StageName = StageName::new("checkpoint");
 

@@ -164,8 +164,8 @@ impl RematConfig {
         self
     }
 
-    /// Keeps plans in `folder`, so that the next run of the same program plans nothing. Default: `$BURN_REMAT_CACHE`, or
-    /// `burn-remat` in this user's cache folder.
+    /// Keeps plans in a folder `burn-remat-plans` inside `folder`, so that the next run of the same program plans nothing. Default:
+    /// `$BURN_REMAT_CACHE`, or `burn-remat` in this user's cache folder. Other files there are left alone.
     pub fn with_cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.planning.cache = Some(folder.into());
         self

@@ -14,14 +14,14 @@ use burn::tensor::Device;
 use burn_router::get_client;
 
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
-use crate::checkpoint::CheckpointPolicy;
 use crate::config::RematConfig;
-use crate::engine::panic_message;
+use crate::drive::panic_message;
 use crate::error::RematError;
-use crate::planning::Trace;
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 use crate::stage::{self, NameId, Stage};
+use burn_remat_core::CheckpointPolicy;
+use burn_remat_core::Trace;
 
 /// Memory budgets for [`Device`]: see the [example](crate) of the crate.
 pub trait RematExt: Sized {
@@ -62,8 +62,8 @@ pub trait RematExt: Sized {
     /// [`RematError::NotRemat`] for any other device.
     fn remat_reset_report(&self) -> Result<(), RematError>;
 
-    /// Waits until no planner is at work in the background, at most for `limit`; `false` if the time was up first. A plan
-    /// found is in force from the next training step on.
+    /// Waits for as long as a planner is at work in the background, at most for `limit`; `false` if the time was up first, or if no
+    /// training step has been seen often enough (three times) for planning to begin. A plan found is in force from the next step on.
     ///
     /// # Errors
     ///

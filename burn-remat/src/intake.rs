@@ -15,12 +15,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, Thread};
 
 use burn_ir::OperationIr;
+use burn_remat_core::CheckpointPolicy;
 use burn_std::id::StreamId;
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::backend::{RematBackend, lock};
-use crate::checkpoint::CheckpointPolicy;
-use crate::engine::{Engine, panic_message};
+use crate::drive::panic_message;
+use crate::engine::Engine;
 use crate::stage::NameId;
 
 /// Most calls that wait. They take some 600 bytes each, and as many may be in the hands of the engine.

@@ -27,6 +27,7 @@ mod config;
 #[cfg(feature = "cubecl")]
 mod cubecl;
 mod device;
+mod drive;
 mod engine;
 mod error;
 mod grammar;
@@ -118,7 +119,8 @@ pub use backend::{
 pub use burn_remat_macros::remat;
 
 pub use budget::{Budget, BudgetError, DisplayBytes};
-pub use checkpoint::{CheckpointPolicy, checkpoint, checkpoint_sequential, checkpoint_with};
+pub use burn_remat_core::CheckpointPolicy;
+pub use checkpoint::{checkpoint, checkpoint_sequential, checkpoint_with};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
 pub use device::RematExt;
 pub use error::RematError;

@@ -14,7 +14,8 @@ use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse, validated_on};
 use crate::error::RematError;
-use crate::planning::{Fit, Origin, Schedule, Trace, lower};
+use crate::planning::{Fit, Origin, Schedule, lower};
+use burn_remat_core::Trace;
 
 /// How a program is looked at.
 #[derive(Clone, Debug)]
@@ -137,7 +138,7 @@ fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
 
 fn fit(trace: Trace) -> Result<Fit, RematError> {
     let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-    Fit::new(trace, lowered).map_err(|violations| {
+    Fit::new(Arc::new(trace), lowered).map_err(|violations| {
         log::error!("internal error: the checker refuses the smallest plan of a step: {violations}");
         RematError::NoSteps
     })

@@ -24,8 +24,8 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
 use smallvec::SmallVec;
 
-use crate::checkpoint::CheckpointPolicy;
 use crate::device::{EngineControl, control_of};
+use burn_remat_core::CheckpointPolicy;
 
 /// Number of a name in the table of this process.
 pub(crate) type NameId = u32;

@@ -300,12 +300,30 @@ fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
     let second = train();
     assert!(second.from_cache && second.steps_followed > first.steps_followed, "{second:?}");
     assert_eq!((second.planner, second.predicted_peak_bytes), (first.planner, first.predicted_peak_bytes));
-    for file in std::fs::read_dir(&folder.0).unwrap() {
+    for file in std::fs::read_dir(folder.0.join("burn-remat-plans")).unwrap() {
         let path = file.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen("\"+1\"", "\"+2\"", 1)).unwrap();
     }
     assert!(!train().from_cache);
+}
+
+#[test]
+fn a_kept_plan_that_was_made_in_little_time_is_made_anew() {
+    let folder = Folder::new();
+    let train = |limit: u64| {
+        let config = config(BUDGET).with_time_limit(Duration::from_millis(limit)).with_cache(&folder.0);
+        let device = under_test().remat(config).unwrap();
+        losses(&device, &[(64, false); 16], |at| {
+            if at == 8 {
+                wait(&device)
+            }
+        });
+        device.remat_report().unwrap().plan.unwrap()
+    };
+    assert!(!train(200).from_cache);
+    assert!(train(200).from_cache, "there is as much time as before");
+    assert!(!train(1000).from_cache, "there is more");
 }
 
 #[test]

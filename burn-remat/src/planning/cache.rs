@@ -6,6 +6,8 @@
 //! plan; otherwise the log says why and the step is planned anew.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{CheckedPlan, Graph, check};
@@ -13,11 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::lower::Lowered;
 use super::schedule::Schedule;
-use super::trace::Trace;
+use burn_remat_core::Trace;
 
-/// Files beyond which the oldest go.
+/// Files beyond which the oldest of ours go.
 const MOST_FILES: usize = 500;
-const FORMAT: &str = "burn-remat-cache/2";
+/// What the names of our files begin with, in a folder of our own inside the one that the user names.
+const PREFIX: &str = "step-";
+const OWN_FOLDER: &str = "burn-remat-plans";
+const FORMAT: &str = "burn-remat-cache/3";
 
 /// What tells one plan from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +36,8 @@ pub(crate) struct CacheKey {
 impl CacheKey {
     fn file(&self, folder: &Path) -> PathBuf {
         let device = digest(&format!("{}/{}", self.device, self.planner));
-        folder.join(format!("{:016x}-{}-{:08x}.json", self.signature, self.budget, device as u32))
+        let name = format!("{PREFIX}{:016x}-{}-{:08x}.json", self.signature, self.budget, device as u32);
+        folder.join(OWN_FOLDER).join(name)
     }
 }
 
@@ -41,6 +47,8 @@ struct Entry {
     format: String,
     version: String,
     key: CacheKey,
+    /// Time that the planner was given, in seconds.
+    time_limit: f64,
     /// `remat-graph/1`.
     graph: serde_json::Value,
     /// `remat-plan/1`.
@@ -51,7 +59,8 @@ struct Entry {
 
 impl Entry {
     fn own_digest(&self) -> String {
-        let text = format!("{}{}{:?}{}{}", self.format, self.version, self.key, self.graph, self.plan);
+        let Self { format, version, key, time_limit, graph, plan, .. } = self;
+        let text = format!("{format}{version}{key:?}{time_limit}{graph}{plan}");
         format!("{:016x}", digest(&text))
     }
 }
@@ -73,12 +82,13 @@ pub(crate) fn default_folder() -> Option<PathBuf> {
 }
 
 /// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
-pub(crate) fn store(folder: &Path, key: &CacheKey, graph: &Graph, plan: &PlanFile) {
+pub(crate) fn store(folder: &Path, key: &CacheKey, time_limit: Duration, graph: &Graph, plan: &PlanFile) {
     let value = |text: String| serde_json::from_str(&text).unwrap_or_default();
     let mut entry = Entry {
         format: FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         key: key.clone(),
+        time_limit: time_limit.as_secs_f64(),
         graph: value(graph.to_json()),
         plan: value(plan.to_json()),
         digest: String::new(),
@@ -87,21 +97,22 @@ pub(crate) fn store(folder: &Path, key: &CacheKey, graph: &Graph, plan: &PlanFil
     let path = key.file(folder);
     // Written beside and renamed, so that no reader sees half a file.
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    let done = std::fs::create_dir_all(folder)
+    let folder = folder.join(OWN_FOLDER);
+    let done = std::fs::create_dir_all(&folder)
         .and_then(|()| std::fs::write(&draft, serde_json::to_string(&entry).unwrap_or_default()))
         .and_then(|()| std::fs::rename(&draft, &path));
     if let Err(error) = done {
         log::warn!("the plan could not be stored in {}: {error}", path.display());
     }
-    prune(folder);
+    prune(&folder);
 }
 
-/// Removes the oldest plans where there are too many.
+/// Removes the oldest plans where there are too many. Files that are not ours are left alone.
 fn prune(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let mut files: Vec<_> = entries
         .flatten()
-        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "json"))
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_ours))
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     files.sort();
@@ -111,16 +122,34 @@ fn prune(folder: &Path) {
     }
 }
 
-/// The stored plan for this step, with its file's own account of itself.
-pub(crate) fn load(folder: &Path, key: &CacheKey, trace: &Trace, lowered: &Lowered) -> Option<(Schedule, PlanFile)> {
+/// Whether a file is one that we have written, by its name.
+fn is_ours(name: &str) -> bool {
+    let parts = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(".json"));
+    let parts: Vec<&str> = parts.map_or_else(Vec::new, |rest| rest.split('-').collect());
+    let is_hex = |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let [signature, budget, device] = parts[..] else { return false };
+    is_hex(signature, 16) && budget.parse::<u64>().is_ok() && is_hex(device, 8)
+}
+
+/// A stored plan.
+pub(crate) struct Stored {
+    pub schedule: Schedule,
+    /// The file's own account of it.
+    pub file: PlanFile,
+    /// Time that the planner was given.
+    pub time_limit: Duration,
+}
+
+/// The stored plan for this step.
+pub(crate) fn load(folder: &Path, key: &CacheKey, trace: &Trace, lowered: &Lowered) -> Option<Stored> {
     let path = key.file(folder);
     let text = std::fs::read_to_string(&path).ok()?;
-    let found = read(&text, key, &lowered.graph).and_then(|(checked, file)| {
-        let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
+    let found = read(&text, key, &lowered.graph).and_then(|(checked, file, time_limit)| {
+        let schedule = Schedule::new(Arc::new(trace.clone()), lowered.clone(), &checked);
         if schedule.peak > key.budget {
             return Err(format!("it holds {} bytes", schedule.peak));
         }
-        Ok((schedule, file))
+        Ok(Stored { schedule, file, time_limit })
     });
     match found {
         Ok(found) => Some(found),
@@ -131,7 +160,7 @@ pub(crate) fn load(folder: &Path, key: &CacheKey, trace: &Trace, lowered: &Lower
     }
 }
 
-fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanFile), String> {
+fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanFile, Duration), String> {
     let entry: Entry = serde_json::from_str(text).map_err(|error| format!("it cannot be read ({error})"))?;
     if entry.format != FORMAT || entry.version != env!("CARGO_PKG_VERSION") {
         return Err(format!("it was written by version {}", entry.version));
@@ -150,7 +179,8 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     let plan = file.plan().map_err(|error| error.to_string())?;
     // How much it really holds is seen when it becomes a schedule.
     let checked = check(graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
-    Ok((checked, file))
+    let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?;
+    Ok((checked, file, time_limit))
 }
 
 /// Whether two graphs differ in nothing but names and what is measured: costs and scratch.
@@ -186,12 +216,12 @@ mod tests {
         let key = CacheKey { signature: 7, device: "test".into(), budget: 1000, planner: "store-all".into() };
         let graph = graph(200);
         let outcome = solve(&StoreAll, &graph, &Request::new(1000)).unwrap().outcome;
-        store(&folder, &key, &graph, &PlanFile::of_outcome(&outcome, 1.5));
+        store(&folder, &key, Duration::from_secs(1), &graph, &PlanFile::of_outcome(&outcome, 1.5));
         let path = key.file(&folder);
         std::fs::write(&path, edit(std::fs::read_to_string(&path).unwrap())).unwrap();
         let found = read(&std::fs::read_to_string(&path).unwrap(), &key, wanted);
         std::fs::remove_dir_all(folder).unwrap();
-        found.ok().map(|(checked, _)| checked.makespan())
+        found.ok().map(|(checked, _, _)| checked.makespan())
     }
 
     #[test]
@@ -203,5 +233,23 @@ mod tests {
         assert_eq!(after(|text| text.replace(env!("CARGO_PKG_VERSION"), "0.0.9"), &same), None);
         assert_eq!(after(|_| String::new(), &same), None);
         assert_eq!(after(|text| text, &graph(201)), None);
+    }
+
+    #[test]
+    fn only_files_of_ours_are_removed() {
+        let folder = std::env::temp_dir().join(format!("burn-remat-cache-prune-{}", std::process::id()));
+        let own = folder.join(OWN_FOLDER);
+        std::fs::create_dir_all(&own).unwrap();
+        let theirs = ["notes.json", "step-1.json", "step-0123456789abcdef-10-0123456g.json"];
+        theirs.iter().for_each(|name| std::fs::write(own.join(name), "mine").unwrap());
+        std::fs::write(folder.join("results.json"), "mine").unwrap();
+        let key = |budget| CacheKey { signature: 7, device: "test".into(), budget, planner: "store-all".into() };
+        let count = MOST_FILES as u64 + 20;
+        (0..count).for_each(|budget| std::fs::write(key(budget).file(&folder), "plan").unwrap());
+        prune(&own);
+        let left = std::fs::read_dir(&own).unwrap().count();
+        assert_eq!(left, MOST_FILES + theirs.len());
+        assert!(theirs.iter().all(|name| own.join(name).exists()) && folder.join("results.json").exists());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use burn_remat_core::Trace;
+
 use super::fit::Fit;
 use super::lower::lower;
 use super::schedule::Schedule;
@@ -48,10 +50,10 @@ pub(super) fn alternatives(
 }
 
 fn plan(schedule: &Schedule, allowed: Alternatives, budget: u64, limit: Duration) -> Option<AlternativesPlan> {
-    let trace = schedule.trace.clone().with_alternatives(allowed);
+    let trace = Trace::clone(&schedule.trace).with_alternatives(|one| allowed.allows(one));
     let lowered = lower(&trace, schedule.lowered.graph.name()).ok()?;
     let cost_ns = lowered.cost_ns.max(1) as f64;
-    let fit = Fit::new(trace, lowered).ok()?;
+    let fit = Fit::new(Arc::new(trace), lowered).ok()?;
     let found = fit.best("auto", budget, limit).filter(|(schedule, _)| schedule.peak <= budget);
     let floor = found.as_ref().map_or(u64::MAX, |(schedule, _)| schedule.peak).min(fit.floor().0);
     let bound = found.as_ref().and_then(|(_, outcome)| outcome.lower_bound);

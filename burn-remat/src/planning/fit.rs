@@ -19,8 +19,7 @@ use burn_remat_plan::{
 use super::lower::{Lowered, lower};
 use super::plain::with_forms;
 use super::schedule::Schedule;
-use super::trace::Trace;
-use crate::alternatives::Alternatives;
+use burn_remat_core::Trace;
 
 /// Most quick plans, and time of each.
 const ROUNDS: u32 = 8;
@@ -34,7 +33,7 @@ const GOOD_ENOUGH: f64 = 0.002;
 
 /// A step to be planned.
 pub(crate) struct Fit {
-    trace: Trace,
+    trace: Arc<Trace>,
     lowered: Lowered,
     /// Smallest budget that a planner may be told.
     least: u64,
@@ -80,7 +79,7 @@ impl Fit {
     /// # Errors
     ///
     /// What the checker finds wrong with it.
-    pub fn new(trace: Trace, lowered: Lowered) -> Result<Self, Violations> {
+    pub fn new(trace: Arc<Trace>, lowered: Lowered) -> Result<Self, Violations> {
         let found = minimum(&lowered.graph);
         let checked = check(&lowered.graph, &found.plan, found.achieved)?;
         let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
@@ -93,7 +92,7 @@ impl Fit {
         if self.lowered.small_forms.is_empty() {
             return None;
         }
-        let trace = self.trace.clone().with_alternatives(Alternatives::NONE);
+        let trace = Arc::new(Trace::clone(&self.trace).with_alternatives(|_| false));
         let lowered = lower(&trace, self.lowered.graph.name()).ok()?;
         Self::new(trace, lowered).ok().map(Box::new)
     }

@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 
 use super::lower::Unit;
-use super::trace::{Place, Trace};
-use crate::checkpoint::CheckpointPolicy;
+use burn_remat_core::CheckpointPolicy;
+use burn_remat_core::{Place, Trace};
 
 /// A unit to be run again.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,8 +77,7 @@ pub(super) fn forced(trace: &Trace, units: &[Unit], turn: usize, is_bound: impl 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Rule;
-    use crate::planning::TracedOp;
+    use burn_remat_core::{Rule, TracedOp};
 
     /// One unit per operation: what it reads, and the scope that forbids keeping what it makes (its own number).
     fn step(ops: &[(&[u32], u32)]) -> (Trace, Vec<Unit>) {
@@ -89,6 +88,9 @@ mod tests {
             trace.ops.push(TracedOp {
                 signature: 0,
                 kind: 0,
+                nature: Default::default(),
+                inputs: Default::default(),
+                outputs: at as u32,
                 reads: (*reads).into(),
                 writes: [at as u32].into_iter().collect(),
                 cost_ns: 1,

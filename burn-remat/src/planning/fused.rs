@@ -10,7 +10,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::trace::{Place, Position, Trace};
+use burn_remat_core::{Place, Position, Trace};
 
 /// The share of its own kernel's time that each operation takes. `joins` tells of each operation that can be joined a number for the
 /// shape of its result; only those of the same shape are.
@@ -99,7 +99,7 @@ fn crossing(trace: &Trace, chains: &[Option<usize>]) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trace::examples;
+    use super::super::examples;
     use super::*;
 
     /// A chain forward and backward, of which the operations of `joined` can be joined.

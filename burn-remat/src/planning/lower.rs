@@ -39,11 +39,13 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use burn_remat_core::{
+    CheckpointPolicy, Need, Place, Position, Rule, Trace, TracedForm, TracedOp, TracedStorage, TracedStub,
+};
 use burn_remat_plan::{Alternative, Graph, GraphBuilder, GraphError, Op, OpId, Phase, Step, ValueId};
 
 use super::forced::{Again, forced};
-use super::trace::{Need, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub};
-use crate::checkpoint::{CheckpointPolicy, Rule};
+use super::stages::Staged;
 
 /// One part in this many of the store-all peak goes to storages that no plan decides on.
 const SMALL_SHARE: u64 = 100;
@@ -75,8 +77,6 @@ pub(crate) struct Lowered {
     pub until: Vec<usize>,
     /// First operation of each update phase.
     pub updates: Vec<Position>,
-    /// Bytes held after each operation beside the values.
-    pub base: Vec<u64>,
     /// Bytes held during each operation if nothing is evicted.
     pub store_all: Vec<u64>,
     /// Time of all operations, run once, in ns.
@@ -441,10 +441,10 @@ fn build(
             places.push(place as Place);
         }
     }
-    let base = base(trace, large, &values);
+    let beside = base(trace, large, &values);
     let constant = (0..trace.ops.len())
         .filter(|&at| phase_at(updates, at).is_none())
-        .map(|at| base.during[at])
+        .map(|at| beside[at])
         .max()
         .unwrap_or(trace.held_at_start)
         .max(trace.held_at_start - outside(trace, &values));
@@ -639,7 +639,6 @@ fn build(
         small: large.small.clone(),
         until: large.until.clone(),
         updates: updates.iter().map(|phase| phase.start as Position).collect(),
-        base: base.after,
         store_all,
         cost_ns: total,
     })
@@ -727,13 +726,8 @@ fn outside(trace: &Trace, values: &[Option<ValueId>]) -> u64 {
     inputs.map(|(storage, _)| storage.bytes).sum()
 }
 
-/// Bytes held beside the values.
-struct Base {
-    during: Vec<u64>,
-    after: Vec<u64>,
-}
-
-fn base(trace: &Trace, large: &Large, values: &[Option<ValueId>]) -> Base {
+/// Bytes held during each operation beside the values.
+fn base(trace: &Trace, large: &Large, values: &[Option<ValueId>]) -> Vec<u64> {
     let end = trace.ops.len();
     let mut births = vec![0_u64; end + 1];
     let mut deaths = vec![0_u64; end + 1];
@@ -774,14 +768,13 @@ fn base(trace: &Trace, large: &Large, values: &[Option<ValueId>]) -> Base {
             deaths[gone.min(end)] += storage.bytes;
         }
     }
-    let mut base = Base { during: Vec::with_capacity(end), after: Vec::with_capacity(end) };
+    let mut during = Vec::with_capacity(end);
     for at in 0..end {
         before += births[at];
-        base.during.push(before);
+        during.push(before);
         before = before.saturating_sub(deaths[at]);
-        base.after.push(before);
     }
-    base
+    during
 }
 
 /// Time to compute a unit's values again, in ns: that of the operations on which they depend. Small storages are still

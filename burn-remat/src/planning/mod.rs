@@ -1,13 +1,14 @@
 //! From a traced step to a plan that the engine follows.
 //!
-//! Data flows one way: the engine writes a [`Trace`]; [`lower`](lower::lower) makes a graph of it; a planner of
+//! Data flows one way: the engine writes a [`Trace`](burn_remat_core::Trace); [`lower`](lower::lower) makes a graph of it; a planner of
 //! `burn-remat-plan` plans the graph on a thread of its own ([`Plans`]), told as large a budget as its plans really keep
 //! to ([`Fit`]), or the [cache](cache) has the plan already; a [`Schedule`] turns the checked plan into what the engine
-//! does between operations, and [`exact`] tells how much that holds.
+//! does between operations.
 
 mod cache;
 mod compare;
-mod exact;
+#[cfg(test)]
+mod examples;
 mod fit;
 mod forced;
 mod fused;
@@ -18,14 +19,11 @@ mod plans;
 mod report;
 mod schedule;
 mod stages;
-mod trace;
 
 pub use compare::AlternativesPlan;
 pub(crate) use fit::Fit;
 pub(crate) use fused::shares;
 pub(crate) use lower::lower;
-pub(crate) use plans::{Followed, Origin, PlanSettings, Plans, Wait};
+pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
 pub use report::{PlanReport, StagePlan};
-pub(crate) use schedule::{Action, Schedule};
-pub(crate) use stages::Visit;
-pub(crate) use trace::{Need, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, extend};
+pub(crate) use schedule::Schedule;

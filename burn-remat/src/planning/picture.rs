@@ -9,6 +9,7 @@ use plotters::prelude::*;
 
 use super::fit::Fit;
 use super::schedule::Schedule;
+use super::stages::Staged;
 
 const FONT: &str = "sans-serif";
 /// Colours that the colour-blind can tell apart (Okabe & Ito).

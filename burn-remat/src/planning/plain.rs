@@ -75,16 +75,15 @@ fn counterparts(lowered: &Lowered) -> Vec<Counterpart> {
 mod tests {
     use burn_remat_plan::{check, minimum};
 
+    use super::super::examples::chain;
     use super::super::lower::lower;
     use super::super::schedule::Schedule;
-    use super::super::trace::examples::chain;
     use super::*;
-    use crate::alternatives::Alternatives;
 
     #[test]
     fn a_plan_without_forms_holds_and_costs_the_same_among_forms() {
         let rich = chain();
-        let poor = rich.clone().with_alternatives(Alternatives::NONE);
+        let poor = rich.clone().with_alternatives(|_| false);
         let (with, without) = (lower(&rich, "chain").unwrap(), lower(&poor, "chain").unwrap());
         assert!(with.unpacks.len() > 8 && !with.stubs.is_empty() && without.small_forms.is_empty());
         let found = minimum(&without.graph);
@@ -93,7 +92,7 @@ mod tests {
         let after = check(&with.graph, &plan, u64::MAX).unwrap();
         assert_eq!(before.makespan(), after.makespan());
         assert!(before.makespan() > without.graph.ops().iter().map(|op| op.cost).sum(), "nothing is computed again");
-        let (before, after) = (Schedule::new(poor, without, &before), Schedule::new(rich, with, &after));
+        let (before, after) = (Schedule::new(poor.into(), without, &before), Schedule::new(rich.into(), with, &after));
         assert_eq!((before.peak, before.makespan), (after.peak, after.makespan));
     }
 }

@@ -12,24 +12,27 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Trace};
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{Outcome, Planner, Progress, Status, StopReason};
 use rustc_hash::FxHashMap;
 
-use super::cache::{self, CacheKey};
+use super::cache::{self, CacheKey, Stored};
 use super::fit::{Fit, Found, Terms};
 use super::lower::{Lowered, lower};
 use super::schedule::Schedule;
-use super::trace::Trace;
-use crate::engine::panic_message;
+use super::stages::Staged;
+use crate::drive::panic_message;
 
 /// How often a step is seen before it is planned.
 const SEEN: usize = 3;
 /// How often a kind of step is planned anew because more is there when it begins than before.
 const MOST_REPLANS: u32 = 4;
-/// Kinds of step that are remembered.
-const MOST_KINDS: usize = 16;
+/// Kinds of step that are remembered, and plans that are kept.
+const MOST_KINDS: usize = 128;
+/// How much more time a planner must have than a stored plan took for the step to be planned anew.
+const MORE_TIME: u32 = 2;
 
 /// How plans are made.
 #[derive(Clone, Debug)]
@@ -114,16 +117,6 @@ pub(crate) struct PlanState {
     pub floor: Option<(u64, String)>,
 }
 
-/// What a step that went by its plan tells.
-pub(crate) struct Followed {
-    /// Largest difference between bytes held and bytes foreseen.
-    pub deviation: u64,
-    /// Most bytes held during each operation.
-    pub held: Vec<u64>,
-    /// The step with the time and scratch bytes of each operation, where they were wanted.
-    pub trace: Option<Trace>,
-}
-
 struct Observed {
     signature: u64,
     costs: Vec<Vec<u64>>,
@@ -134,6 +127,8 @@ struct Observed {
     settled: bool,
     /// Whether it was tried: once is enough, whatever came of it.
     tried: bool,
+    /// Whether its plan comes from the cache.
+    cached: bool,
     /// How often its plan was [outgrown](Plans::outgrown).
     replans: u32,
 }
@@ -152,21 +147,33 @@ struct Job {
     progress: Arc<Mutex<Progress>>,
 }
 
-/// Lets another thread wait until no planner is at work.
+/// How far planning is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// No step has been seen often enough.
+    #[default]
+    Watching,
+    /// A planner is at work.
+    Planning,
+    /// There is a plan, or it is known that there will be none.
+    Done,
+}
+
+/// Lets another thread wait for a plan.
 #[derive(Clone, Default)]
-pub(crate) struct Wait(Arc<(Mutex<bool>, Condvar)>);
+pub(crate) struct Wait(Arc<(Mutex<Stage>, Condvar)>);
 
 impl Wait {
-    fn set(&self, busy: bool) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = busy;
+    fn set(&self, stage: Stage) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = stage;
         self.0.1.notify_all();
     }
 
-    /// Waits; `false` if the time was up first.
+    /// Waits for as long as a planner is at work; `false` if the time was up first, or planning has not begun.
     pub fn wait(&self, limit: Duration) -> bool {
-        let busy = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.0.1.wait_timeout_while(busy, limit, |busy| *busy);
-        !*waited.unwrap_or_else(PoisonError::into_inner).0
+        let stage = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.1.wait_timeout_while(stage, limit, |stage| *stage == Stage::Planning);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == Stage::Done
     }
 }
 
@@ -207,6 +214,9 @@ impl Plans {
             successor: FxHashMap::default(),
             state: PlanState::default(),
         };
+        if plans.settings.planner.is_none() || !ready.is_empty() {
+            plans.wait.set(Stage::Done);
+        }
         let mut before = None;
         for (schedule, origin) in ready {
             let signature = schedule.signature();
@@ -218,11 +228,6 @@ impl Plans {
             plans.take_up(schedule, origin);
         }
         plans
-    }
-
-    /// Whether the very first step has a plan.
-    pub fn begins_ready(&self) -> bool {
-        self.first.is_some()
     }
 
     /// On a dry device: the steps that it has seen, each kind once, in order.
@@ -240,20 +245,23 @@ impl Plans {
     }
 
     /// The plan with which the next step probably goes.
-    pub fn next(&self) -> Option<Arc<Schedule>> {
+    pub fn next(&self) -> Option<Arc<Running>> {
         let expected = match self.last {
             Some(last) => self.successor.get(&last),
             None => self.first.as_ref(),
         };
         match expected {
-            Some(&signature) => self.schedules.iter().find(|known| known.signature() == signature).cloned(),
-            None => self.schedules.last().cloned(),
+            Some(&signature) => {
+                self.schedules.iter().find(|known| known.signature() == signature).map(|known| known.followed())
+            }
+            None => self.schedules.last().map(|known| known.followed()),
         }
     }
 
     /// Another plan whose first `count` operations have this signature.
-    pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
-        self.schedules.iter().rev().find(|known| known.prefixes.get(count) == Some(&prefix)).cloned()
+    pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Running>> {
+        let begins = |known: &&Arc<Schedule>| known.prefixes.get(count) == Some(&prefix);
+        self.schedules.iter().rev().find(begins).map(|known| known.followed())
     }
 
     /// Whether the coming step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
@@ -294,36 +302,37 @@ impl Plans {
     }
 
     /// Whether the operations of a step that follows this plan are to be measured.
-    pub fn is_unmeasured(&self, schedule: &Schedule) -> bool {
-        let signature = schedule.signature();
+    pub fn is_unmeasured(&self, signature: u64) -> bool {
         let is_settled = self.observed.iter().any(|known| known.signature == signature && known.settled);
         self.settings.planner.is_some() && self.unmeasured.contains(&signature) && !is_settled
     }
 
     /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
-    pub fn followed(&mut self, schedule: &Schedule, outcome: Followed, budget: Option<u64>) -> bool {
-        self.finished(schedule.signature());
+    pub fn followed(&mut self, signature: u64, outcome: Followed, budget: Option<u64>) -> bool {
+        self.finished(signature);
         self.state.followed += 1;
         self.state.deviation = self.state.deviation.max(outcome.deviation);
-        if self.state.schedule.as_ref().is_some_and(|shown| shown.signature() == schedule.signature()) {
+        if self.state.schedule.as_ref().is_some_and(|shown| shown.signature() == signature) {
             self.state.measured = Arc::new(outcome.held);
         }
         outcome.trace.is_some_and(|trace| self.measured(trace, budget))
     }
 
     /// A step left its plan.
-    pub fn differs(&mut self, at: usize, found: &str, planned: &str) {
+    pub fn left(&mut self, why: Left) {
         self.state.left += 1;
-        let text = format!("operation {at} was `{found}`, planned was `{planned}`, or its shapes differ");
+        let text = match why {
+            Left::Differs { at, found, planned } => {
+                format!("operation {at} was `{found}`, planned was `{planned}`, or its shapes differ")
+            }
+            Left::Failed(failure) => failure.to_string(),
+            Left::Ended { at } => format!("it ended after {at} operations"),
+            Left::Exceeds { at, name, live, most } => {
+                format!("after operation {at}, `{name}`, {live} bytes are held where it foresaw at most {most}")
+            }
+        };
         log::info!("this step leaves its plan: {text}");
         self.state.difference = Some(text);
-    }
-
-    /// A plan did not fit what happened.
-    pub fn abandoned(&mut self, why: &str) {
-        self.state.left += 1;
-        log::warn!("this step leaves its plan: {why}");
-        self.state.difference = Some(why.to_owned());
     }
 
     fn finished(&mut self, signature: u64) {
@@ -333,7 +342,8 @@ impl Plans {
     }
 
     /// Takes the trace of a whole step. Tells whether it is planned now, or has a plan from the cache.
-    pub fn observe(&mut self, trace: Trace, budget: Option<u64>) -> bool {
+    pub fn observe(&mut self, mut trace: Trace, budget: Option<u64>) -> bool {
+        trace.attribute_stages();
         let signature = trace.signature();
         self.finished(signature);
         if let Some(rehearsed) = &mut self.rehearsed {
@@ -356,7 +366,11 @@ impl Plans {
             Some(at) => at,
             None => {
                 if self.observed.len() >= MOST_KINDS {
-                    self.observed.remove(0);
+                    // Those that were seen least go, the newest first: of more kinds in rotation some are planned.
+                    let least = self.observed.iter().enumerate().rev().min_by_key(|(_, known)| known.seen);
+                    if let Some((at, _)) = least {
+                        self.observed.remove(at);
+                    }
                 }
                 let costs = vec![Vec::with_capacity(SEEN); trace.ops.len()];
                 let scratch = vec![u64::MAX; trace.ops.len()];
@@ -367,6 +381,7 @@ impl Plans {
                     seen: 0,
                     settled: false,
                     tried: false,
+                    cached: false,
                     replans: 0,
                 });
                 self.observed.len() - 1
@@ -394,6 +409,9 @@ impl Plans {
         let trace = trace.with_measures(medians.zip(known.scratch.iter().copied()).collect::<Vec<_>>());
         let Some(budget) = budget.filter(|&budget| budget < trace.peak()) else {
             known.settled = seen >= SEEN;
+            if known.settled {
+                self.wait.set(Stage::Done);
+            }
             return false;
         };
         self.plan(trace, budget, seen >= SEEN, at)
@@ -423,10 +441,18 @@ impl Plans {
         let signature = self.observed[at].signature;
         let key = CacheKey { signature, device: self.device.clone(), budget, planner: name.clone() };
         let folder = self.settings.cache.clone();
-        let stored = folder.as_ref().and_then(|folder| cache::load(folder, &key, &trace, &lowered));
-        if let Some((schedule, file)) = stored {
-            self.observed[at].settled = true;
-            self.observed[at].tried = true;
+        let known = &mut self.observed[at];
+        let stored = folder.as_ref().filter(|_| !known.cached);
+        let stored = stored.and_then(|folder| cache::load(folder, &key, &trace, &lowered));
+        if let Some(Stored { schedule, file, time_limit }) = stored {
+            known.cached = true;
+            // One that was made in little time is followed, and made anew when the step has been measured.
+            let is_final = file.status == Some(Status::Optimal) || self.settings.time_limit <= MORE_TIME * time_limit;
+            (known.settled, known.tried) = (is_final, is_final);
+            if !is_final {
+                self.unmeasured.push(signature);
+            }
+            self.wait.set(Stage::Done);
             self.state.from_cache += 1;
             // The bound was proved for the costs of that time; what carries over is how far below the plan it was.
             let below = file.lower_bound.zip(file.makespan).map(|(bound, makespan)| bound / makespan);
@@ -458,7 +484,7 @@ impl Plans {
         let shown = progress.clone();
         let task = Task { trace, lowered, budget, key, folder, limit: self.settings.time_limit, known, sender, shown };
         self.state.running = Some(Instant::now());
-        self.wait.set(true);
+        self.wait.set(Stage::Planning);
         let wait = self.wait.clone();
         let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
             // A planner may be the user's own: whatever becomes of it, nobody waits for it in vain.
@@ -466,12 +492,12 @@ impl Plans {
                 task.say(Message::Problem(format!("the planner failed: {}", panic_message(&*cause))));
             }
             task.say(Message::Done);
-            wait.set(false);
+            wait.set(Stage::Done);
         });
         match spawned {
             Ok(_) => self.job = Some(Job { messages, is_stale: false, progress }),
             Err(error) => {
-                self.wait.set(false);
+                self.wait.set(Stage::Done);
                 self.state.running = None;
                 self.state.problem = Some(format!("the planner's thread could not start: {error}"));
             }
@@ -481,7 +507,7 @@ impl Plans {
 
     /// Takes up what the planner's thread has found since. A plan beyond the budget is of use only where the online
     /// policy holds more, `online` bytes.
-    pub fn poll(&mut self, budget: Option<u64>, online: u64) {
+    pub fn poll(&mut self, Limits { budget, online }: Limits) {
         while let Some(job) = &self.job {
             if let Ok(progress) = job.progress.lock() {
                 self.state.progress = *progress;
@@ -552,7 +578,7 @@ impl Task {
 
     fn plan(&self, planner: &dyn Planner) {
         let start = Instant::now();
-        let fit = match Fit::new(self.trace.clone(), self.lowered.clone()) {
+        let fit = match Fit::new(Arc::new(self.trace.clone()), self.lowered.clone()) {
             Ok(fit) => fit,
             Err(violations) => return self.say(Message::Problem(violations.to_string())),
         };
@@ -582,7 +608,7 @@ impl Task {
                     let store_all: f64 = self.lowered.graph.ops().iter().map(|op| op.cost).sum();
                     let mut file = PlanFile::of_outcome(outcome, store_all);
                     file.solve_seconds = Some(origin.seconds);
-                    cache::store(folder, &self.key, &self.lowered.graph, &file);
+                    cache::store(folder, &self.key, self.limit, &self.lowered.graph, &file);
                 }
                 self.say(Message::Plan(Box::new((schedule, origin))));
             }

@@ -12,6 +12,7 @@ use super::compare::{self, AlternativesPlan};
 use super::picture;
 use super::plans::{PlanState, Plans};
 use super::schedule::Schedule;
+use super::stages::Staged;
 
 /// Operations listed as recomputed most.
 const MOST_RECOMPUTED: usize = 5;

@@ -4,60 +4,35 @@
 //! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 
+use burn_remat_core::{Action, Foreseen, Need, Place, Schedule as Followed, Trace, TracedStub, replay};
 use burn_remat_plan::sequence::tightened;
-use burn_remat_plan::{CheckedPlan, OpId, Phase, Plan, Step, ValueId, simulate};
+use burn_remat_plan::{CheckedPlan, OpId, Phase, Plan, Step, ValueId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::exact;
 use super::lower::Lowered;
-use super::trace::{Need, Place, Position, Trace, TracedStub, extend};
-
-/// What the engine does between operations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Computes storages again and holds them.
-    Recompute(SmallVec<[Place; 2]>),
-    /// Gives a storage up.
-    Evict(Place),
-    /// Packs a storage into its other form.
-    Pack(Place),
-    /// Leaves a stub of a storage, of so many bytes, before it goes.
-    Stub(Place, Need, u64),
-    /// Drops the stub of a storage.
-    DropStub(Place),
-    /// Lets a storage go by itself: the next operations are the last that need it.
-    Loosen(Place),
-    /// Lets all go: parameters are about to be updated, or the step ends.
-    ReleaseAll,
-    /// So many bytes are held now.
-    Check(u64),
-}
 
 /// A plan that the engine can follow.
 #[derive(Debug)]
 pub(crate) struct Schedule {
-    pub trace: Trace,
+    /// What the engine follows.
+    run: Arc<Followed>,
     pub lowered: Lowered,
     /// The plan in the graph's terms, tight.
     pub plan: Plan,
-    /// Signature of the step's first operations, by their number.
-    pub prefixes: Vec<u64>,
-    /// What to do before each operation.
-    pub before: Vec<Vec<Action>>,
-    /// What to do after each operation.
-    pub after: Vec<Vec<Action>>,
-    /// Whether a storage is held from when it appears.
-    pub holds: Vec<bool>,
-    /// Tensors of each storage, as operation and number of its output.
-    pub owners: Vec<SmallVec<[(Position, u8); 2]>>,
-    /// Bytes that the plan foresees during each operation, an upper bound.
-    pub foreseen: Vec<u64>,
-    /// Most bytes foreseen.
-    pub peak: u64,
     /// Time of one step under the plan, in ns.
     pub makespan: f64,
+}
+
+impl Deref for Schedule {
+    type Target = Followed;
+
+    fn deref(&self) -> &Followed {
+        &self.run
+    }
 }
 
 /// A value that a plan gives up.
@@ -68,6 +43,19 @@ struct Gone {
     packs: bool,
     /// What of it is still read.
     stub: Option<TracedStub>,
+}
+
+/// One step of a plan: what it makes, gives up, and was the last to read a stub of.
+struct Visited<'a> {
+    outputs: SmallVec<[ValueId; 2]>,
+    evicted: Vec<Gone>,
+    stale: &'a [TracedStub],
+}
+
+impl Visited<'_> {
+    fn drops(&self) -> impl Iterator<Item = Action> {
+        self.stale.iter().map(|stub| Action::DropSubstitute(stub.place))
+    }
 }
 
 /// A stub that a plan reads.
@@ -88,77 +76,78 @@ struct Stubs {
 }
 
 impl Schedule {
-    pub fn new(trace: Trace, lowered: Lowered, plan: &CheckedPlan) -> Self {
+    /// What it holds is foreseen by the engine's own machine, and confirmed by one that only counts.
+    pub fn new(trace: Arc<Trace>, lowered: Lowered, plan: &CheckedPlan) -> Self {
         let plan = tightened(&lowered.graph, plan.plan());
-        let timeline = simulate(&lowered.graph, &plan);
-        let mut prefixes = vec![0];
-        for op in &trace.ops {
-            prefixes.push(extend(prefixes[prefixes.len() - 1], op.signature));
-        }
-        let mut owners = vec![SmallVec::new(); trace.storages.len()];
-        for (at, op) in trace.ops.iter().enumerate() {
-            for (k, &place) in op.writes.iter().enumerate() {
-                owners[place as usize].push((at as Position, k as u8));
+        let decides: Vec<bool> = lowered.values.iter().map(Option::is_some).collect();
+        let holds = decides.iter().zip(&lowered.small).map(|(&decides, &small)| decides || small).collect();
+        let makespan = plan.steps.iter().map(|&step| lowered.cost_of(step)).sum();
+        let placing = Placing { lowered: &lowered, plan: &plan, run: Followed::new(trace, holds, decides) };
+        let mut run = Arc::new(placing.placed());
+        let foreseen = replay(&run);
+        if let Some(run) = Arc::get_mut(&mut run) {
+            match foreseen {
+                Some(foreseen) => foresee(run, foreseen),
+                None => {
+                    // What it really holds cannot be told: no budget is promised for it.
+                    log::debug!("nobody knows what a plan holds");
+                    (run.foreseen, run.peak) = (lowered.store_all.clone(), u64::MAX);
+                }
             }
         }
-        let holds = (0..trace.storages.len()).map(|at| lowered.small[at] || lowered.values[at].is_some()).collect();
-        let count = trace.ops.len();
-        let mut schedule = Self {
-            prefixes,
-            before: vec![Vec::new(); count],
-            after: vec![Vec::new(); count],
-            holds,
-            owners,
-            foreseen: vec![0; count],
-            peak: timeline.peak_bytes,
-            makespan: plan.steps.iter().map(|&step| lowered.cost_of(step)).sum(),
-            trace,
-            lowered,
-            plan,
-        };
-        schedule.place_actions(&timeline.bytes);
-        let Schedule { trace, lowered, holds, before, after, .. } = &schedule;
-        match exact::during(trace, lowered, holds, before, after) {
-            Some(exact) => {
-                schedule.peak = exact.iter().max().copied().unwrap_or(0);
-                schedule.foreseen = exact;
-            }
-            None => {
-                // What it really holds cannot be told: no budget is promised for it.
-                log::debug!("the operations of a plan do not hold what its ops do");
-                schedule.peak = schedule.peak.max(schedule.lowered.peak());
-            }
-        }
-        schedule
+        Self { run, lowered, plan, makespan }
+    }
+
+    /// What the engine follows.
+    pub fn followed(&self) -> Arc<Followed> {
+        self.run.clone()
+    }
+
+    /// Share of the step's time that the plan adds.
+    pub fn overhead(&self) -> f64 {
+        if self.lowered.cost_ns == 0 { 0.0 } else { self.makespan / self.lowered.cost_ns as f64 - 1.0 }
+    }
+}
+
+/// Has the engine compare what it holds with what was foreseen, after every operation but the last: what the program drops between two
+/// steps may still be there behind that.
+fn foresee(run: &mut Followed, Foreseen { during, after }: Foreseen) {
+    run.peak = during.iter().max().copied().unwrap_or(0);
+    run.foreseen = during;
+    let count = run.after.len();
+    for (actions, bytes) in run.after.iter_mut().zip(after).take(count.saturating_sub(1)) {
+        actions.push(Action::Check(bytes));
+    }
+}
+
+/// Puts the steps of a plan where the engine takes them.
+struct Placing<'a> {
+    lowered: &'a Lowered,
+    plan: &'a Plan,
+    run: Followed,
+}
+
+impl Placing<'_> {
+    fn placed(mut self) -> Followed {
+        self.place_actions();
+        self.run
     }
 
     /// Goes through the plan and puts every step where the engine takes it.
-    fn place_actions(&mut self, bytes: &[u64]) {
-        let graph = &self.lowered.graph;
-        let count = self.trace.ops.len();
-        let place = |value: ValueId| self.lowered.places[value];
+    fn place_actions(&mut self) {
+        let lowered = self.lowered;
+        let graph = &lowered.graph;
+        let place = |value: ValueId| lowered.places[value];
         let mut resident = vec![false; graph.values().len()];
         // Resident values of each storage: two where a policy has it computed again.
-        let mut residents = vec![0_u32; self.trace.storages.len()];
+        let mut residents = vec![0_u32; self.run.trace.storages.len()];
         let (packs, Stubs { left, dropped }) = (self.packs(), self.stubs());
-        // Whether a storage is packed.
-        let mut packed = vec![false; self.trace.storages.len()];
-        let form_bytes = |place: Place| self.trace.storages[place as usize].form.map_or(0, |form| form.bytes);
-        // An upload is there from when it comes, whatever the graph says.
-        let mut coming: Vec<(Position, u64)> = graph
-            .inputs()
-            .map(|value| (self.trace.storages[place(value) as usize].appeared, graph.bytes(value)))
-            .collect();
-        coming.sort_unstable();
-        let mut coming = coming.into_iter().peekable();
-        let mut held: u64 = 0;
         for value in graph.inputs() {
             resident[value] = true;
             residents[place(value) as usize] += 1;
         }
         let mut next = 0;
         let mut pending: Vec<Action> = Vec::new();
-        let mut most: u64 = 0;
         let steps = &self.plan.steps;
         let mut at = 0;
         while at < steps.len() {
@@ -171,113 +160,89 @@ impl Schedule {
                     Step::Evict(value) => Some(Gone { value, packs: packs[at], stub: left.get(&at).copied() }),
                     _ => None,
                 })
-                .filter(|gone| !self.lowered.small_forms.contains(&gone.value))
+                .filter(|gone| !lowered.small_forms.contains(&gone.value))
                 .collect();
             // The next ops read no more of these stubs.
             let stale = dropped.get(&at).map_or(&[][..], Vec::as_slice);
-            most = most.max(bytes[at]);
             at = end;
-            if op == Some(next) {
-                let end = self.lowered.ranges[next].end.max(1);
-                while let Some((_, bytes)) = coming.next_if(|(appeared, _)| *appeared < end) {
-                    held += bytes;
-                }
-            }
-            let packs_next = op.is_some_and(|op| self.lowered.unpacks.contains(&(op + 1)));
             let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
             let outputs: SmallVec<[ValueId; 2]> =
-                outputs.iter().copied().filter(|value| !self.lowered.small_forms.contains(value)).collect();
+                outputs.iter().copied().filter(|value| !lowered.small_forms.contains(value)).collect();
             for &value in &outputs {
-                if !std::mem::replace(&mut resident[value], true) {
-                    let at = place(value) as usize;
-                    held += if residents[at] == 0 { graph.bytes(value) } else { 0 };
-                    residents[at] += 1;
-                    if std::mem::replace(&mut packed[at], false) {
-                        held -= form_bytes(place(value));
-                    }
-                }
+                residents[place(value) as usize] += u32::from(!std::mem::replace(&mut resident[value], true));
             }
-            for &Gone { value, packs, .. } in &evicted {
-                if std::mem::replace(&mut resident[value], false) {
-                    let at = place(value) as usize;
-                    residents[at] -= 1;
-                    held -= if residents[at] == 0 { graph.bytes(value) } else { 0 };
-                    if packs {
-                        packed[at] = true;
-                        held += form_bytes(place(value));
-                    }
-                }
+            for &Gone { value, .. } in &evicted {
+                residents[place(value) as usize] -= u32::from(std::mem::replace(&mut resident[value], false));
             }
             let evicted: Vec<Gone> =
                 evicted.into_iter().filter(|gone| residents[place(gone.value) as usize] == 0).collect();
-            held += evicted.iter().filter_map(|gone| gone.stub).map(|stub| stub.bytes).sum::<u64>();
-            held -= stale.iter().map(|stub| stub.bytes).sum::<u64>();
-            let drops = stale.iter().map(|stub| Action::DropStub(stub.place));
-            let recompute = || -> Option<Action> {
-                let is_gone = |value: ValueId| evicted.iter().any(|gone| gone.value == value && !gone.packs);
-                let kept: SmallVec<[Place; 2]> =
-                    outputs.iter().filter(|&&value| !is_gone(value)).map(|&value| place(value)).collect();
-                (!kept.is_empty()).then_some(Action::Recompute(kept))
-            };
-            let give_up = |gone: &Gone| -> SmallVec<[Action; 2]> {
-                let place = place(gone.value);
-                let stub = gone.stub.map(|stub| Action::Stub(place, stub.need, stub.bytes));
-                stub.into_iter().chain([if gone.packs { Action::Pack(place) } else { Action::Evict(place) }]).collect()
-            };
+            let visit = Visited { outputs, evicted, stale };
             match op {
                 Some(op) if op == next => {
                     next += 1;
-                    let range = self.lowered.ranges[op].clone();
-                    let (start, end) = (range.start as usize, range.end as usize);
-                    // What is there by then stays, whether the plan has a use for it or not.
-                    let lets_go = next == graph.ops().len();
-                    let updates = graph.ops()[op].phase == Some(Phase::Update);
-                    let mut before = std::mem::take(&mut pending);
-                    if self.lowered.again[op] {
-                        before.extend(recompute());
-                    } else if lets_go {
-                        before.push(Action::ReleaseAll);
-                    } else if updates {
-                        let cut = |place: &usize| self.holds[*place] && self.lowered.until[*place] == start;
-                        let cut = (0..self.holds.len()).filter(cut);
-                        before.extend(cut.map(|place| Action::Loosen(place as Place)));
-                    }
-                    // An op without operations comes right after the one before it.
-                    let list = if start < end { &mut self.before[start] } else { &mut self.after[end.max(1) - 1] };
-                    list.extend(before);
-                    if !lets_go && !updates && !self.lowered.again[op] && start < end {
-                        // At its last reader, which may take it over: those before it may look at it through other views.
-                        let goes = |gone: &&Gone| !outputs.contains(&gone.value) && !gone.packs && gone.stub.is_none();
-                        for &Gone { value, .. } in evicted.iter().filter(goes) {
-                            let reads = |at: &usize| self.trace.ops[*at].reads.contains(&place(value));
-                            let last = (start..end).rev().find(reads).unwrap_or(start);
-                            self.before[last].push(Action::Loosen(place(value)));
-                        }
-                    }
-                    if !lets_go {
-                        let after = &mut self.after[end.max(1) - 1];
-                        // What an update cuts goes when the program lets go of it.
-                        let stays = |value: ValueId| updates && self.lowered.until[place(value) as usize] <= start;
-                        after.extend(drops);
-                        after.extend(evicted.iter().filter(|gone| !stays(gone.value)).flat_map(give_up));
-                        // What the program drops between two steps may still be there behind the last operation. An op that
-                        // makes a form has made the value itself, which is counted with the next op.
-                        if end < count && !packs_next {
-                            after.push(Action::Check(self.lowered.base[end.max(1) - 1] + held));
-                        }
-                    }
-                    self.foreseen[start.min(count - 1)..end].iter_mut().for_each(|bytes| *bytes = most);
-                    most = 0;
+                    self.place_first(op, next == graph.ops().len(), &visit, std::mem::take(&mut pending));
                 }
                 Some(_) => {
-                    pending.extend(recompute());
-                    pending.extend(drops);
+                    pending.extend(self.recompute(&visit));
+                    pending.extend(visit.drops());
                     // An output that is not wanted may come about on the way to one that is.
-                    pending.extend(evicted.iter().flat_map(give_up));
+                    pending.extend(visit.evicted.iter().flat_map(|gone| self.give_up(gone)));
                 }
-                None => pending.extend(evicted.iter().flat_map(give_up)),
+                None => pending.extend(visit.evicted.iter().flat_map(|gone| self.give_up(gone))),
             }
         }
+    }
+
+    /// Computes again what a step makes, but for what it gives up at once.
+    fn recompute(&self, visit: &Visited<'_>) -> Option<Action> {
+        let is_gone = |value: ValueId| visit.evicted.iter().any(|gone| gone.value == value && !gone.packs);
+        let kept = visit.outputs.iter().filter(|&&value| !is_gone(value));
+        let kept: SmallVec<[Place; 2]> = kept.map(|&value| self.lowered.places[value]).collect();
+        (!kept.is_empty()).then_some(Action::Recompute(kept))
+    }
+
+    fn give_up(&self, gone: &Gone) -> SmallVec<[Action; 2]> {
+        let place = self.lowered.places[gone.value];
+        let stub = gone.stub.map(|stub| Action::LeaveSubstitute(place, stub.need, stub.bytes));
+        stub.into_iter().chain([if gone.packs { Action::Compress(place) } else { Action::Evict(place) }]).collect()
+    }
+
+    /// The first time that an op runs is when its operations do. `lets_go` is whether it is the last op: what is there by then stays,
+    /// whether the plan has a use for it or not.
+    fn place_first(&mut self, op: OpId, lets_go: bool, visit: &Visited<'_>, mut before: Vec<Action>) {
+        let lowered = self.lowered;
+        let range = lowered.ranges[op].clone();
+        let (start, end) = (range.start as usize, range.end as usize);
+        let updates = lowered.graph.ops()[op].phase == Some(Phase::Update);
+        if lowered.again[op] {
+            before.extend(self.recompute(visit));
+        } else if lets_go {
+            before.push(Action::ReleaseAll);
+        } else if updates {
+            let cut = |place: &usize| self.run.holds[*place] && lowered.until[*place] == start;
+            before.extend((0..self.run.holds.len()).filter(cut).map(|place| Action::Loosen(place as Place)));
+        }
+        // An op without operations comes right after the one before it.
+        let list = if start < end { &mut self.run.before[start] } else { &mut self.run.after[end.max(1) - 1] };
+        list.extend(before);
+        if lets_go {
+            return;
+        }
+        if !updates && !lowered.again[op] && start < end {
+            // At its last reader, which may take it over: those before it may look at it through other views.
+            let goes = |gone: &&Gone| !visit.outputs.contains(&gone.value) && !gone.packs && gone.stub.is_none();
+            for gone in visit.evicted.iter().filter(goes) {
+                let place = lowered.places[gone.value];
+                let reads = |at: &usize| self.run.trace.ops[*at].reads.contains(&place);
+                let last = (start..end).rev().find(reads).unwrap_or(start);
+                self.run.before[last].push(Action::Loosen(place));
+            }
+        }
+        // What an update cuts goes when the program lets go of it.
+        let stays = |value: ValueId| updates && lowered.until[lowered.places[value] as usize] <= start;
+        let mut after: Vec<Action> = visit.drops().collect();
+        after.extend(visit.evicted.iter().filter(|gone| !stays(gone.value)).flat_map(|gone| self.give_up(gone)));
+        self.run.after[end.max(1) - 1].extend(after);
     }
 
     /// Which steps evict a value that is next unpacked from its form.
@@ -327,38 +292,5 @@ impl Schedule {
             }
         }
         stubs
-    }
-
-    /// Identifies the step that the plan is for.
-    pub fn signature(&self) -> u64 {
-        self.prefixes.last().copied().unwrap_or(0)
-    }
-
-    /// Which storages the plan holds when the operation at `position` is about to begin.
-    pub fn held_before(&self, position: usize) -> Vec<bool> {
-        let mut held = vec![false; self.holds.len()];
-        let take = |held: &mut Vec<bool>, actions: &[Action]| {
-            for action in actions {
-                match action {
-                    Action::Recompute(places) => places.iter().for_each(|&place| held[place as usize] = true),
-                    Action::Evict(place) | Action::Pack(place) | Action::Loosen(place) => held[*place as usize] = false,
-                    Action::ReleaseAll => held.fill(false),
-                    Action::Check(_) | Action::Stub(..) | Action::DropStub(_) => {}
-                }
-            }
-        };
-        for (at, op) in self.trace.ops[..position].iter().enumerate() {
-            let outside = |&&place: &&Place| self.trace.storages[place as usize].made_by.is_none();
-            op.reads.iter().filter(outside).for_each(|&p| held[p as usize] |= self.holds[p as usize]);
-            take(&mut held, &self.before[at]);
-            op.writes.iter().for_each(|&place| held[place as usize] |= self.holds[place as usize]);
-            take(&mut held, &self.after[at]);
-        }
-        held
-    }
-
-    /// Share of the step's time that the plan adds.
-    pub fn overhead(&self) -> f64 {
-        if self.lowered.cost_ns == 0 { 0.0 } else { self.makespan / self.lowered.cost_ns as f64 - 1.0 }
     }
 }

@@ -8,15 +8,28 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use burn_remat_core::{Position, Trace, Visit};
+
 use super::lower::turning_point;
-use super::trace::{Position, Trace};
 
-/// Number of one passage through a stage within its step, from 1; 0 for none.
-pub(crate) type Visit = u32;
-
-impl Trace {
+/// What the stages of a trace say.
+pub(crate) trait Staged {
     /// Gives backward operations the stages of what they differentiate.
-    pub fn attribute_stages(&mut self) {
+    fn attribute_stages(&mut self);
+    /// Whether the stage of the visit `inner` is inside that of `outer`.
+    fn is_within(&self, inner: Visit, outer: Visit) -> bool;
+    /// The path of a visit.
+    fn path(&self, visit: Visit) -> Option<&Arc<str>>;
+    /// The visit to which most of the time of some operations belongs.
+    fn visit_of(&self, range: Range<Position>) -> Visit;
+    /// Runs of operations of one passage each, with the innermost stage's name, for labels.
+    fn passages(&self) -> Vec<(Range<Position>, String)>;
+    /// The name by which a graph knows a visit: its path, numbered where the step goes through it more than once.
+    fn stage_name(&self, visit: Visit) -> Option<String>;
+}
+
+impl Staged for Trace {
+    fn attribute_stages(&mut self) {
         if self.visits.is_empty() {
             return;
         }
@@ -35,7 +48,6 @@ impl Trace {
         }
     }
 
-    /// Whether visit `inner` is of a stage inside that of `outer`.
     fn is_within(&self, inner: Visit, outer: Visit) -> bool {
         match (self.path(inner), self.path(outer)) {
             (Some(inner), Some(outer)) => inner.strip_prefix(&**outer).is_some_and(|rest| rest.starts_with('/')),
@@ -43,13 +55,11 @@ impl Trace {
         }
     }
 
-    /// The path of a visit.
-    pub fn path(&self, visit: Visit) -> Option<&Arc<str>> {
+    fn path(&self, visit: Visit) -> Option<&Arc<str>> {
         self.visits.get((visit as usize).checked_sub(1)?)
     }
 
-    /// The visit to which most of the time of some operations belongs.
-    pub fn visit_of(&self, range: Range<Position>) -> Visit {
+    fn visit_of(&self, range: Range<Position>) -> Visit {
         let mut times: Vec<(Visit, u64)> = Vec::new();
         for op in self.ops.get(range.start as usize..range.end as usize).unwrap_or_default() {
             match times.iter_mut().find(|(visit, _)| *visit == op.visit) {
@@ -60,8 +70,7 @@ impl Trace {
         times.into_iter().rev().max_by_key(|(_, ns)| *ns).map_or(0, |(visit, _)| visit)
     }
 
-    /// Runs of operations of one passage each, with the innermost stage's name, for labels.
-    pub fn passages(&self) -> Vec<(Range<Position>, String)> {
+    fn passages(&self) -> Vec<(Range<Position>, String)> {
         let mut passages: Vec<(Range<Position>, Visit)> = Vec::new();
         for (at, op) in (0..).zip(&self.ops) {
             match passages.last_mut() {
@@ -77,8 +86,7 @@ impl Trace {
         passages.into_iter().filter_map(|(range, visit)| Some((range, name(visit)?))).collect()
     }
 
-    /// The name by which a graph knows a visit: its path, numbered where the step goes through it more than once.
-    pub fn stage_name(&self, visit: Visit) -> Option<String> {
+    fn stage_name(&self, visit: Visit) -> Option<String> {
         let path = self.path(visit)?;
         let same = |visits: &[Arc<str>]| visits.iter().filter(|other| *other == path).count();
         let number = same(&self.visits[..visit as usize]);
@@ -91,7 +99,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::planning::{TracedOp, TracedStorage};
+    use burn_remat_core::{TracedOp, TracedStorage};
 
     /// A forward pass through stages `a`, `b/c` and `b`, then two backward operations for each, and an update.
     fn trace() -> Trace {
@@ -101,6 +109,9 @@ mod tests {
             trace.ops.push(TracedOp {
                 signature: 0,
                 kind: 0,
+                nature: Default::default(),
+                inputs: smallvec![],
+                outputs: position,
                 reads: reads.into(),
                 writes: smallvec![position],
                 cost_ns: 1,

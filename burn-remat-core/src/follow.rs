@@ -1,0 +1,63 @@
+//! A plan being followed.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::driver::Followed;
+use crate::facts::TensorId;
+use crate::keys::TensorKey;
+use crate::schedule::Schedule;
+use crate::trace::{Place, Trace};
+
+/// A tensor, by its key, and by the number that tells whether the key still stands for it.
+pub(crate) type Named = (TensorKey, TensorId);
+
+/// See the [module](self).
+pub(crate) struct Follow {
+    pub schedule: Arc<Schedule>,
+    /// Tensors made by each operation so far.
+    pub made: Vec<SmallVec<[Named; 1]>>,
+    /// Tensors from outside the step by storage.
+    pub externals: FxHashMap<Place, Named>,
+    pub held: Vec<Named>,
+    /// Largest difference so far between bytes held and bytes foreseen.
+    pub deviation: u64,
+    /// Most bytes held during each operation.
+    pub measured: Vec<u64>,
+    /// Time and scratch bytes of each operation, where they are wanted.
+    pub measures: Option<Vec<(u64, u64)>>,
+}
+
+impl Follow {
+    pub fn new(schedule: Arc<Schedule>, measures: bool) -> Self {
+        let made = Vec::with_capacity(schedule.trace.ops.len());
+        Self {
+            schedule,
+            made,
+            externals: FxHashMap::default(),
+            held: Vec::new(),
+            deviation: 0,
+            measured: Vec::new(),
+            measures: measures.then(Vec::new),
+        }
+    }
+
+    /// Whether the whole step went by the plan.
+    pub fn is_complete(&self) -> bool {
+        self.made.len() == self.schedule.trace.ops.len()
+    }
+
+    /// Whether the operation at `position` is the planned one.
+    pub fn expects(&self, position: usize, signature: u64) -> bool {
+        self.schedule.trace.ops.get(position).is_some_and(|op| op.signature == signature)
+    }
+
+    pub fn outcome(self) -> Followed {
+        let Self { schedule, deviation, measured: held, measures, .. } = self;
+        let trace = measures.map(|measures| Trace::clone(&schedule.trace).with_measures(measures));
+        Followed { deviation, held, trace }
+    }
+}

@@ -1,0 +1,359 @@
+//! What is known: tensors, and the recorded operations that could make them again.
+//!
+//! A [`Tensor`] is what the program knows by number; a [`Recipe`] is a recorded operation. Two arenas with indices for references.
+//! All here is graph work: nothing runs and no byte is counted.
+//!
+//! **Invariant**: the inputs of a recipe stay known (with data, or with a recipe of their own) for as long as the recipe exists.
+//!
+//! All walks use explicit stacks and are linear in what they visit.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::driver::{Compressible, OpKey};
+use crate::facts::{CheckpointPolicy, Failure, Kind, Nature, Need, TensorFacts, TensorId};
+use crate::keys::{BufferKey, Keys, PathId, RecipeKey, TensorKey};
+use crate::ledger::Owner;
+use crate::trace::{Number, Place};
+
+/// [`Spot::origin`] of a tensor that no operation of its step made.
+pub(crate) const EXTERNAL: u32 = u32::MAX;
+/// Place of a tensor that came from the host while a plan was followed, until an operation reads it.
+pub(crate) const ARRIVED: Place = Place::MAX;
+
+/// Recipes looked at when the cost of bringing something back is summed.
+const CHAIN_LIMIT: usize = 96;
+/// A dead root stays while it is at most one part in this many of what depends on it.
+pub(crate) const KEEP_ROOT_RATIO: u64 = 8;
+
+/// A tensor that the program holds, or that a recipe still needs.
+pub(crate) struct Tensor {
+    pub facts: TensorFacts,
+    /// Its buffer; `None` while evicted, compressed, released or failed.
+    pub buffer: Option<BufferKey>,
+    /// Whether the program still holds it.
+    pub alive: bool,
+    /// Whether a plan holds it.
+    pub held: bool,
+    /// Pending uses that forbid eviction.
+    pub pins: u32,
+    /// How to compute it again; `None` for a root.
+    pub recipe: Option<RecipeKey>,
+    /// Recipes that read it.
+    pub dependents: SmallVec<[RecipeKey; 4]>,
+    /// Clock of the last use.
+    pub used: u64,
+    pub lineage: Lineage,
+    pub spot: Spot,
+    /// Shared with the program's other tensors in the same buffer, where there ever was one. What is brought back may have a buffer of
+    /// its own; what an operation writes over without this machine is told by this.
+    pub alias: Option<Arc<()>>,
+    /// What stands for it while it is evicted.
+    pub small: Option<Box<Small>>,
+    /// Why it holds no data, if the work that was to write it failed.
+    pub failure: Option<Failure>,
+}
+
+/// Where a tensor comes from and what takes its place: what tells parameters from all else. See `machine/parameters.rs`.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Lineage {
+    /// Which kind of operation made it.
+    pub made_by: Kind,
+    /// Clock when it came to be.
+    pub born: u64,
+    /// Clock when the first came to be of those whose place it has taken, one after the other.
+    pub since: u64,
+    /// Clock when a recorded operation has read it last, else 0.
+    pub read: u64,
+    /// Clock at which it took the place of a parameter, else 0.
+    pub updated: u64,
+    /// Operations between that and the update before; 0 if there was none.
+    pub interval: u64,
+    /// The last tensor of its shape that was computed from it.
+    pub heir: Option<TensorId>,
+    /// The tensor whose `heir` this is.
+    pub heir_of: Option<TensorId>,
+    pub is: Flags,
+}
+
+/// What is so of a tensor.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Flags {
+    /// An operation that can run again made it. With a recipe, unless nothing was recorded then.
+    pub computed: bool,
+    /// It is surely no parameter, though it may be a root: a mask, what the device may not compute twice alike, or what has
+    /// taken the place of such a root or was cut off from one.
+    pub passing: bool,
+    /// Earlier steps have computed it, or what it has replaced: an optimizer's state.
+    pub state: bool,
+    /// It may be a parameter although it was computed: from what it has succeeded, or from a seed.
+    pub eligible: bool,
+    /// Nothing has read it since it took the place of a parameter.
+    pub fresh: bool,
+    /// Its updates come as regularly as steps.
+    pub regular: bool,
+}
+
+/// Where a tensor stands in the step.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot {
+    /// The step in which the rest means something.
+    pub step: u32,
+    /// Its storage in the trace of that step.
+    pub place: Place,
+    /// The operation of that step that made it, and which of its outputs it is.
+    pub origin: u32,
+    /// Its number in that trace.
+    pub number: Number,
+}
+
+/// What stands for a tensor that is evicted.
+#[derive(Default)]
+pub(crate) struct Small {
+    pub compressible: Option<Compressible>,
+    pub is_compressed: bool,
+    /// What is left of it for operations that need less than its numbers, and its bytes.
+    pub substitute: Option<(Need, u64)>,
+}
+
+impl Tensor {
+    /// Whether it may be a parameter, by how it came to be.
+    pub fn may_be_parameter(&self) -> bool {
+        let is = &self.lineage.is;
+        is.eligible || !(is.computed || is.passing || is.state)
+    }
+
+    /// Whether it must keep its buffer: it can neither be computed again nor compressed.
+    pub fn is_fixed(&self) -> bool {
+        self.recipe.is_none() && self.compressible().is_none()
+    }
+
+    pub fn compressible(&self) -> Option<Compressible> {
+        self.small.as_ref().and_then(|small| small.compressible)
+    }
+
+    /// Whether it has no buffer because it is compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.small.as_ref().is_some_and(|small| small.is_compressed)
+    }
+
+    /// Whether it has neither a buffer nor anything that it could be had from at once.
+    pub fn is_evicted(&self) -> bool {
+        self.buffer.is_none() && !self.is_compressed()
+    }
+
+    /// Whether it has left what an operation needs that needs no more than this.
+    pub fn has_substitute(&self, need: Need) -> bool {
+        let substitute = self.small.as_ref().and_then(|small| small.substitute);
+        substitute.is_some_and(|(left, _)| left == need || need == Need::Shape)
+    }
+
+    pub fn as_owner(&self, key: TensorKey) -> Owner {
+        Owner { key, is_root: self.is_fixed(), pins: self.pins }
+    }
+}
+
+/// A recorded operation.
+pub(crate) struct Recipe {
+    /// The driver's copy of it.
+    pub op: OpKey,
+    pub kind: Kind,
+    pub nature: Nature,
+    pub weak: Option<(TensorId, Need)>,
+    /// Inputs, each once.
+    pub inputs: Keys,
+    /// Outputs in the operation's order; `None` once nothing needs it from this recipe.
+    pub outputs: SmallVec<[Option<TensorKey>; 2]>,
+    /// Bytes of new buffers for all outputs.
+    pub produced: u64,
+    /// What the operation would write over without this machine: see [`Reused`](crate::Reused).
+    pub expected: u8,
+    /// Seed to set before running, for a random operation that is reseeded.
+    pub seed: Option<u64>,
+    /// Least time that it has taken.
+    pub cost_ns: u64,
+    /// Clock when it was recorded.
+    pub born: u64,
+    /// Mark of the last graph walk that saw it.
+    pub seen: u64,
+    /// Its stage, and what that says about its results.
+    pub stage: (PathId, Option<CheckpointPolicy>),
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct History {
+    pub tensors: Slab<Tensor>,
+    pub index: FxHashMap<TensorId, TensorKey>,
+    pub recipes: Slab<Recipe>,
+    /// Mark for graph walks.
+    walk: u64,
+    /// Work lists, kept to save their allocation.
+    pub garbage: Vec<TensorKey>,
+    stack: Vec<RecipeKey>,
+}
+
+impl History {
+    pub fn find(&self, id: TensorId) -> Option<TensorKey> {
+        self.index.get(&id).copied()
+    }
+
+    pub fn insert(&mut self, tensor: Tensor) -> TensorKey {
+        let id = tensor.facts.id;
+        let key = self.tensors.insert(tensor);
+        self.index.insert(id, key);
+        key
+    }
+
+    /// Whether a key still stands for this tensor.
+    pub fn knows(&self, (key, id): (TensorKey, TensorId)) -> bool {
+        self.tensors.get(key).is_some_and(|tensor| tensor.facts.id == id)
+    }
+
+    pub fn record(&mut self, recipe: Recipe) -> RecipeKey {
+        let key = self.recipes.insert(recipe);
+        let recipe = &self.recipes[key];
+        for &input in &recipe.inputs {
+            self.tensors[input].dependents.push(key);
+        }
+        for &output in recipe.outputs.iter().flatten() {
+            self.tensors[output].recipe = Some(key);
+        }
+        key
+    }
+
+    /// The input that an operation can do without: it is evicted and has left what is needed.
+    pub fn spared(&self, weak: Option<(TensorId, Need)>) -> Option<(TensorKey, Need)> {
+        let (id, need) = weak?;
+        let key = self.find(id)?;
+        let tensor = &self.tensors[key];
+        (tensor.is_evicted() && tensor.has_substitute(need)).then_some((key, need))
+    }
+
+    /// The recipes that must run to bring `keys` back, in the order in which they were recorded.
+    pub fn closure(&mut self, keys: &[TensorKey]) -> Result<Vec<RecipeKey>, Failure> {
+        self.walk += 1;
+        let mut found = Vec::new();
+        let mut stack: Vec<TensorKey> = keys.to_vec();
+        while let Some(key) = stack.pop() {
+            let tensor = &self.tensors[key];
+            if !tensor.is_evicted() {
+                continue;
+            }
+            if let Some(failure) = &tensor.failure {
+                return Err(failure.clone());
+            }
+            let Some(at) = tensor.recipe else {
+                return Err(
+                    format!("internal error: tensor {} is gone and cannot be recomputed", tensor.facts.id).into()
+                );
+            };
+            if mem::replace(&mut self.recipes[at].seen, self.walk) == self.walk {
+                continue;
+            }
+            let recipe = &self.recipes[at];
+            found.push((recipe.born, at));
+            let spared = self.spared(recipe.weak).map(|(key, _)| key);
+            stack.extend(recipe.inputs.iter().filter(|&&input| spared != Some(input)));
+        }
+        // What a recipe reads was recorded before it.
+        found.sort_unstable();
+        Ok(found.into_iter().map(|(_, at)| at).collect())
+    }
+
+    /// The tensors, alive, compressed or held by a plan, that would need one of `recipes` to be computed again; `None` while a
+    /// computation is under way there.
+    pub fn live_descendants(&mut self, recipes: impl IntoIterator<Item = RecipeKey>) -> Option<Vec<TensorKey>> {
+        self.walk += 1;
+        let mut stack: Vec<RecipeKey> = recipes.into_iter().collect();
+        let mut frontier = Vec::new();
+        while let Some(at) = stack.pop() {
+            let recipe = &mut self.recipes[at];
+            if mem::replace(&mut recipe.seen, self.walk) == self.walk {
+                continue;
+            }
+            for &output in recipe.outputs.iter().flatten() {
+                let tensor = &self.tensors[output];
+                if tensor.alive || tensor.held || tensor.is_compressed() {
+                    frontier.push(output);
+                } else if tensor.pins > 0 {
+                    return None;
+                } else {
+                    stack.extend_from_slice(&tensor.dependents);
+                }
+            }
+        }
+        Some(frontier)
+    }
+
+    /// Time to compute what these owners share a buffer with again, if that buffer went now; `None` where it cannot be.
+    pub fn chain_cost(&mut self, buffer: BufferKey, owners: &[TensorKey]) -> Option<u64> {
+        if owners.iter().any(|&owner| self.tensors[owner].recipe.is_none()) {
+            return None;
+        }
+        self.walk += 1;
+        let (mut cost, mut count) = (0, 0);
+        let mut stack = mem::take(&mut self.stack);
+        stack.clear();
+        stack.extend(owners.iter().filter_map(|&owner| self.tensors[owner].recipe));
+        while let Some(at) = stack.pop() {
+            let recipe = &mut self.recipes[at];
+            if mem::replace(&mut recipe.seen, self.walk) == self.walk {
+                continue;
+            }
+            cost += recipe.cost_ns;
+            count += 1;
+            if count >= CHAIN_LIMIT {
+                break;
+            }
+            for &input in &recipe.inputs {
+                let tensor = &self.tensors[input];
+                if tensor.buffer.is_none_or(|held| held == buffer) && !tensor.is_compressed() {
+                    stack.extend(tensor.recipe);
+                }
+            }
+        }
+        self.stack = stack;
+        Some(cost)
+    }
+
+    /// Whether a dead root is small beside what it keeps evictable.
+    pub fn is_worth_keeping(&self, root: TensorKey) -> bool {
+        let bytes = self.tensors[root].facts.bytes;
+        let recipes = self.tensors[root].dependents.iter().map(|&recipe| &self.recipes[recipe]);
+        let kept = recipes.flat_map(|recipe| recipe.outputs.iter().flatten());
+        let kept: u64 = kept.map(|&output| self.tensors[output].facts.bytes).sum();
+        bytes.saturating_mul(KEEP_ROOT_RATIO) <= kept
+    }
+
+    /// Takes an output off a recipe; the recipe, if that was the last one. What only it kept is put among the garbage.
+    pub fn detach_output(&mut self, key: RecipeKey, output: TensorKey) -> Option<OpKey> {
+        let recipe = &mut self.recipes[key];
+        for slot in &mut recipe.outputs {
+            if *slot == Some(output) {
+                *slot = None;
+            }
+        }
+        if recipe.outputs.iter().any(Option::is_some) {
+            return None;
+        }
+        let recipe = self.recipes.remove(key);
+        for input in recipe.inputs {
+            let tensor = &mut self.tensors[input];
+            if let Some(at) = tensor.dependents.iter().rposition(|&other| other == key) {
+                tensor.dependents.swap_remove(at);
+            }
+            if tensor.dependents.is_empty() && !tensor.alive && tensor.pins == 0 && !tensor.held {
+                self.garbage.push(input);
+            }
+        }
+        Some(recipe.op)
+    }
+}

@@ -1,0 +1,14 @@
+//! Indices that the books and the history share.
+
+use smallvec::SmallVec;
+
+/// Index of a tensor.
+pub(crate) type TensorKey = usize;
+/// Index of a recorded operation.
+pub(crate) type RecipeKey = usize;
+/// Index of a buffer.
+pub(crate) type BufferKey = usize;
+/// Index of the path of a stage.
+pub(crate) type PathId = u32;
+
+pub(crate) type Keys = SmallVec<[TensorKey; 4]>;

@@ -1,0 +1,189 @@
+//! The books: which buffers there are, who owns them, and how many bytes could go.
+//!
+//! Bytes are counted once for each buffer, however many tensors look at it. A buffer is *fixed* while one of its owners must keep
+//! it (a root, which could not be had again) or is in use (pinned). What a plan wants to keep is not fixed: it could go.
+//!
+//! **Invariant**: `live` is the sum of all buffers and of what stands for evicted ones (compressed, substitutes); `fixed` is the
+//! part of it that could not be evicted now. Nobody else counts bytes.
+//!
+//! Constant time for every call.
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::keys::{BufferKey, TensorKey};
+
+/// A buffer on the device.
+pub(crate) struct Entry {
+    pub identity: u64,
+    pub bytes: u64,
+    pub owners: SmallVec<[TensorKey; 2]>,
+    /// How many owners must keep it.
+    roots: u32,
+    /// How many uses of its owners are pending.
+    pins: u32,
+    /// The step in which it came to be.
+    pub step: u32,
+    /// Whether another thread than the one that trains made it, and the step has not read it.
+    pub foreign: bool,
+}
+
+impl Entry {
+    /// Whether it could not be evicted now.
+    pub fn is_fixed(&self) -> bool {
+        self.roots > 0 || self.pins > 0
+    }
+
+    /// Whether all owners could be had again.
+    pub fn is_evictable(&self) -> bool {
+        self.roots == 0
+    }
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Ledger {
+    entries: Slab<Entry>,
+    by_identity: FxHashMap<u64, BufferKey>,
+    /// Bytes held.
+    pub live: u64,
+    /// Bytes of it that could not be evicted now.
+    pub fixed: u64,
+    /// Bytes of what other threads have made.
+    pub foreign: u64,
+}
+
+impl Ledger {
+    pub fn iter(&self) -> impl Iterator<Item = (BufferKey, &Entry)> {
+        self.entries.iter()
+    }
+
+    pub fn contains(&self, key: BufferKey) -> bool {
+        self.entries.contains(key)
+    }
+
+    pub fn get(&self, key: BufferKey) -> &Entry {
+        &self.entries[key]
+    }
+
+    /// Adds `owner` to a buffer, which is new, shared, or left over from an input that was taken. `pins` is how many uses of
+    /// the owner are pending.
+    pub fn attach(&mut self, identity: u64, bytes: u64, owner: Owner, step: u32) -> BufferKey {
+        let entries = &mut self.entries;
+        // Without an owner it is an address that the operation took over, or freed and took again. Of another size it is
+        // another buffer, and there were both for a while.
+        let known = self.by_identity.get(&identity).copied();
+        let known = known.filter(|&known| !entries[known].owners.is_empty() || entries[known].bytes == bytes);
+        let key = known.unwrap_or_else(|| {
+            let (owners, foreign) = (SmallVec::new(), false);
+            let key = entries.insert(Entry { identity, bytes, owners, roots: 0, pins: 0, step, foreign });
+            self.by_identity.insert(identity, key);
+            self.live += bytes;
+            key
+        });
+        if self.entries[key].owners.is_empty() {
+            self.entries[key].step = step;
+            self.leave_foreign(key);
+        }
+        self.entries[key].owners.push(owner.key);
+        self.change(key, |entry| {
+            entry.roots += u32::from(owner.is_root);
+            entry.pins += owner.pins;
+        });
+        key
+    }
+
+    /// Takes an owner off. A buffer without owners stays counted until [`sweep`](Self::sweep).
+    pub fn detach(&mut self, key: BufferKey, owner: Owner) {
+        let entry = &mut self.entries[key];
+        if let Some(at) = entry.owners.iter().rposition(|&other| other == owner.key) {
+            entry.owners.swap_remove(at);
+        }
+        self.change(key, |entry| {
+            entry.roots -= u32::from(owner.is_root);
+            entry.pins -= owner.pins;
+        });
+    }
+
+    /// Frees the entry of a buffer that has no owner left.
+    pub fn sweep(&mut self, key: BufferKey) {
+        if self.entries.get(key).is_some_and(|entry| entry.owners.is_empty()) {
+            self.leave_foreign(key);
+            let entry = self.entries.remove(key);
+            self.live -= entry.bytes;
+            if self.by_identity.get(&entry.identity) == Some(&key) {
+                self.by_identity.remove(&entry.identity);
+            }
+        }
+    }
+
+    #[inline]
+    fn change(&mut self, key: BufferKey, change: impl FnOnce(&mut Entry)) {
+        let entry = &mut self.entries[key];
+        let before = entry.is_fixed();
+        change(entry);
+        match (before, entry.is_fixed()) {
+            (false, true) => self.fixed += entry.bytes,
+            (true, false) => self.fixed -= entry.bytes,
+            _ => {}
+        }
+    }
+
+    /// A use of one of its owners is pending.
+    #[inline]
+    pub fn pin(&mut self, key: BufferKey) {
+        self.change(key, |entry| entry.pins += 1);
+    }
+
+    /// It is over.
+    #[inline]
+    pub fn unpin(&mut self, key: BufferKey) {
+        self.change(key, |entry| entry.pins -= 1);
+    }
+
+    /// One of the owners must keep it from now on.
+    pub fn add_root(&mut self, key: BufferKey) {
+        self.change(key, |entry| entry.roots += 1);
+    }
+
+    /// Something that stands for an evicted buffer has come to be.
+    pub fn add_small(&mut self, bytes: u64) {
+        self.live += bytes;
+        self.fixed += bytes;
+    }
+
+    /// It is gone.
+    pub fn take_small(&mut self, bytes: u64) {
+        self.live -= bytes;
+        self.fixed -= bytes;
+    }
+
+    /// Another thread than the one that trains has made this buffer.
+    pub fn mark_foreign(&mut self, key: BufferKey) {
+        let entry = &mut self.entries[key];
+        if !core::mem::replace(&mut entry.foreign, true) {
+            self.foreign += entry.bytes;
+        }
+    }
+
+    /// The step has to do with it now. Whether it was another thread's.
+    pub fn leave_foreign(&mut self, key: BufferKey) -> bool {
+        let entry = &mut self.entries[key];
+        let was_foreign = core::mem::take(&mut entry.foreign);
+        if was_foreign {
+            self.foreign -= entry.bytes;
+        }
+        was_foreign
+    }
+}
+
+/// An owner of a buffer, as the ledger counts it.
+#[derive(Clone, Copy)]
+pub(crate) struct Owner {
+    pub key: TensorKey,
+    /// Whether it must keep its buffer.
+    pub is_root: bool,
+    /// Uses of it that are pending.
+    pub pins: u32,
+}

@@ -1,0 +1,59 @@
+//! The engine of burn-remat: a state machine that decides what to keep, evict and recompute, and does none of it itself.
+//!
+//! It is told what a program asks for ([`Machine::operation`], uploads, reads, drops, marks of steps), keeps the books, and
+//! commands a [`Driver`]: run this operation, free that tensor. What a command returns is what happened. So the same machine
+//! trains on a backend, rehearses on nothing, and foresees what a plan will hold by going through a trace ([`replay`]).
+//!
+//! There is no backend here, no thread, no clock, no disk and no log: the crate has no standard library.
+//!
+//! | part | question |
+//! | --- | --- |
+//! | `ledger` | how many bytes are held, and how many could go |
+//! | `history` | what could be computed again, and from what |
+//! | `steps`, `machine/parameters` | where a training step begins |
+//! | `machine/online` | what goes when nothing is known of the future |
+//! | `machine/planned` | what goes, stays and comes back by a plan |
+//! | `machine` | how an operation goes through all of it |
+#![no_std]
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod counters;
+mod driver;
+mod facts;
+mod follow;
+mod history;
+mod keys;
+mod ledger;
+mod machine;
+mod pool;
+mod replay;
+mod reuse;
+mod room;
+mod schedule;
+mod stages;
+mod steps;
+mod threads;
+mod trace;
+mod tracer;
+
+pub use counters::{AlternativeCounts, Counters, Most, StageCounts, Times};
+pub use driver::{
+    Buffer, Circumstances, Compressible, Driver, Event, Followed, LayoutFollows, Left, Limits, OpKey, Planning, Ran,
+    Reused, Run, Source, Substitute, World,
+};
+pub use facts::{
+    Alternative, CheckpointPolicy, Failure, Input, Kind, Nature, Need, Operation, Rule, TensorFacts, TensorId, ThreadId,
+};
+pub use machine::{Asked, Config, Holdings, Machine};
+pub use replay::{Foreseen, replay};
+pub use schedule::{Action, Schedule};
+pub use stages::Entered;
+pub use trace::{
+    Between, Number, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, TracedTensor, Visit,
+    extend,
+};

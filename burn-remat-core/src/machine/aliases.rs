@@ -1,0 +1,78 @@
+//! Which tensors of the program share a buffer, and so what an operation would write over if this machine were not there.
+//!
+//! Where results depend on that (how they lie in memory, and with it the order in which later kernels add), the driver restores it.
+
+use alloc::sync::Arc;
+
+use super::Machine;
+use crate::driver::{LayoutFollows, Reused, World};
+use crate::facts::Operation;
+use crate::keys::{BufferKey, TensorKey};
+
+impl<W: World> Machine<W> {
+    /// What an operation of the program would write over.
+    pub(super) fn expected(&self, op: &Operation, inputs: &[TensorKey]) -> u8 {
+        if !self.depends_on_reuse(inputs) {
+            return 0;
+        }
+        let mut expected = 0;
+        for (at, (input, &key)) in op.inputs.iter().zip(inputs).enumerate().take(u8::BITS as usize) {
+            let alias = self.history.tensors[key].alias.as_ref();
+            let is_only = alias.is_none_or(|alias| Arc::strong_count(alias) == 1);
+            expected |= u8::from(input.last && input.once && is_only) << at;
+        }
+        expected
+    }
+
+    fn depends_on_reuse(&self, inputs: &[TensorKey]) -> bool {
+        match self.config.layout {
+            LayoutFollows::Nothing => false,
+            LayoutFollows::Reuse => true,
+            LayoutFollows::Parts => inputs.iter().any(|&input| self.is_smaller(input)),
+        }
+    }
+
+    /// Whether a tensor has fewer bytes than its buffer, whose padding counts here.
+    fn is_smaller(&self, input: TensorKey) -> bool {
+        let tensor = &self.history.tensors[input];
+        tensor.buffer.is_some_and(|buffer| self.ledger.get(buffer).bytes > tensor.facts.bytes)
+    }
+
+    /// What the driver has to know of that for an operation about to run.
+    pub(super) fn reused(&self, expected: u8, inputs: &[TensorKey]) -> Option<Reused> {
+        if !self.depends_on_reuse(inputs) {
+            return None;
+        }
+        let mut alone = 0;
+        for (at, &key) in inputs.iter().enumerate().take(u8::BITS as usize) {
+            let buffer = self.history.tensors[key].buffer;
+            alone |= u8::from(buffer.is_some_and(|buffer| self.ledger.get(buffer).owners.len() == 1)) << at;
+        }
+        Some(Reused { expected, alone, records: self.own.records })
+    }
+
+    /// Notes which outputs of an operation of the program are other names for the buffers of its inputs, which were in `before`.
+    pub(super) fn share_aliases(
+        &mut self,
+        inputs: &[TensorKey],
+        before: &[Option<BufferKey>],
+        outputs: &[TensorKey],
+        view: bool,
+    ) {
+        if self.config.layout == LayoutFollows::Nothing {
+            return;
+        }
+        for &output in outputs {
+            let buffer = self.history.tensors[output].buffer;
+            // A consumed input has no buffer any more: what was written over it is no view of it.
+            let shares = |(&input, &before): (&TensorKey, &Option<BufferKey>)| {
+                let still = view || self.history.tensors[input].buffer == before;
+                (before.is_some() && before == buffer && still).then_some(input)
+            };
+            if let Some(input) = inputs.iter().zip(before).find_map(shares) {
+                self.history.tensors[output].alias =
+                    Some(self.history.tensors[input].alias.get_or_insert_default().clone());
+            }
+        }
+    }
+}

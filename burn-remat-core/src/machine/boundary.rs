@@ -1,0 +1,158 @@
+//! What ends and begins with a training step: its trace, the plan that it follows, and what is forgotten.
+
+use alloc::sync::Arc;
+
+use super::{Asked, Machine, StepTotals};
+use crate::driver::{Event, Left, World};
+use crate::facts::ThreadId;
+use crate::follow::Follow;
+use crate::trace::Trace;
+use crate::tracer::Tracer;
+
+impl<W: World> Machine<W> {
+    /// The program says that a step begins here.
+    pub fn mark(&mut self, thread: ThreadId) {
+        self.threads.mark(thread);
+        let first = self.steps.detector.mark();
+        if first && self.steps.number == 0 && self.steps.position == 0 {
+            // Nothing has run: what was held before is no part of the step.
+            self.steps.totals.peak = self.ledger.live;
+        } else {
+            self.end_step(self.now.clock + 1, !first);
+        }
+    }
+
+    /// `is_step` is false for what came before the first mark: a share of the first step is not a share of that.
+    pub(super) fn end_step(&mut self, boundary: u64, is_step: bool) {
+        // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
+        let whole = self.steps.detector.is_exact() && boundary >= self.now.clock;
+        let trace = self.end_following(whole);
+        self.steps.detector.set_boundary(boundary);
+        self.forget_before(boundary);
+        let history = &self.history;
+        self.stages.prune(|key, id| history.knows((key, id)));
+        self.world.tell(Event::StepEnds);
+        let totals =
+            core::mem::replace(&mut self.steps.totals, StepTotals { peak: self.ledger.live, ..Default::default() });
+        self.counters.steps += 1;
+        self.counters.steps_over_budget += u64::from(totals.over_budget);
+        self.steps.last_ns = totals.compute_ns;
+        self.room.pool.end_step(totals.peak);
+        self.room.end_step();
+        self.threads.end_step(self.ledger.foreign);
+        if is_step {
+            self.take_share(totals.peak);
+        }
+        self.begin_following(trace);
+        let watched = self.watch.follow.is_some() || self.watch.tracer.is_some() || self.stages.any_forced;
+        self.own.records = watched || !self.is_ample(totals.peak);
+    }
+
+    /// The first step has held so many bytes: a budget that is a share of that is known now.
+    fn take_share(&mut self, first_step: u64) {
+        let (Asked::Share(share), None) = (self.config.budget, self.room.budget) else { return };
+        let budget = (first_step as f64 * share) as u64;
+        self.world.tell(Event::Budget { first_step, budget });
+        self.room.budget = Some(budget);
+        self.counters.peak.bytes = self.ledger.live;
+        let floor = self.counters.floor;
+        if floor.bytes > budget {
+            // Said now, before a step is lost to it. A strict machine fails at the operation itself.
+            let kind = core::mem::replace(&mut self.now.kind, floor.kind);
+            let _ = self.below_floor(budget, floor.bytes);
+            self.now.kind = kind;
+        }
+    }
+
+    /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.
+    fn end_following(&mut self, whole: bool) -> Option<Trace> {
+        self.release_holds();
+        if let Some(follow) = self.watch.follow.take()
+            && whole
+        {
+            if follow.is_complete() {
+                self.counters.times.followed += self.steps.totals.compute_ns;
+                self.counters.times.followed_recompute += self.steps.totals.recompute_ns;
+                let schedule = follow.schedule.clone();
+                let limits = self.limits();
+                let mut outcome = follow.outcome();
+                self.world.end_step(outcome.trace.as_mut());
+                if self.world.followed(&schedule, outcome, limits) {
+                    let room = self.room.beside_tensors();
+                    self.room.pool.plan_with(schedule.signature(), room);
+                }
+            } else {
+                let at = self.steps.position;
+                self.world.left(Left::Ended { at });
+                self.resume_trace(&Arc::clone(&follow.schedule.trace), at);
+            }
+        }
+        let mut trace = self.watch.tracer.take().map(|tracer| self.finish_trace(tracer));
+        self.world.end_step(trace.as_mut());
+        trace.filter(|trace| whole && !trace.ops.is_empty())
+    }
+
+    /// Chooses how the step that begins goes: by a plan, traced, or neither.
+    fn begin_following(&mut self, trace: Option<Trace>) {
+        self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
+        self.steps.position = 0;
+        self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
+        if !self.world.is_on() || !self.steps.detector.is_exact() {
+            return;
+        }
+        let limits = self.limits();
+        if let Some(trace) = trace {
+            let (signature, room) = (trace.signature(), self.room.beside_tensors());
+            if self.world.observe(trace, limits) {
+                self.room.pool.plan_with(signature, room);
+            }
+        }
+        self.world.poll(limits);
+        if let (Some(budget), Some(next)) = (self.room.budget, self.world.next())
+            && self.room.pool.outgrows(next.signature(), next.peak, budget)
+        {
+            self.world.plan_anew();
+        }
+        if self.room.pool.is_to_be_trimmed(self.world.taken_up()) {
+            self.world.trim_pool();
+        }
+        if self.room.budget.is_some() && self.room.evictions != self.room.evictions_before {
+            self.world.unsettle();
+        }
+        self.room.evictions_before = self.room.evictions;
+        self.start_following();
+        if self.watch.follow.is_none() && !self.world.is_settled() {
+            self.watch.tracer = Some(Tracer::new(self.steps.held_at_start));
+        }
+    }
+
+    /// The step that begins goes by the plan that is expected for it, if there is one.
+    pub(super) fn start_following(&mut self) {
+        self.watch.follow = self.world.next().map(|schedule| {
+            let measures = self.world.is_unmeasured(&schedule);
+            Follow::new(schedule, measures)
+        });
+    }
+
+    /// Something failed in this step: it is neither planned nor followed any further.
+    pub(super) fn forget_step(&mut self) {
+        self.release_holds();
+        self.watch.follow = None;
+        self.watch.tracer = None;
+    }
+
+    /// Leaves a plan under which more is held than it foresaw and the budget allows.
+    pub(super) fn watch_budget(&mut self) {
+        let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.budget) else { return };
+        let (most, live) = (budget.max(follow.schedule.peak), self.ledger.live);
+        if live <= most {
+            return;
+        }
+        let (signature, foreseen) = (follow.schedule.signature(), follow.schedule.trace.held_at_start);
+        let (at, name) = (self.steps.position as usize, self.name(self.now.kind));
+        self.leave_plan(at, Left::Exceeds { at, name, live, most });
+        if self.steps.held_at_start > foreseen {
+            self.world.outgrown(signature);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! How an evicted tensor comes back.
+//!
+//! The evicted closure is found first, without recursion, and put in the order of its recording; every input of its recipes is
+//! pinned once for each recipe that reads it; then each recipe runs once and gives its pins back. So a call runs a recipe at
+//! most once and evicts nothing that it still needs, and inputs that only the closure wanted are consumed in place.
+
+use smallvec::SmallVec;
+
+use super::Machine;
+use super::call::Made;
+use crate::driver::{Event, Ran, Run, Source, World};
+use crate::facts::{Failure, Operation, TensorFacts, TensorId};
+use crate::keys::{Keys, RecipeKey, TensorKey};
+
+impl<W: World> Machine<W> {
+    /// Makes a pinned tensor resident.
+    pub(super) fn ensure(&mut self, key: TensorKey) -> Result<(), Failure> {
+        if self.history.tensors[key].buffer.is_some() {
+            return Ok(());
+        }
+        self.ensure_all(&[key])
+    }
+
+    /// Makes pinned tensors resident; what several of them need is computed once.
+    pub(super) fn ensure_all(&mut self, keys: &[TensorKey]) -> Result<(), Failure> {
+        let closure = self.history.closure(keys)?;
+        for &recipe in &closure {
+            for at in 0..self.history.recipes[recipe].inputs.len() {
+                self.pin(self.history.recipes[recipe].inputs[at]);
+            }
+        }
+        let mut result = self.decompress_all(keys);
+        for recipe in closure {
+            let inputs = self.history.recipes[recipe].inputs.clone();
+            if result.is_ok() {
+                result = self.decompress_all(&inputs).and_then(|()| self.replay(recipe, &inputs));
+            }
+            for input in inputs {
+                self.unpin(input);
+            }
+        }
+        result
+    }
+
+    /// Makes those of some pinned tensors resident that are compressed.
+    fn decompress_all(&mut self, keys: &[TensorKey]) -> Result<(), Failure> {
+        for &key in keys {
+            if self.history.tensors[key].buffer.is_none() && self.history.tensors[key].is_compressed() {
+                self.decompress(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The input that an operation of the program can do without now: it is evicted and has left what is needed.
+    pub(super) fn spared(&self, op: &Operation) -> Option<TensorKey> {
+        self.watch.follow.as_ref()?;
+        self.history.spared(op.weak).map(|(key, _)| key)
+    }
+
+    /// Runs one recipe again. All its inputs are pinned, and resident but for one of which a substitute is enough.
+    fn replay(&mut self, key: RecipeKey, inputs: &[TensorKey]) -> Result<(), Failure> {
+        let recipe = &self.history.recipes[key];
+        let (op, kind, seed, view) = (recipe.op, recipe.kind, recipe.seed, recipe.nature.view);
+        let (produced, least_ns, path) = (recipe.produced, recipe.cost_ns, recipe.stage.0);
+        let expected = recipe.expected;
+        let outputs = recipe.outputs.clone();
+        let substitute = if self.watch.follow.is_some() { self.history.spared(recipe.weak) } else { None };
+        // Inputs that nothing but this run needs may be taken in place.
+        let is_free = |&input: &TensorKey| {
+            let tensor = &self.history.tensors[input];
+            !tensor.alive && !tensor.held && tensor.recipe.is_some() && tensor.pins == 1
+        };
+        let consumed: Keys = inputs.iter().copied().filter(is_free).collect();
+        let takes: SmallVec<[TensorId; 4]> = consumed.iter().map(|&key| self.history.tensors[key].facts.id).collect();
+        // Outputs that this recipe no longer answers for (a root by now, or gone) go under another number.
+        let mut extra: SmallVec<[TensorFacts; 2]> = SmallVec::new();
+        let mut renamed: SmallVec<[(TensorId, TensorId); 2]> = SmallVec::new();
+        let mut facts: SmallVec<[TensorFacts; 2]> = SmallVec::new();
+        for (k, output) in outputs.iter().enumerate() {
+            facts.push(match output {
+                Some(key) => self.history.tensors[*key].facts,
+                None => {
+                    let facts = self.world.output(op, k);
+                    let id = self.own_id();
+                    renamed.push((facts.id, id));
+                    extra.push(TensorFacts { id, ..facts });
+                    TensorFacts { id, ..facts }
+                }
+            });
+        }
+        let ids: SmallVec<[TensorId; 2]> = facts.iter().map(|facts| facts.id).collect();
+        let run = Run {
+            source: Source::Kept { op, takes: &takes, renamed: &renamed },
+            kind,
+            outputs: &ids,
+            substitute: substitute.map(|(key, need)| (self.history.tensors[key].facts.id, need)),
+            seed,
+            keep: false,
+            compressible: false,
+            position: None,
+            timed: self.watch.tracer.is_some(),
+            planned_ns: Some(least_ns),
+            reuse: self.reused(expected, inputs),
+        };
+        let least = self.world.needs(&run);
+        let need = self.new_bytes(kind, &facts, produced, inputs, &consumed).max(least);
+        self.make_room(need);
+        for &output in outputs.iter().flatten() {
+            // A second copy would cost its bytes twice; the run writes the same values again.
+            self.release(output);
+        }
+        self.world.tell(Event::Recomputes(kind));
+        match self.world.run(&run) {
+            Ok(ran) => {
+                self.count_again(key, &ran, path, produced);
+                self.settle_again(&outputs, &extra, ran, view, (inputs, &consumed))
+            }
+            Err(cause) => {
+                let failure = self.world.explain(kind, &cause, self.circumstances());
+                self.remember(&failure);
+                for output in outputs.into_iter().flatten() {
+                    self.fail(output, failure.clone());
+                }
+                for input in consumed {
+                    self.release(input);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn count_again(&mut self, key: RecipeKey, ran: &Ran, path: u32, produced: u64) {
+        let recipe = &mut self.history.recipes[key];
+        recipe.cost_ns = recipe.cost_ns.min(ran.ns);
+        self.steps.totals.repeated_ns += recipe.cost_ns;
+        self.steps.totals.recompute_ns += ran.ns;
+        self.counters.recomputed += 1;
+        self.counters.times.recompute += ran.ns;
+        self.count_again_in_stage(path, ran.ns, produced);
+    }
+
+    /// Counts what a recipe has made again.
+    fn settle_again(
+        &mut self,
+        outputs: &[Option<TensorKey>],
+        extra: &[TensorFacts],
+        ran: Ran,
+        view: bool,
+        (inputs, consumed): (&[TensorKey], &[TensorKey]),
+    ) -> Result<(), Failure> {
+        let mut unheld: SmallVec<[TensorKey; 2]> = SmallVec::new();
+        let mut extra = extra.iter();
+        let mut keys: SmallVec<[TensorKey; 2]> = SmallVec::new();
+        for output in outputs {
+            if let Some(key) = output {
+                keys.push(*key);
+            } else if let Some(facts) = extra.next() {
+                // It is there until it can be dropped.
+                let key = self.insert(*facts, None);
+                self.history.tensors[key].alive = false;
+                self.pin(key);
+                unheld.push(key);
+                keys.push(key);
+            }
+        }
+        let made = Made { outputs: &keys, buffers: &ran.buffers, view, rise: ran.rise, beside: ran.beside };
+        let result = self.settle(&made, inputs, consumed);
+        unheld.into_iter().for_each(|key| self.unpin(key));
+        result
+    }
+}

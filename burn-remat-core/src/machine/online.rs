@@ -1,0 +1,216 @@
+//! Room: the one authority for bytes, and the policy where nothing is known of the future.
+//!
+//! Whoever needs bytes asks here. While a plan is followed, what its operations need is there by the plan; whoever else needs
+//! bytes then (a read, an upload, another thread) gets them from what the plan uses last.
+//!
+//! Without a plan, the buffer with the largest
+//!
+//! ```text
+//!     bytes^2 x age / cost
+//! ```
+//!
+//! goes first, where age counts operations since the last use and cost is the measured time of every recipe that would have to run
+//! to bring the buffer back, evicted ancestors included. The family is that of dynamic tensor rematerialization
+//! (Kirisame et al.), which has bytes to the first power. The square was measured: it favours few large buffers over
+//! many small ones, and so takes fewer and cheaper recomputations on transformers at the same budget, and no more on
+//! convolutional networks. Bytes alone, or bytes and age alone, evict gradients and are ruinous.
+//!
+//! Scores are computed for all candidates in one pass and used for a few evictions before they are computed anew, so a
+//! call costs O(buffers x chain) for every [`BATCH`] evictions, with chains cut off where `History` does.
+
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use rustc_hash::FxHasher;
+
+use super::Machine;
+use crate::driver::{Event, World};
+use crate::facts::{CheckpointPolicy, Failure, Kind, TensorFacts};
+use crate::keys::{BufferKey, TensorKey};
+
+/// Evictions per scoring pass.
+const BATCH: usize = 8;
+/// At most one part in so many of the budget is left free to compress into.
+const MOST_RESERVED: u64 = 64;
+
+impl<W: World> Machine<W> {
+    /// Evicts until `need` more bytes fit in the budget, as far as there is something to evict.
+    pub(super) fn make_room(&mut self, need: u64) {
+        let Some(budget) = self.room.tensor_budget() else { return };
+        let most = self.room.most(budget);
+        if self.is_planned() {
+            // The plan has made room.
+            return;
+        }
+        if self.watch.follow.is_some() {
+            let most = most.max(self.followed().map_or(0, |schedule| schedule.peak));
+            return self.make_planned_room(need, most);
+        }
+        // Room to compress the next one: for a moment there is both.
+        let target = most.saturating_sub(self.room.reserve);
+        if self.ledger.live.saturating_add(need) <= target || self.gives_up() {
+            return;
+        }
+        while self.ledger.live.saturating_add(need) > target && self.evict_some(need, target, most) {}
+    }
+
+    /// Whether recomputation has reached its limit in this step.
+    fn gives_up(&mut self) -> bool {
+        let totals = self.steps.totals;
+        let base = totals.compute_ns.max(self.steps.last_ns);
+        if totals.repeated_ns as f64 <= self.config.recompute_limit * base as f64 {
+            return false;
+        }
+        if !core::mem::replace(&mut self.steps.totals.gave_up, true) {
+            self.world.tell(Event::GaveUp);
+        }
+        true
+    }
+
+    /// A tensor of so many bytes may have to be compressed.
+    pub(super) fn reserve_for(&mut self, bytes: u64) {
+        if self.room.budget.is_some_and(|budget| bytes <= budget / MOST_RESERVED) {
+            self.room.reserve = self.room.reserve.max(bytes);
+        }
+    }
+
+    /// Called when something is there that was not: keeps the peak and the floor. `gone` bytes are still counted and go next, `beside` are
+    /// needed and are not counted.
+    ///
+    /// # Errors
+    ///
+    /// Over budget, where the configuration is strict.
+    pub(super) fn account(&mut self, gone: u64, beside: u64) -> Result<(), Failure> {
+        let live = self.ledger.live + beside;
+        self.watch.most_held = self.watch.most_held.max(live);
+        self.steps.totals.peak = self.steps.totals.peak.max(live);
+        self.room.pool.note(live);
+        self.counters.peak.note(live, self.now.kind);
+        // Where nothing is recorded nothing can go, and nothing has to.
+        let floor = if self.own.records { self.ledger.fixed + gone + beside } else { 0 };
+        self.counters.floor.note(floor, self.now.kind);
+        let Some(budget) = self.room.budget.filter(|&budget| live > budget) else { return Ok(()) };
+        self.steps.totals.over_budget = true;
+        if floor <= budget {
+            return Ok(());
+        }
+        self.room.exceed(floor);
+        self.below_floor(budget, floor)
+    }
+
+    /// Says that the budget cannot be met: once, or as an error if the configuration is strict.
+    pub(super) fn below_floor(&mut self, budget: u64, floor: u64) -> Result<(), Failure> {
+        let event = Event::BelowFloor { budget, floor, kind: self.now.kind };
+        if self.config.strict {
+            return Err(self.world.in_words(&event));
+        }
+        if !core::mem::replace(&mut self.room.floor_said, true) {
+            self.world.tell(event);
+        }
+        Ok(())
+    }
+
+    /// Evicts up to [`BATCH`] buffers in order of their score until `need` more bytes keep to `target`, with at most `most` held
+    /// meanwhile; `false` if none could be.
+    fn evict_some(&mut self, need: u64, target: u64, most: u64) -> bool {
+        let excess = self.ledger.live + need - target;
+        // Small buffers only when no large one is left: they free little and cost a recipe each.
+        let mut candidates = self.candidates(excess / 64);
+        if candidates.is_empty() {
+            candidates = self.candidates(0);
+        }
+        let mut left = BATCH;
+        for &(_, buffer) in &candidates {
+            if self.ledger.live + need <= target || left == 0 {
+                break;
+            }
+            left -= usize::from(self.evict_cheaply(buffer, most));
+        }
+        // To be over budget for a moment is better than to stay so.
+        let is_over = self.ledger.live + need > most;
+        left < BATCH || is_over && candidates.iter().any(|&(_, buffer)| self.evict_cheaply(buffer, u64::MAX))
+    }
+
+    /// Whether nothing forbids to evict a buffer.
+    pub(super) fn may_go(&self, buffer: BufferKey) -> bool {
+        let entry = self.ledger.get(buffer);
+        entry.is_evictable() && entry.owners.iter().all(|&owner| self.history.tensors[owner].pins == 0)
+    }
+
+    /// Evictable buffers of more than `least` bytes, best first.
+    fn candidates(&mut self, least: u64) -> Vec<(f64, BufferKey)> {
+        let large = self.ledger.iter().filter(|(_, entry)| entry.bytes > least).map(|(key, _)| key);
+        let keys: Vec<BufferKey> =
+            large.filter(|&key| self.may_go(key) && self.policy_of(key) != Some(CheckpointPolicy::MustSave)).collect();
+        let mut scored: Vec<(f64, BufferKey)> = keys.into_iter().map(|key| (self.score(key), key)).collect();
+        scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        scored
+    }
+
+    fn score(&mut self, key: BufferKey) -> f64 {
+        let entry = self.ledger.get(key);
+        let used = entry.owners.iter().map(|&owner| self.history.tensors[owner].used).max().unwrap_or(0);
+        let (age, bytes) = ((1 + self.now.clock - used) as f64, entry.bytes as f64);
+        let compressing = self.compressible(key).map(|(_, compressible)| compressible.cost_ns);
+        let computing = self.history.chain_cost(key, &self.ledger.get(key).owners);
+        let cost = computing.into_iter().chain(compressing).min().unwrap_or(u64::MAX).max(1) as f64;
+        let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
+        bytes * bytes * age / (cost * weight)
+    }
+
+    /// What the stage that made a buffer says about it.
+    fn policy_of(&self, key: BufferKey) -> Option<CheckpointPolicy> {
+        if !self.stages.any_policy {
+            return None;
+        }
+        let owners = self.ledger.get(key).owners.iter();
+        let recipe = owners.into_iter().find_map(|&owner| self.history.tensors[owner].recipe)?;
+        self.history.recipes[recipe].stage.1
+    }
+
+    /// Evicts a buffer, by compressing it where that is cheaper than to compute it again, or the only way. While it is compressed there
+    /// is both, which must not be more than `most` bytes: `false` if nothing could be done.
+    pub(super) fn evict_cheaply(&mut self, buffer: BufferKey, most: u64) -> bool {
+        if !self.may_go(buffer) {
+            return false;
+        }
+        let computing = self.history.chain_cost(buffer, &self.ledger.get(buffer).owners);
+        if let Some((owner, compressible)) = self.compressible(buffer) {
+            let is_best = computing.is_none_or(|cost| compressible.cost_ns < cost);
+            let fits = self.ledger.live.saturating_add(compressible.bytes) <= most;
+            if is_best && fits && self.compress_buffer(buffer, owner) {
+                return true;
+            }
+        }
+        if computing.is_some() {
+            self.evict(buffer);
+        }
+        computing.is_some()
+    }
+
+    /// Upper estimate of the new bytes that an operation takes, all its inputs resident and `full` bytes in its outputs.
+    pub(super) fn new_bytes(
+        &mut self,
+        kind: Kind,
+        outputs: &[TensorFacts],
+        full: u64,
+        inputs: &[TensorKey],
+        consumed: &[TensorKey],
+    ) -> u64 {
+        self.room.reuse.skip();
+        let Some(budget) = self.room.tensor_budget() else { return full };
+        if self.ledger.live.saturating_add(full) <= budget {
+            return full;
+        }
+        let mut hasher = FxHasher::default();
+        (kind, self.world.arrangement()).hash(&mut hasher);
+        outputs.iter().for_each(|output| output.shape.hash(&mut hasher));
+        for &input in inputs {
+            let tensor = &self.history.tensors[input];
+            (tensor.facts.shape, tensor.lineage.made_by, consumed.contains(&input)).hash(&mut hasher);
+            let entry = tensor.buffer.map(|buffer| self.ledger.get(buffer));
+            entry.map(|entry| (entry.owners.len() == 1, entry.bytes > tensor.facts.bytes)).hash(&mut hasher);
+        }
+        self.room.reuse.expect(hasher.finish(), full)
+    }
+}

@@ -1,0 +1,335 @@
+//! How an operation goes through: what it reads is brought back, room is made, it runs, what it made is counted, and it becomes
+//! the recipe of that.
+
+use alloc::format;
+
+use smallvec::SmallVec;
+
+use super::Machine;
+use super::call::{Call, Made, Settled, Traced, Update};
+use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
+use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
+use crate::history::{Recipe, Small};
+use crate::keys::{BufferKey, Keys, TensorKey};
+
+/// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
+const HISTORY_LIMIT: u64 = 200_000;
+
+/// An operation that has run.
+struct Done {
+    ran: Ran,
+    settled: Settled,
+    update: Option<Update>,
+    traced: Traced,
+    /// What it would write over if this machine were not there, and the buffers of its inputs before it ran.
+    expected: u8,
+    before: SmallVec<[Option<BufferKey>; 4]>,
+}
+
+/// What was recorded of an operation.
+struct Recorded {
+    op: OpKey,
+    seed: Option<u64>,
+    cost_ns: u64,
+    expected: u8,
+}
+
+impl<W: World> Machine<W> {
+    /// Serves an operation of the program, which the world has at hand.
+    pub fn operation(&mut self, thread: ThreadId, op: &Operation) {
+        self.begin(thread, op.kind);
+        self.counters.operations += 1;
+        self.own.records |= !self.is_ample(self.ledger.live);
+        self.world.tell(Event::Runs(op.kind));
+        let mut call = match self.bind(op) {
+            Ok(call) => call,
+            Err(failure) => return self.register_failed(&op.outputs, failure),
+        };
+        for at in 0..call.inputs.len() {
+            self.pin(call.inputs[at]);
+        }
+        if !self.now.foreign && self.begins_step(&call.inputs, &call.dying) {
+            self.end_step(self.now.clock, true);
+        }
+        self.steps.position += u32::from(!self.now.foreign);
+        self.steps.executing = !self.now.foreign;
+        call.watched = !self.now.foreign && (self.watch.tracer.is_some() || self.watch.follow.is_some());
+        (call.rule, call.signature) = match op.known {
+            Some(known) => known,
+            None => (self.stages.rule(thread, self.steps.number), 0),
+        };
+        if call.watched && op.known.is_none() {
+            call.signature = self.signature(op, &call);
+        }
+        match self.bring_in(op, &call).and_then(|()| self.carry_out(op, &mut call)) {
+            Ok(done) => self.complete(op, &call, done),
+            Err(failure) => self.abort(op, &call, failure),
+        }
+        self.close(&call);
+    }
+
+    /// What an operation reads.
+    fn bind(&self, op: &Operation) -> Result<Call, Failure> {
+        let (mut inputs, mut dying) = (Keys::new(), Keys::new());
+        for input in &op.inputs {
+            let Some(key) = self.history.find(input.id) else {
+                let name = self.name(op.kind);
+                return Err(format!("`{name}` reads tensor {}, which this device does not have", input.id).into());
+            };
+            inputs.push(key);
+            if input.last {
+                dying.push(key);
+            }
+        }
+        let consumed = dying.clone();
+        Ok(Call { inputs, dying, consumed, watched: false, signature: 0, rule: None, began: false })
+    }
+
+    /// Makes the inputs resident.
+    fn bring_in(&mut self, op: &Operation, call: &Call) -> Result<(), Failure> {
+        if self.is_planned() {
+            self.follow_before(op, call);
+        }
+        // Only now: the plan may have left a substitute just now, or be followed no more.
+        let spared = self.spared(op);
+        for &input in call.inputs.iter().filter(|&&input| spared != Some(input)) {
+            self.ensure(input)?;
+            self.history.tensors[input].used = self.now.clock;
+        }
+        Ok(())
+    }
+
+    /// Runs it, its inputs there.
+    fn carry_out(&mut self, op: &Operation, call: &mut Call) -> Result<Done, Failure> {
+        // As the program sees it: before anything is decided here.
+        let expected = self.expected(op, &call.inputs);
+        let before = call.inputs.iter().map(|&input| self.history.tensors[input].buffer).collect();
+        let settled = self.settle_roots(op, call);
+        let Settled { recordable, replaces, seed, .. } = settled;
+        let limited = self.room.budget.is_some() || self.stages.any_forced || self.config.rehearsing;
+        let substitute = if self.watch.follow.is_some() { self.history.spared(op.weak) } else { None };
+        let outputs: SmallVec<[u64; 2]> = op.outputs.iter().map(|output| output.id).collect();
+        let only_read: SmallVec<[u64; 2]> = self.left_alone(call).collect();
+        let (watch, position) = (&self.watch, self.last_position());
+        let planned = watch.follow.as_ref().filter(|follow| !self.now.foreign && follow.measures.is_none());
+        let planned_ns =
+            planned.and_then(|follow| follow.schedule.trace.ops.get(position as usize)).map(|op| op.cost_ns);
+        let run = Run {
+            source: Source::AtHand { only_read: &only_read },
+            kind: op.kind,
+            outputs: &outputs,
+            substitute: substitute.map(|(key, need)| (self.history.tensors[key].facts.id, need)),
+            seed,
+            keep: recordable && self.own.records,
+            compressible: self.own.records && limited && !op.nature.view && !replaces && !self.now.foreign,
+            position: (!self.now.foreign).then_some(position),
+            timed: watch.tracer.is_some() || watch.follow.as_ref().is_some_and(|follow| follow.measures.is_some()),
+            planned_ns,
+            reuse: self.reused(expected, &call.inputs),
+        };
+        // Only now: what was brought back to cut a root free would take the room of the outputs.
+        let full = op.outputs.iter().map(|output| output.buffer_bytes).sum();
+        let least = self.world.needs(&run);
+        let need = self.new_bytes(op.kind, &op.outputs, full, &call.inputs, &call.consumed).max(least);
+        self.make_room(need);
+        let update = self.update_of(&call.dying, &op.outputs);
+        let traced = if call.watched { self.trace_inputs(op, call) } else { Traced::default() };
+        call.began = true;
+        let ran = self.world.run(&run).map_err(|cause| {
+            let failure = self.world.explain(op.kind, &cause, self.circumstances());
+            self.remember(&failure);
+            failure
+        })?;
+        Ok(Done { ran, settled, update, traced, expected, before })
+    }
+
+    /// Counts what it made, and records it.
+    fn complete(&mut self, op: &Operation, call: &Call, done: Done) {
+        let Done { ran, settled, update, traced, expected, before } = done;
+        self.count_run(ran.ns);
+        let outputs: SmallVec<[TensorKey; 2]> = op.outputs.iter().map(|&output| self.insert(output, None)).collect();
+        self.note_succession(&call.inputs, &call.dying, &outputs);
+        if settled.recordable {
+            self.note_computed(&call.inputs, &outputs);
+        }
+        if let Some(kept) = ran.kept {
+            let recorded = Recorded { op: kept, seed: settled.seed, cost_ns: ran.ns, expected };
+            self.record(op, call, &outputs, recorded);
+        }
+        self.note_updates(update, &outputs);
+        for (&output, (_, compressible)) in outputs.iter().zip(&ran.buffers) {
+            let tensor = &mut self.history.tensors[output];
+            let is = &mut tensor.lineage.is;
+            (is.passing, is.state) = (settled.passing, settled.state);
+            is.eligible |= settled.seed.is_some() && !settled.passing;
+            if let Some(compressible) = compressible {
+                tensor.small = Some(Small { compressible: Some(*compressible), ..Small::default() }.into());
+                self.reserve_for(compressible.bytes);
+            }
+        }
+        let made =
+            Made { outputs: &outputs, buffers: &ran.buffers, view: op.nature.view, rise: ran.rise, beside: ran.beside };
+        let counted = self.settle(&made, &call.inputs, &call.consumed);
+        self.share_aliases(&call.inputs, &before, &outputs, op.nature.view);
+        if call.watched {
+            self.trace_op(op, call, traced, &outputs, ran.ns, (settled.recordable, update.is_some()));
+            self.follow_outputs(&outputs, ran.ns);
+        } else if self.now.foreign {
+            self.note_foreign(&outputs);
+        }
+        if let Err(failure) = counted {
+            self.remember(&failure);
+            for output in outputs {
+                self.fail(output, failure.clone());
+            }
+        }
+    }
+
+    /// It did not run.
+    fn abort(&mut self, op: &Operation, call: &Call, failure: Failure) {
+        self.forget_step();
+        for &input in call.consumed.iter().filter(|_| call.began) {
+            // The backend may or may not have taken it; either way it is dead.
+            self.release(input);
+        }
+        self.register_failed(&op.outputs, failure);
+    }
+
+    /// What comes after an operation, whatever became of it.
+    fn close(&mut self, call: &Call) {
+        for &input in &call.dying {
+            self.kill(input);
+        }
+        self.steps.executing = false;
+        for &input in &call.inputs {
+            self.unpin(input);
+        }
+        if self.now.foreign {
+            return;
+        }
+        if self.watch.follow.is_some() {
+            self.follow_after();
+            self.watch_budget();
+        }
+        let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
+        if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
+            self.end_step(boundary, true);
+        } else if self.history.recipes.len() as u64 > HISTORY_LIMIT.max(2 * self.steps.detector.longest()) {
+            self.forget_before(clock - HISTORY_LIMIT / 2);
+        }
+    }
+
+    fn count_run(&mut self, ns: u64) {
+        self.counters.times.compute += ns;
+        self.steps.totals.compute_ns += ns;
+        let path = self.stages.current(self.now.thread);
+        self.count_in_stage(path, ns);
+    }
+
+    fn record(&mut self, op: &Operation, call: &Call, outputs: &[TensorKey], recorded: Recorded) {
+        let Recorded { op: kept, seed, cost_ns, expected } = recorded;
+        let thread = self.now.thread;
+        let policy = call.rule.map(|rule| rule.policy);
+        if policy == Some(CheckpointPolicy::MustRecompute) && self.watch.follow.is_none() {
+            let tensors = &self.history.tensors;
+            let made = outputs.iter().map(|&output| (output, tensors[output].facts.id));
+            self.stages.note_forced(thread, made);
+        }
+        self.history.record(Recipe {
+            op: kept,
+            kind: op.kind,
+            nature: op.nature,
+            weak: op.weak,
+            inputs: call.inputs.clone(),
+            outputs: outputs.iter().map(|&output| Some(output)).collect(),
+            produced: op.outputs.iter().map(|output| output.buffer_bytes).sum(),
+            expected,
+            seed,
+            cost_ns,
+            born: self.now.clock,
+            seen: 0,
+            stage: (self.stages.current(thread), policy),
+        });
+    }
+
+    /// An operation that can run again has read `inputs` and made `outputs`.
+    fn note_computed(&mut self, inputs: &[TensorKey], outputs: &[TensorKey]) {
+        let clock = self.now.clock;
+        for &input in inputs {
+            let tensor = &mut self.history.tensors[input];
+            let last = core::mem::replace(&mut tensor.lineage.read, clock);
+            if tensor.may_be_parameter() && tensor.lineage.updated == 0 {
+                self.steps.detector.root_read(last, clock);
+            }
+        }
+        for &output in outputs {
+            let tensor = &mut self.history.tensors[output];
+            tensor.lineage.is.computed = true;
+            self.steps.computed_bytes += tensor.facts.bytes;
+        }
+    }
+
+    /// Counts the buffers of what was just made, and frees those of consumed inputs that were not reused.
+    ///
+    /// # Errors
+    ///
+    /// Over budget, where the configuration is strict.
+    pub(super) fn settle(
+        &mut self,
+        made: &Made<'_>,
+        inputs: &[TensorKey],
+        consumed: &[TensorKey],
+    ) -> Result<(), Failure> {
+        let base = inputs.first().and_then(|&input| self.history.tensors[input].buffer);
+        let mut left: SmallVec<[usize; 4]> = SmallVec::new();
+        for &input in consumed {
+            let owner = self.history.tensors[input].as_owner(input);
+            if let Some(buffer) = self.history.tensors[input].buffer.take() {
+                self.ledger.detach(buffer, owner);
+                left.push(buffer);
+            }
+        }
+        let before = self.ledger.live;
+        for (&output, &(buffer, _)) in made.outputs.iter().zip(made.buffers) {
+            let tensor = &mut self.history.tensors[output];
+            // Until it is counted.
+            tensor.pins += 1;
+            let (identity, bytes) = match (buffer, base) {
+                (Buffer::Known { identity, bytes }, _) => (identity, bytes),
+                (Buffer::Unknown, Some(base)) if made.view => {
+                    let base = self.ledger.get(base);
+                    (base.identity, base.bytes)
+                }
+                (Buffer::Unknown, _) => (1 << 63 | tensor.facts.id, tensor.facts.buffer_bytes),
+            };
+            let buffer = self.ledger.attach(identity, bytes, tensor.as_owner(output), self.steps.number);
+            (tensor.buffer, tensor.used) = (Some(buffer), self.now.clock);
+        }
+        let new = self.ledger.live.saturating_sub(before);
+        let scratch = made.rise.unwrap_or(0).saturating_sub(new);
+        self.counters.scratch.note(scratch, self.now.kind);
+        self.watch.scratch = if self.config.count_workspaces { scratch } else { 0 };
+        self.room.reuse.learn(new + self.watch.scratch);
+        // What was taken was needed until now.
+        left.sort_unstable();
+        left.dedup();
+        let was_needed = left.iter().map(|&buffer| self.ledger.get(buffer)).filter(|entry| !entry.is_fixed());
+        let gone: u64 = was_needed.map(|entry| entry.bytes).sum();
+        let result = self.account(gone, made.beside);
+        for buffer in left {
+            self.ledger.sweep(buffer);
+        }
+        self.read_pool();
+        for &output in made.outputs {
+            self.unpin(output);
+        }
+        result
+    }
+
+    fn read_pool(&mut self) {
+        if self.room.pool.is_due() {
+            let used = self.world.pool_in_use();
+            self.room.pool.read(used, self.ledger.live, self.room.budget);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Which tensors are parameters, and what takes their place.
+//!
+//! Nobody says so. It shows in how a tensor came to be and in what becomes of it:
+//!
+//! - A *parameter* was not computed (but drawn, uploaded or loaded), is older than the step, has been read by operations
+//!   that can run again, and is *succeeded* by a tensor of its shape. Either an operation takes it and gives the successor
+//!   (Adam, SGD), perhaps through others that take what the one before gave (Adan); or the successor is computed from it and
+//!   then the program lets go of it (AdamW), or keeps it (a copy of the best model) and reads the successor from then on.
+//! - What a step has computed and the next one replaces is *state*: moments, running statistics. It is updated as well, but
+//!   reading it begins no step, since optimizers may read it as soon as they have written it (AdaGrad). State that was
+//!   loaded looks like a parameter until something computed is put into it before anything has read it.
+//! - What is drawn or uploaded for one step is no parameter either, even if it is written over: neither it nor what it
+//!   succeeds was there in the first step, or is as old as several.
+//!
+//! Constant work for every operation.
+
+use super::Machine;
+use super::call::Update;
+use crate::driver::World;
+use crate::facts::TensorFacts;
+use crate::history::Lineage;
+use crate::keys::TensorKey;
+
+/// Operations within which a parameter is let go of after its successor was computed, as long as no update has been seen.
+const RECENT: u64 = 64;
+
+impl<W: World> Machine<W> {
+    /// What an operation that takes the `consumed` roots and gives `outputs` updates.
+    pub(super) fn update_of(&self, consumed: &[TensorKey], outputs: &[TensorFacts]) -> Option<Update> {
+        let mut found = None;
+        for &key in consumed {
+            let tensor = &self.history.tensors[key];
+            if tensor.lineage.read == 0 || !outputs.iter().any(|output| output.shape == tensor.facts.shape) {
+                continue;
+            }
+            if self.is_parameter(key) {
+                return Some(Update::Parameter(key));
+            }
+            let is = &tensor.lineage.is;
+            let state = is.state && !is.passing && self.steps.detector.is_older(tensor.lineage.born);
+            found = found.or(state.then_some(Update::State));
+        }
+        found
+    }
+
+    /// Whether a tensor that is succeeded now is a parameter.
+    fn is_parameter(&self, key: TensorKey) -> bool {
+        let tensor = &self.history.tensors[key];
+        let Lineage { updated, since, .. } = tensor.lineage;
+        let known = updated > 0 || self.steps.detector.may_be_parameter(since, self.now.clock);
+        tensor.may_be_parameter() && known
+    }
+
+    /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first
+    /// one that reads an updated parameter.
+    pub(super) fn begins_step(&mut self, inputs: &[TensorKey], consumed: &[TensorKey]) -> bool {
+        let detector = &self.steps.detector;
+        let (tells, enough) = (detector.goes_by_updates(), detector.has_enough_updates());
+        let mut begins = false;
+        inputs.iter().for_each(|&input| self.note_kept(input));
+        for input in inputs.iter().filter(|&input| !consumed.contains(input)) {
+            let lineage = &mut self.history.tensors[*input].lineage;
+            if core::mem::take(&mut lineage.is.fresh) && self.steps.detector.is_of_this_step(lineage.updated) {
+                begins |= tells && (enough || lineage.is.regular);
+            }
+        }
+        // Where nothing is recorded nothing has to be evicted, and state may count as computed.
+        begins && (!self.own.records || self.steps.detector.may_begin(self.steps.computed_bytes))
+    }
+
+    /// An operation takes a tensor as input: perhaps it has taken the place of a parameter that the program keeps. That parameter would
+    /// have been updated once more by now, and the tensor came to be at about the time of that.
+    fn note_kept(&mut self, key: TensorKey) {
+        let Lineage { heir_of, is, .. } = self.history.tensors[key].lineage;
+        let Some(parameter) = heir_of.filter(|_| !is.eligible).and_then(|of| self.history.find(of)) else { return };
+        let parameter = &self.history.tensors[parameter];
+        let Lineage { heir, updated, interval, since, .. } = parameter.lineage;
+        let is_late = interval > 0 && self.now.clock - updated > interval + interval / 4;
+        let alive = parameter.alive;
+        let tensor = &mut self.history.tensors[key];
+        let is_heir = heir == Some(tensor.facts.id);
+        if alive && is_late && is_heir && tensor.lineage.born > updated + interval / 2 {
+            let lineage = &mut tensor.lineage;
+            (lineage.is.eligible, lineage.since, lineage.interval) = (true, since, interval);
+            lineage.updated = lineage.born;
+        }
+    }
+
+    /// Notes what succeeds the `inputs` of an operation, of which some are `dying`, before it counts as having read them.
+    pub(super) fn note_succession(&mut self, inputs: &[TensorKey], dying: &[TensorKey], outputs: &[TensorKey]) {
+        for &output in outputs {
+            let shape = self.history.tensors[output].facts.shape;
+            for &input in inputs.iter().filter(|&&input| input != output) {
+                if self.history.tensors[input].facts.shape == shape {
+                    self.note_successor(input, output, dying.contains(&input));
+                }
+            }
+        }
+    }
+
+    fn note_successor(&mut self, input: TensorKey, output: TensorKey, is_dying: bool) {
+        let tensors = &self.history.tensors;
+        let (id, before) = (tensors[output].facts.id, tensors[input].facts.id);
+        let may_be_parameter = tensors[input].may_be_parameter();
+        let lineage = tensors[input].lineage;
+        let parameter = if is_dying {
+            if may_be_parameter {
+                let is_of_this_step = self.steps.detector.is_of_this_step(lineage.updated);
+                let successor = &mut self.history.tensors[output].lineage;
+                successor.since = lineage.since;
+                if is_of_this_step {
+                    (successor.updated, successor.interval) = (lineage.updated, lineage.interval);
+                    (successor.is.fresh, successor.is.regular) = (true, lineage.is.regular);
+                }
+            }
+            let parameter = lineage.heir_of.and_then(|of| self.history.find(of));
+            parameter.filter(|&parameter| self.history.tensors[parameter].lineage.heir == Some(before))
+        } else {
+            (lineage.read > 0 && may_be_parameter).then_some(input)
+        };
+        if let Some(parameter) = parameter {
+            self.history.tensors[parameter].lineage.heir = Some(id);
+            self.history.tensors[output].lineage.heir_of = Some(self.history.tensors[parameter].facts.id);
+        }
+    }
+
+    /// Notes what an operation that made `outputs` has updated.
+    pub(super) fn note_updates(&mut self, update: Option<Update>, outputs: &[TensorKey]) {
+        if let Some(Update::Parameter(before)) = update {
+            self.note_update();
+            if !self.now.foreign {
+                outputs.iter().for_each(|&output| self.note_parameter(output, before));
+            }
+        }
+    }
+
+    /// The thread at hand has updated a parameter.
+    fn note_update(&mut self) {
+        if self.threads.update(self.now.thread) {
+            self.forget_step();
+        }
+    }
+
+    /// A tensor takes the place of the parameter `before`.
+    fn note_parameter(&mut self, key: TensorKey, before: TensorKey) {
+        let clock = self.now.clock;
+        let Lineage { updated, interval: last, .. } = self.history.tensors[before].lineage;
+        self.steps.detector.update(clock, updated == 0);
+        let interval = if updated == 0 { 0 } else { clock - updated };
+        let regular = self.steps.detector.is_regular(last, interval, clock);
+        let lineage = &mut self.history.tensors[key].lineage;
+        (lineage.updated, lineage.interval) = (clock, interval);
+        (lineage.is.fresh, lineage.is.eligible, lineage.is.regular) = (true, true, regular);
+    }
+
+    /// The program lets go of a tensor: what was computed from it takes its place, that of a parameter if it is one.
+    pub(super) fn note_drop(&mut self, key: TensorKey) {
+        let tensor = &self.history.tensors[key];
+        let Some(heir) = tensor.lineage.heir.and_then(|id| self.history.find(id)) else { return };
+        let successor = &self.history.tensors[heir];
+        let fresh = successor.alive && !self.steps.detector.is_of_this_step(successor.lineage.updated);
+        // An input of a whole pass is let go of long after its heir was made.
+        let recent = self.steps.detector.is_exact() || self.now.clock - successor.lineage.born <= RECENT;
+        if !(tensor.alive && fresh && recent && tensor.may_be_parameter()) {
+            return;
+        }
+        let (since, is_parameter) = (tensor.lineage.since, self.is_parameter(key));
+        let lineage = &mut self.history.tensors[heir].lineage;
+        (lineage.since, lineage.is.eligible) = (since, true);
+        if !is_parameter {
+            return;
+        }
+        self.note_update();
+        if !self.threads.is_foreign(self.now.thread) {
+            self.note_parameter(heir, key);
+            self.trace_update(heir);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Following a plan on the live stream.
+//!
+//! The plan says which storages to hold, to give up and to compute again between the operations of the step; see
+//! [`Action`]. It is never trusted for correctness: a tensor that is read is computed again whatever the plan says. The
+//! first operation that differs from the planned step ends the following for this step: all holds are let go, the online
+//! policy takes over, and the trace goes on from there, so that the new step can be planned too.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::Machine;
+use super::call::{Call, origin};
+use crate::driver::{Event, Left, World};
+use crate::facts::{Failure, Operation};
+use crate::follow::{Follow, Named};
+use crate::history::{ARRIVED, EXTERNAL, Spot};
+use crate::keys::{BufferKey, TensorKey};
+use crate::schedule::Action;
+use crate::trace::{Place, Trace, extend};
+
+impl<W: World> Machine<W> {
+    /// Compares the operation at hand with the plan and takes the plan's steps before it.
+    pub(super) fn follow_before(&mut self, op: &Operation, call: &Call) {
+        let at = self.last_position() as usize;
+        let Some(follow) = &self.watch.follow else { return };
+        if !follow.expects(at, call.signature) {
+            return self.switch_plan(at, op, call);
+        }
+        let schedule = follow.schedule.clone();
+        let traced = &schedule.trace.ops[at];
+        for ((&input, &place), &(number, _)) in call.inputs.iter().zip(&traced.reads).zip(&traced.inputs) {
+            self.follow_input(input, place, number, schedule.holds[place as usize]);
+        }
+        // What is let go of here is still read by the operation, through a view of it perhaps, which must be there first.
+        let actions = &schedule.before[at];
+        let lets_go = |action: &Action| matches!(action, Action::Loosen(_) | Action::ReleaseAll);
+        let (first, last) = actions.split_at(actions.iter().position(lets_go).unwrap_or(actions.len()));
+        let taken = self.take(first).and_then(|()| {
+            if !last.is_empty() {
+                let spared = self.spared(op);
+                call.inputs.iter().filter(|&&input| spared != Some(input)).try_for_each(|&input| self.ensure(input))?;
+            }
+            self.take(last)
+        });
+        if let Err(failure) = taken {
+            // The plan's own work failed: the operation may do without it.
+            self.leave_plan(at, Left::Failed(failure));
+        }
+    }
+
+    /// An operation of the plan reads a tensor.
+    fn follow_input(&mut self, input: TensorKey, place: Place, number: u32, holds: bool) {
+        let tensor = &mut self.history.tensors[input];
+        if let Some(buffer) = tensor.buffer {
+            self.ledger.leave_foreign(buffer);
+        }
+        if tensor.spot.step != self.steps.number || tensor.spot.place == ARRIVED {
+            tensor.spot = Spot { step: self.steps.number, place, origin: EXTERNAL, number };
+        }
+        let (name, origin) = ((input, tensor.facts.id), tensor.spot.origin);
+        let Some(follow) = &mut self.watch.follow else { return };
+        if origin == EXTERNAL && !follow.externals.contains_key(&place) {
+            follow.externals.insert(place, name);
+            if holds {
+                self.hold(name);
+            }
+        }
+    }
+
+    /// Notes the outputs of an operation that has run, and holds them where the plan says so.
+    pub(super) fn follow_outputs(&mut self, outputs: &[TensorKey], cost_ns: u64) {
+        let at = self.last_position();
+        let Some(follow) = &mut self.watch.follow else { return };
+        let schedule = follow.schedule.clone();
+        let Some(op) = schedule.trace.ops.get(at as usize) else { return };
+        follow.measured.push(core::mem::replace(&mut self.watch.most_held, self.ledger.live));
+        if let Some(measures) = &mut follow.measures {
+            measures.push((cost_ns, self.watch.scratch));
+        }
+        follow.made.push(outputs.iter().map(|&key| (key, self.history.tensors[key].facts.id)).collect());
+        for (k, (&output, &place)) in outputs.iter().zip(&op.writes).enumerate() {
+            let tensor = &mut self.history.tensors[output];
+            let number = op.outputs + k as u32;
+            tensor.spot = Spot { step: self.steps.number, place, origin: origin(at, k), number };
+            let first = schedule.owners[place as usize].first() == Some(&(at, k as u8));
+            if schedule.holds[place as usize] && first {
+                let name = (output, tensor.facts.id);
+                self.hold(name);
+            }
+        }
+    }
+
+    /// Takes the plan's steps after the operation that ran last.
+    pub(super) fn follow_after(&mut self) {
+        let at = self.last_position() as usize;
+        let Some(follow) = &self.watch.follow else { return };
+        let schedule = follow.schedule.clone();
+        if let Some(actions) = schedule.after.get(at)
+            && let Err(failure) = self.take(actions)
+        {
+            self.remember(&failure);
+        }
+    }
+
+    fn take(&mut self, actions: &[Action]) -> Result<(), Failure> {
+        for action in actions {
+            match action {
+                Action::Recompute(places) => self.recompute(places)?,
+                Action::Evict(place) => self.give_up(*place),
+                Action::Compress(place) => self.compress_place(*place),
+                Action::LeaveSubstitute(place, need, _) => {
+                    if let Some(&(key, _)) = self.owners_of(*place).first() {
+                        self.leave_substitute(key, *need);
+                    }
+                }
+                Action::DropSubstitute(place) => {
+                    for (key, _) in self.owners_of(*place) {
+                        self.drop_substitute(key);
+                    }
+                }
+                Action::Loosen(place) => {
+                    for name in self.owners_of(*place) {
+                        self.let_go(name);
+                    }
+                }
+                Action::ReleaseAll => self.release_holds(),
+                Action::Check(bytes) => self.compare(*bytes),
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan foresees so many bytes now.
+    fn compare(&mut self, foreseen: u64) {
+        let live = self.ledger.live - self.ledger.foreign;
+        if live != foreseen {
+            let at = self.last_position();
+            self.world.tell(Event::Deviates { at, live, foreseen });
+        }
+        if let Some(follow) = &mut self.watch.follow {
+            follow.deviation = follow.deviation.max(live.abs_diff(foreseen));
+        }
+    }
+
+    /// Tensors of a storage that are still known.
+    fn owners_of(&self, place: Place) -> SmallVec<[Named; 2]> {
+        let Some(follow) = &self.watch.follow else { return SmallVec::new() };
+        let made = follow.schedule.owners[place as usize]
+            .iter()
+            .filter_map(|&(position, k)| follow.made.get(position as usize)?.get(k as usize).copied());
+        let external = follow.externals.get(&place).copied();
+        external.into_iter().chain(made).filter(|&name| self.history.knows(name)).collect()
+    }
+
+    fn hold(&mut self, name: Named) {
+        let tensor = &mut self.history.tensors[name.0];
+        if !core::mem::replace(&mut tensor.held, true)
+            && let Some(follow) = &mut self.watch.follow
+        {
+            follow.held.push(name);
+        }
+    }
+
+    fn let_go(&mut self, name: Named) {
+        if !self.history.knows(name) {
+            return;
+        }
+        let tensor = &mut self.history.tensors[name.0];
+        if core::mem::take(&mut tensor.held) && tensor.pins == 0 && !tensor.alive {
+            self.bury(name.0);
+        }
+    }
+
+    fn give_up(&mut self, place: Place) {
+        let owners = self.owners_of(place);
+        for &name in &owners {
+            self.let_go(name);
+        }
+        for name in owners {
+            if !self.history.knows(name) {
+                continue;
+            }
+            let tensor = &self.history.tensors[name.0];
+            let Some(buffer) = tensor.buffer else { continue };
+            if tensor.recipe.is_none() && !tensor.alive && tensor.pins == 0 {
+                // A small root is kept for what it might be needed for; the plan knows that it is not.
+                self.cut(name.0, false);
+                continue;
+            }
+            let can_go = |&owner: &TensorKey| {
+                let tensor = &self.history.tensors[owner];
+                tensor.pins == 0 && !tensor.held && tensor.recipe.is_some()
+            };
+            if self.ledger.get(buffer).owners.iter().all(can_go) {
+                self.evict(buffer);
+            }
+        }
+    }
+
+    /// Compresses a storage; gives it up where that cannot be.
+    fn compress_place(&mut self, place: Place) {
+        let owners = self.owners_of(place);
+        // The first owner made the buffer; nobody who looks at it may be using it.
+        let is_free = owners.iter().all(|name| self.history.tensors[name.0].pins == 0);
+        if let Some(&(first, _)) = owners.first()
+            && let Some(buffer) = self.history.tensors[first].buffer.filter(|_| is_free)
+        {
+            self.compress_buffer(buffer, first);
+        }
+        self.give_up(place);
+    }
+
+    /// Brings storages back, all in one go, and holds them.
+    fn recompute(&mut self, places: &[Place]) -> Result<(), Failure> {
+        // The first owner made the buffer; views of it follow when they are read.
+        let first = |&place: &Place| self.owners_of(place).first().copied();
+        let names: SmallVec<[Named; 2]> = places.iter().filter_map(first).collect();
+        for &name in &names {
+            self.hold(name);
+            self.pin(name.0);
+        }
+        let keys: SmallVec<[TensorKey; 2]> = names.iter().map(|name| name.0).collect();
+        let result = self.ensure_all(&keys);
+        keys.into_iter().for_each(|key| self.unpin(key));
+        result
+    }
+
+    /// Lets everything go that the plan holds.
+    pub(super) fn release_holds(&mut self) {
+        let Some(follow) = &mut self.watch.follow else { return };
+        for name in core::mem::take(&mut follow.held) {
+            self.let_go(name);
+        }
+    }
+
+    /// The step is another one than planned: goes over to a plan that begins with the same operations, or to the online
+    /// policy.
+    fn switch_plan(&mut self, at: usize, op: &Operation, call: &Call) {
+        self.release_holds();
+        let Some(follow) = self.watch.follow.take() else { return };
+        let old = follow.schedule.clone();
+        let prefix = extend(old.prefixes[at], call.signature);
+        let Some(schedule) = self.world.beginning_with(at + 1, prefix) else {
+            let planned = old.trace.name(at as u32).into();
+            self.world.left(Left::Differs { at, found: self.name(op.kind), planned });
+            return self.resume_trace(&old.trace, at as u32);
+        };
+        let places = self.renumber(&old.trace, &schedule.trace, at);
+        let renumbered = |(place, &name): (&Place, &Named)| Some((*places.get(place)?, name));
+        let externals = follow.externals.iter().filter_map(renumbered).collect();
+        // What was measured so far speaks of this step too.
+        let measures = if self.world.is_unmeasured(&schedule) { follow.measures } else { None };
+        self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, ..follow });
+        for (place, held) in schedule.held_before(at).into_iter().enumerate() {
+            let owners = self.owners_of(place as Place);
+            match owners.first() {
+                Some(&name) if held && self.history.tensors[name.0].buffer.is_some() => self.hold(name),
+                Some(_) if !held && schedule.decides[place] => self.give_up(place as Place),
+                _ => {}
+            }
+        }
+        self.follow_before(op, call);
+    }
+
+    /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not
+    /// read yet has one too. Gives this step's tensors the numbers of `new`.
+    fn renumber(&mut self, old: &Trace, new: &Trace, at: usize) -> FxHashMap<Place, Place> {
+        let (mut places, mut numbers) = (FxHashMap::default(), FxHashMap::default());
+        for (old, new) in old.ops[..at].iter().zip(&new.ops[..at]) {
+            let pairs = old.reads.iter().zip(&new.reads).chain(old.writes.iter().zip(&new.writes));
+            places.extend(pairs.map(|(&old, &new)| (old, new)));
+            numbers.extend(old.inputs.iter().zip(&new.inputs).map(|(&(old, _), &(new, _))| (old, new)));
+            numbers.extend((0..old.writes.len() as u32).map(|k| (old.outputs + k, new.outputs + k)));
+        }
+        let step = self.steps.number;
+        for (_, tensor) in &mut self.history.tensors {
+            let spot = &mut tensor.spot;
+            if spot.step != step || spot.place == ARRIVED {
+                continue;
+            }
+            match (places.get(&spot.place), numbers.get(&spot.number)) {
+                (Some(&place), Some(&number)) => (spot.place, spot.number) = (place, number),
+                // It counts as having been there.
+                _ => spot.step = step.wrapping_sub(1),
+            }
+        }
+        places
+    }
+
+    /// Gives the plan up for this step: it does not fit what happens. `done` operations of the step have run.
+    pub(super) fn leave_plan(&mut self, done: usize, why: Left) {
+        self.release_holds();
+        if let Some(follow) = self.watch.follow.take() {
+            self.world.left(why);
+            let trace = Arc::clone(&follow.schedule.trace);
+            let done = done.min(trace.ops.len());
+            self.resume_trace(&trace, done as u32);
+        }
+    }
+
+    /// Room for whoever is not in the plan: what the plan uses last goes first.
+    pub(super) fn make_planned_room(&mut self, need: u64, most: u64) {
+        if self.ledger.live.saturating_add(need) <= most {
+            return;
+        }
+        let mut candidates = self.by_next_use();
+        while self.ledger.live.saturating_add(need) > most
+            && let Some((_, buffer)) = candidates.pop()
+        {
+            for owner in self.ledger.get(buffer).owners.clone() {
+                let name = (owner, self.history.tensors[owner].facts.id);
+                self.history.tensors[owner].held = false;
+                if self.history.knows(name) && !self.history.tensors[owner].alive {
+                    self.bury(owner);
+                }
+            }
+            if self.ledger.contains(buffer) {
+                self.evict_cheaply(buffer, u64::MAX);
+            }
+        }
+    }
+
+    /// Buffers that could go, the one that the plan uses last at the end.
+    fn by_next_use(&self) -> Vec<(usize, BufferKey)> {
+        let Some(follow) = &self.watch.follow else { return Vec::new() };
+        let position = self.steps.position as usize;
+        let next_use = |buffer: BufferKey| {
+            let owners = self.ledger.get(buffer).owners.iter().map(|&owner| &self.history.tensors[owner]);
+            let places = owners.filter(|tensor| tensor.spot.step == self.steps.number).map(|tensor| tensor.spot.place);
+            let known = places.filter(|&place| (place as usize) < follow.schedule.trace.storages.len());
+            known.filter_map(|place| follow.schedule.next_use(place, position)).min().unwrap_or(usize::MAX)
+        };
+        let keys = self.ledger.iter().map(|(key, _)| key).filter(|&key| self.may_go(key));
+        let mut found: Vec<(usize, u64, BufferKey)> =
+            keys.map(|key| (next_use(key), self.ledger.get(key).bytes, key)).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(next, _, key)| (next, key)).collect()
+    }
+}

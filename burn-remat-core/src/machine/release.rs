@@ -1,0 +1,115 @@
+//! When a tensor, a buffer or a recipe may go.
+//!
+//! - A dead tensor that can be computed again gives up its buffer at once; its recipe stays while others depend on it.
+//! - A dead root keeps its buffer while a recipe depends on it, unless history can be [cut](Machine::cut): when everything alive
+//!   that descends from it is resident, those descendants become roots and the dead root goes. Without the cut,
+//!   `w -= lr * g` would keep every `w` of the past.
+//! - A small dead root below large descendants (token ids below embeddings) is kept instead: it costs little and keeps
+//!   them evictable.
+
+use super::Machine;
+use crate::driver::{Event, World};
+use crate::facts::TensorId;
+use crate::keys::{BufferKey, TensorKey};
+
+impl<W: World> Machine<W> {
+    /// The program lets go of a tensor.
+    pub fn dropped(&mut self, thread: u64, id: TensorId) {
+        if let Some(key) = self.history.find(id) {
+            self.now.thread = thread;
+            self.note_drop(key);
+            self.trace_drop(key);
+            self.kill(key);
+        }
+    }
+
+    /// The program lets go of a tensor.
+    pub(super) fn kill(&mut self, key: TensorKey) {
+        if !self.history.tensors[key].alive {
+            return;
+        }
+        self.trace_kill(key);
+        if self.watch.follow.is_none() {
+            // A plan says itself when it needs a substitute no more: what reads it may run again.
+            self.drop_substitute(key);
+        }
+        let tensor = &mut self.history.tensors[key];
+        (tensor.alive, tensor.alias) = (false, None);
+        if tensor.lineage.is.computed {
+            self.steps.computed_bytes -= tensor.facts.bytes;
+        }
+        if tensor.pins == 0 && !tensor.held {
+            self.bury(key);
+        }
+    }
+
+    /// Releases what a dead tensor that nobody uses no longer needs.
+    pub(super) fn bury(&mut self, key: TensorKey) {
+        let tensor = &self.history.tensors[key];
+        if tensor.dependents.is_empty() {
+            self.history.garbage.push(key);
+            self.collect();
+        } else if tensor.recipe.is_some() || tensor.is_compressed() {
+            // What is compressed stays so, for those who rest on it.
+            self.release_buffer(key);
+        } else if !self.history.is_worth_keeping(key) {
+            // Nothing is brought back here: this may run while something else is.
+            self.cut(key, false);
+        }
+    }
+
+    /// Removes the tensors that nothing needs, and what only they needed.
+    pub(super) fn collect(&mut self) {
+        while let Some(key) = self.history.garbage.pop() {
+            let Some(tensor) = self.history.tensors.get(key) else { continue };
+            if tensor.alive || tensor.held || tensor.pins > 0 || !tensor.dependents.is_empty() {
+                continue;
+            }
+            self.release(key);
+            self.drop_substitute(key);
+            let tensor = self.history.tensors.remove(key);
+            self.history.index.remove(&tensor.facts.id);
+            if tensor.small.is_some() {
+                self.world.gone(tensor.facts.id);
+            }
+            if let Some(recipe) = tensor.recipe
+                && let Some(op) = self.history.detach_output(recipe, key)
+            {
+                self.world.forget(op);
+            }
+        }
+    }
+
+    /// Frees what a tensor has of data.
+    pub(super) fn release(&mut self, key: TensorKey) {
+        self.discard_compressed(key);
+        self.release_buffer(key);
+    }
+
+    /// Frees the buffer of a tensor, if it has one.
+    pub(super) fn release_buffer(&mut self, key: TensorKey) {
+        let tensor = &mut self.history.tensors[key];
+        let owner = tensor.as_owner(key);
+        let Some(buffer) = tensor.buffer.take() else { return };
+        let id = tensor.facts.id;
+        self.ledger.detach(buffer, owner);
+        self.ledger.sweep(buffer);
+        self.world.free(id);
+    }
+
+    /// Evicts a buffer whose owners can all be computed again.
+    pub(super) fn evict(&mut self, buffer: BufferKey) {
+        let owners = self.ledger.get(buffer).owners.clone();
+        let made_by = owners.first().map_or(0, |&owner| self.history.tensors[owner].lineage.made_by);
+        self.world.tell(Event::Evicts(made_by));
+        for owner in owners {
+            self.release(owner);
+        }
+        self.count_eviction();
+    }
+
+    pub(super) fn count_eviction(&mut self) {
+        self.counters.evictions += 1;
+        self.room.evictions += 1;
+    }
+}

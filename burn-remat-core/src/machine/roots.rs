@@ -1,0 +1,151 @@
+//! What cannot be computed again: which roots an operation may take, and how history is cut behind them.
+//!
+//! A *root* has no recipe: uploads, random results (unless reseeded), uninitialised memory, the user's own operations, and what came of
+//! operations that took a root. Without the last rule, `w -= lr * g` would grow a chain through all steps.
+
+use crate::driver::World;
+use crate::facts::{Operation, TensorId};
+use crate::history::KEEP_ROOT_RATIO;
+use crate::keys::TensorKey;
+
+use super::Machine;
+use super::call::{Call, Settled};
+
+impl<W: World> Machine<W> {
+    /// Decides which consumed roots the operation may really take, and whether it can be recorded.
+    ///
+    /// A consumed root on which recipes depend is taken only if history can be cut there. Either way the outputs become
+    /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
+    /// their sake.
+    pub(super) fn settle_roots(&mut self, op: &Operation, call: &mut Call) -> Settled {
+        for at in 0..call.consumed.len() {
+            let tensor = &self.history.tensors[call.consumed[at]];
+            if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
+                self.cut(call.consumed[at], true);
+            }
+        }
+        let produced: u64 = op.outputs.iter().map(|output| output.buffer_bytes).sum();
+        let (records, training) = (self.own.records, self.steps.detector.has_begun());
+        let (mut replaces, mut replaces_other, mut replaces_parameter) = (false, false, false);
+        let (tensors, count) = (&self.history.tensors, call.inputs.len());
+        call.consumed.retain(|key| {
+            let tensor = &tensors[*key];
+            if tensor.recipe.is_some() || (!records && tensor.lineage.is.computed) {
+                return !tensor.held;
+            }
+            let small = tensor.facts.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
+            let takes = !small && !tensor.held;
+            replaces |= takes;
+            replaces_other |= takes && !tensor.lineage.is.passing;
+            let alike = op.outputs.iter().any(|output| output.shape == tensor.facts.shape);
+            let succeeded = alike && (tensor.lineage.read > 0 || tensor.lineage.updated > 0 || count == 1);
+            replaces_parameter |= takes && tensor.may_be_parameter() && (succeeded || !training);
+            !((small && records) || tensor.held || !tensor.dependents.is_empty())
+        });
+        let nature = op.nature;
+        let seed = (nature.random && self.config.reseed).then(|| self.next_seed());
+        if nature.varies && !self.counters.varying.contains(&op.kind) {
+            self.counters.varying.push(op.kind);
+        }
+        let recordable = !replaces && !nature.opaque && !nature.varies && (!nature.random || seed.is_some());
+        let passing = !replaces_other && (replaces || nature.varies || nature.mask);
+        Settled { recordable, replaces, seed, passing, state: replaces && !replaces_parameter }
+    }
+
+    /// Tensors of which the program lets go, and that the operation may only read nevertheless.
+    pub(super) fn left_alone<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = TensorId> + 'a {
+        let kept = call.dying.iter().filter(|key| !call.consumed.contains(key));
+        kept.map(|&key| self.history.tensors[key].facts.id)
+    }
+
+    /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,
+    /// if that is not possible or not worth it.
+    ///
+    /// With `bring_back`, evicted descendants are computed first where they are no larger than the root itself, or where
+    /// the budget has proved too small anyway: keeping the root beside its successor would then only add to what is held.
+    pub(super) fn cut(&mut self, root: TensorKey, bring_back: bool) -> bool {
+        let dependents = self.history.tensors[root].dependents.clone();
+        let Some(frontier) = self.history.live_descendants(dependents) else { return false };
+        let tensors = &self.history.tensors;
+        let evicted = frontier.iter().map(|&key| &tensors[key]).filter(|tensor| tensor.is_evicted());
+        let missing: u64 = evicted.map(|tensor| tensor.facts.bytes).sum();
+        let worth_it = bring_back && (missing <= tensors[root].facts.bytes || self.room.overrun() > 0);
+        if missing > 0 && !worth_it {
+            return false;
+        }
+        let (passing, training) = (tensors[root].lineage.is.passing, self.steps.detector.has_begun());
+        let mut whole = true;
+        for &key in &frontier {
+            self.pin(key);
+            if self.history.tensors[key].is_evicted() {
+                whole &= self.ensure(key).is_ok();
+            }
+        }
+        for key in frontier {
+            if whole {
+                self.make_root(key);
+                let is = &mut self.history.tensors[key].lineage.is;
+                is.passing |= passing;
+                is.state |= training && !is.eligible;
+            }
+            self.unpin(key);
+        }
+        self.collect();
+        whole
+    }
+
+    /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.
+    pub(super) fn make_root(&mut self, key: TensorKey) {
+        let tensor = &mut self.history.tensors[key];
+        let Some(recipe) = tensor.recipe.take() else { return };
+        let is = &mut tensor.lineage.is;
+        if core::mem::take(&mut is.computed) {
+            // Before steps are known, parameters may have been computed too.
+            is.state |= !is.eligible && self.steps.detector.is_exact();
+            if tensor.alive {
+                self.steps.computed_bytes -= tensor.facts.bytes;
+            }
+        }
+        if let (Some(buffer), None) = (tensor.buffer, tensor.compressible()) {
+            self.ledger.add_root(buffer);
+        }
+        if let Some(op) = self.history.detach_output(recipe, key) {
+            self.world.forget(op);
+        }
+    }
+
+    /// Forgets all history recorded before `clock`: what is alive and rests on it becomes a root, after it has been
+    /// brought back where it was evicted, and is kept from then on.
+    pub(super) fn forget_before(&mut self, clock: u64) {
+        let recipes = self.history.recipes.iter().filter(|(_, recipe)| recipe.born < clock);
+        let old: alloc::vec::Vec<usize> = recipes.map(|(key, _)| key).collect();
+        let Some(frontier) = self.history.live_descendants(old) else { return };
+        for &key in &frontier {
+            self.pin(key);
+            let tensor = &self.history.tensors[key];
+            if tensor.is_compressed() && !tensor.alive {
+                continue;
+            }
+            if let Err(failure) = self.ensure(key) {
+                self.fail(key, failure);
+            }
+        }
+        for key in frontier {
+            if !self.history.tensors[key].is_compressed() {
+                self.keep_as_it_is(key);
+            }
+            self.make_root(key);
+            self.unpin(key);
+        }
+        self.collect();
+    }
+
+    fn next_seed(&mut self) -> u64 {
+        // SplitMix64 (Steele, Lea and Flood): every seed differs and none depends on the backend's own generator.
+        self.own.seeds = self.own.seeds.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut seed = self.own.seeds;
+        seed = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        seed = (seed ^ (seed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        seed ^ (seed >> 31)
+    }
+}

@@ -1,0 +1,315 @@
+//! Writes down what a step does while it runs; see [`Trace`].
+
+use core::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+
+use super::Machine;
+use super::call::{Call, Traced, TracedInput, origin};
+use crate::driver::{Substitute, World};
+use crate::facts::Operation;
+use crate::history::{ARRIVED, EXTERNAL, Spot, Tensor};
+use crate::keys::TensorKey;
+use crate::trace::{Between, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, TracedTensor};
+use crate::tracer::{LONGEST, Tracer};
+
+/// A storage that no operation of the step made.
+fn from_outside(bytes: u64, uploaded: bool, appeared: Position) -> TracedStorage {
+    TracedStorage { bytes, made_by: None, uploaded, appeared, died: None, reuses: None, form: None }
+}
+
+fn traced_tensor(tensor: &Tensor, place: Place) -> TracedTensor {
+    let facts = tensor.facts;
+    TracedTensor { place, shape: facts.shape, bytes: facts.bytes, buffer_bytes: facts.buffer_bytes }
+}
+
+impl<W: World> Machine<W> {
+    /// Number of the operation that runs or ran last.
+    pub(super) fn last_position(&self) -> Position {
+        self.steps.position.saturating_sub(1)
+    }
+
+    /// What an operation does, in terms that are the same in every step.
+    pub(super) fn signature(&self, op: &Operation, call: &Call) -> u64 {
+        let mut hasher = FxHasher::default();
+        op.kind.hash(&mut hasher);
+        if let Some(rule) = call.rule {
+            rule.hash(&mut hasher);
+        }
+        op.outputs.iter().for_each(|output| output.shape.hash(&mut hasher));
+        for &input in &call.inputs {
+            let tensor = &self.history.tensors[input];
+            if tensor.spot.step == self.steps.number && tensor.spot.origin != EXTERNAL {
+                tensor.spot.origin.hash(&mut hasher);
+            } else {
+                (tensor.facts.shape, EXTERNAL).hash(&mut hasher);
+            }
+            call.dying.contains(&input).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    fn bytes_of(&self, key: TensorKey) -> u64 {
+        let tensor = &self.history.tensors[key];
+        tensor.buffer.map_or(tensor.facts.buffer_bytes, |buffer| self.ledger.get(buffer).bytes)
+    }
+
+    /// The place of a tensor in the trace; one that comes from before the step gets one now.
+    pub(super) fn place_of(&mut self, key: TensorKey) -> Option<Place> {
+        let (position, step) = (self.last_position(), self.steps.number);
+        self.watch.tracer.as_ref()?;
+        let tensor = &self.history.tensors[key];
+        if tensor.spot.step == step {
+            return Some(tensor.spot.place);
+        }
+        let buffer = tensor.buffer;
+        // Another thread's work, or something brought back: it was not there when the step began.
+        let uploaded =
+            buffer.is_none_or(|buffer| self.ledger.leave_foreign(buffer) || self.ledger.get(buffer).step == step);
+        let bytes = self.bytes_of(key);
+        let tracer = self.watch.tracer.as_mut()?;
+        let known = buffer.and_then(|buffer| tracer.external(buffer));
+        let place = known.unwrap_or_else(|| {
+            let owners = buffer.map_or(1, |buffer| {
+                let owners = self.ledger.get(buffer).owners.iter();
+                owners.filter(|&&owner| self.history.tensors[owner].alive).count() as u32
+            });
+            let place = tracer.add(from_outside(bytes, uploaded, if uploaded { position } else { 0 }));
+            tracer.hold(place, owners);
+            if let Some(buffer) = buffer {
+                tracer.set_external(buffer, place);
+            }
+            place
+        });
+        let tensor = &mut self.history.tensors[key];
+        let number = tracer.add_tensor(traced_tensor(tensor, place));
+        if uploaded {
+            tracer.trace.between.push((position, Between::Arrives(number)));
+        }
+        tensor.spot = Spot { step, place, origin: EXTERNAL, number };
+        Some(place)
+    }
+
+    /// What an operation about to run reads, and what would do in place of one of its inputs.
+    pub(super) fn trace_inputs(&mut self, op: &Operation, call: &Call) -> Traced {
+        if self.watch.tracer.is_none() {
+            return Traced::default();
+        }
+        let mut traced = Traced::default();
+        for &input in &call.inputs {
+            let Some(place) = self.place_of(input) else { continue };
+            traced.inputs.push(TracedInput { place, buffer: self.history.tensors[input].buffer });
+        }
+        if let Some((id, need)) = op.weak
+            && let Some(at) = op.inputs.iter().position(|input| input.id == id)
+            && let Some(Substitute { bytes, stand_in, cost_ns, .. }) = self.world.substitute(id, need)
+        {
+            let place = traced.inputs[at].place;
+            traced.stub = Some(TracedStub { place, need, bytes, stand_in, cost_ns });
+        }
+        traced
+    }
+
+    /// Writes an operation down that has run.
+    pub(super) fn trace_op(
+        &mut self,
+        op: &Operation,
+        call: &Call,
+        traced: Traced,
+        outputs: &[TensorKey],
+        cost_ns: u64,
+        (recordable, updates): (bool, bool),
+    ) {
+        let position = self.last_position();
+        let (visit, path) = self.stages.visit(self.now.thread, self.steps.number);
+        if self.watch.tracer.as_ref().is_some_and(|tracer| tracer.trace.ops.len() >= LONGEST) {
+            self.watch.tracer = None;
+        }
+        if let (Some(tracer), Some(path)) = (&mut self.watch.tracer, path) {
+            tracer.visit(path);
+        }
+        let places = self.trace_outputs(op, call, &traced, outputs);
+        let Some(tracer) = self.watch.tracer.as_mut() else { return };
+        let numbers =
+            call.inputs.iter().map(|&input| (self.history.tensors[input].spot.number, call.dying.contains(&input)));
+        tracer.trace.ops.push(TracedOp {
+            signature: call.signature,
+            kind: op.kind,
+            nature: op.nature,
+            reads: traced.inputs.iter().map(|input| input.place).collect(),
+            inputs: numbers.collect(),
+            outputs: outputs.first().map_or(0, |&output| self.history.tensors[output].spot.number),
+            writes: places,
+            cost_ns,
+            scratch: self.watch.scratch,
+            recordable,
+            updates,
+            visit,
+            rule: call.rule,
+            stub: traced.stub,
+        });
+        debug_assert_eq!(tracer.trace.ops.len(), position as usize + 1);
+    }
+
+    /// Gives what an operation made its places.
+    fn trace_outputs(
+        &mut self,
+        op: &Operation,
+        call: &Call,
+        traced: &Traced,
+        outputs: &[TensorKey],
+    ) -> SmallVec<[Place; 2]> {
+        let (position, step) = (self.last_position(), self.steps.number);
+        let mut writes: SmallVec<[Place; 2]> = SmallVec::new();
+        for (k, &output) in outputs.iter().enumerate() {
+            let tensor = &self.history.tensors[output];
+            let (buffer, bytes) = (tensor.buffer, self.bytes_of(output));
+            let form = tensor.compressible().map(|known| TracedForm {
+                alternative: known.alternative,
+                bytes: known.bytes,
+                cost_ns: known.cost_ns,
+            });
+            let sibling = outputs[..k].iter().position(|&other| self.history.tensors[other].buffer == buffer);
+            let base = traced.inputs.iter().position(|input| input.buffer.is_some() && input.buffer == buffer);
+            let is_view = |at: usize| op.nature.view || !call.consumed.contains(&call.inputs[at]);
+            let Some(tracer) = self.watch.tracer.as_mut() else { break };
+            let place = match (base, sibling) {
+                (Some(base), _) if is_view(base) => traced.inputs[base].place,
+                (None, Some(sibling)) => writes[sibling],
+                (base, _) => {
+                    let base = base.map(|base| traced.inputs[base].place);
+                    // A base that was brought back may lie in a larger buffer than the one that the step gave it.
+                    let bytes = base.map_or(bytes, |base| tracer.trace.storages[base as usize].bytes);
+                    tracer.add(TracedStorage {
+                        bytes,
+                        made_by: Some(position),
+                        uploaded: false,
+                        appeared: position,
+                        died: None,
+                        reuses: base,
+                        form,
+                    })
+                }
+            };
+            tracer.hold(place, 1);
+            writes.push(place);
+            let tensor = &mut self.history.tensors[output];
+            let number = tracer.add_tensor(traced_tensor(tensor, place));
+            tensor.spot = Spot { step, place, origin: origin(position, k), number };
+        }
+        writes
+    }
+
+    /// Writes down that the operation that made a tensor of this step has updated a parameter.
+    pub(super) fn trace_update(&mut self, key: TensorKey) {
+        let spot = self.history.tensors[key].spot;
+        if let Some(tracer) = self.watch.tracer.as_mut()
+            && spot.step == self.steps.number
+            && spot.origin != EXTERNAL
+            && let Some(op) = tracer.trace.ops.get_mut((spot.origin >> 8) as usize)
+        {
+            op.updates = true;
+        }
+    }
+
+    /// Writes down that the program lets go of a tensor between operations.
+    pub(super) fn trace_drop(&mut self, key: TensorKey) {
+        if !self.history.tensors[key].alive || self.is_untraced(key) || self.place_of(key).is_none() {
+            return;
+        }
+        let (position, number) = (self.steps.position, self.history.tensors[key].spot.number);
+        if let Some(tracer) = self.watch.tracer.as_mut() {
+            tracer.trace.between.push((position, Between::Drops(number)));
+        }
+    }
+
+    /// Whether a tensor is another thread's, and the step has nothing to do with it.
+    fn is_untraced(&self, key: TensorKey) -> bool {
+        let tensor = &self.history.tensors[key];
+        let foreign = tensor.buffer.is_none_or(|buffer| self.ledger.get(buffer).foreign);
+        foreign && tensor.spot.step != self.steps.number
+    }
+
+    /// Writes down that the program lets go of a tensor that it still holds.
+    pub(super) fn trace_kill(&mut self, key: TensorKey) {
+        if self.watch.tracer.is_none() || self.is_untraced(key) {
+            return;
+        }
+        let position = if self.steps.executing { self.last_position() } else { self.steps.position };
+        let place = self.place_of(key);
+        if let (Some(tracer), Some(place)) = (self.watch.tracer.as_mut(), place) {
+            tracer.lose(place, position);
+        }
+    }
+
+    /// Writes down a tensor that came from the host, or another name of one that was there, at `place`.
+    pub(super) fn trace_arrival(&mut self, key: TensorKey, place: Option<Place>) {
+        let (bytes, step, position) = (self.bytes_of(key), self.steps.number, self.steps.position);
+        let tensor = &mut self.history.tensors[key];
+        let Some(tracer) = self.watch.tracer.as_mut() else {
+            tensor.spot = Spot { step, place: ARRIVED, origin: EXTERNAL, number: 0 };
+            return;
+        };
+        let place = place.unwrap_or_else(|| tracer.add(from_outside(bytes, true, position)));
+        tracer.hold(place, 1);
+        let number = tracer.add_tensor(traced_tensor(tensor, place));
+        tracer.trace.between.push((position, Between::Arrives(number)));
+        tensor.spot = Spot { step, place, origin: EXTERNAL, number };
+    }
+
+    /// Writes down that the host reads a tensor.
+    pub(super) fn trace_read(&mut self, key: TensorKey) {
+        let (place, position) = (self.place_of(key), self.steps.position);
+        let number = self.history.tensors[key].spot.number;
+        if let (Some(tracer), Some(place)) = (self.watch.tracer.as_mut(), place) {
+            tracer.trace.reads.push((position.saturating_sub(1), place));
+            tracer.trace.between.push((position, Between::Reads(number)));
+        }
+    }
+
+    /// The finished trace, with the names of its operations.
+    pub(super) fn finish_trace(&self, tracer: Tracer) -> Trace {
+        let mut trace = tracer.finish();
+        let mut names = FxHashMap::default();
+        for op in &trace.ops {
+            names.entry(op.kind).or_insert_with(|| self.name(op.kind));
+        }
+        trace.names = names;
+        trace
+    }
+
+    /// Goes on as if the first operations of this step, which were those of `trace`, had been written down.
+    pub(super) fn resume_trace(&mut self, trace: &Trace, position: Position) {
+        let mut tracer = Tracer::resumed(trace, position, self.steps.held_at_start);
+        // The program may call its stages otherwise this time.
+        tracer.trace.visits.resize(self.stages.visits(self.steps.number), "".into());
+        let (places, numbers) = (tracer.trace.storages.len(), tracer.trace.tensors.len());
+        let step = self.steps.number;
+        for key in self.history.tensors.iter().map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
+            let bytes = self.bytes_of(key);
+            let tensor = &mut self.history.tensors[key];
+            let spot = tensor.spot;
+            if spot.step != step {
+                continue;
+            }
+            if spot.place == ARRIVED {
+                let place = tracer.add(from_outside(bytes, true, position));
+                tracer.hold(place, u32::from(tensor.alive));
+                let number = tracer.add_tensor(traced_tensor(tensor, place));
+                tracer.trace.between.push((position, Between::Arrives(number)));
+                tensor.spot = Spot { place, number, ..spot };
+            } else if (spot.place as usize) < places && (spot.number as usize) < numbers {
+                tracer.hold(spot.place, u32::from(tensor.alive));
+                if let (EXTERNAL, Some(buffer)) = (spot.origin, tensor.buffer) {
+                    tracer.set_external(buffer, spot.place);
+                }
+            } else {
+                // Its place was never written down: it counts as having been there.
+                tensor.spot.step = step.wrapping_sub(1);
+            }
+        }
+        tracer.settle_deaths(position);
+        self.watch.tracer = Some(tracer);
+    }
+}

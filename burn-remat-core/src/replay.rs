@@ -1,0 +1,348 @@
+//! What a schedule really holds, found by running the machine over the trace.
+//!
+//! A graph counts an op's inputs, outputs and scratch. The machine holds less where an operation takes over the buffer of an input
+//! which nobody needs afterwards, and more or less wherever its rules say so. Here the same machine goes through the step again,
+//! commanding a driver that only keeps the books: a result is written over an input where it was when the step was traced, if the
+//! machine lets the operation take that input this time, and nobody else looks at the buffer.
+//!
+//! The driver is also the observer: it counts the bytes of what it was told to make and to free, with no code of the machine's. A
+//! schedule of which the two do not say the same after every operation is not followed.
+//!
+//! Complexity: O(operations + recomputed operations + uses).
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::driver::{Buffer, Compressible, Driver, Followed, Left, Limits, OpKey, Planning, Ran, Run, Source};
+use crate::facts::{Failure, Input, Kind, Need, Operation, TensorFacts, TensorId};
+use crate::machine::{Config, Machine};
+use crate::schedule::Schedule;
+use crate::trace::{Between, Number, Place, Position, Trace, TracedForm, TracedOp};
+
+/// The thread that trains.
+const TRAINER: u64 = 1;
+/// Tensors that stand for what the trace does not name get numbers from here on.
+const UNNAMED: TensorId = 1 << 40;
+
+/// What a schedule holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreseen {
+    /// Most bytes from the end of the operation before to the end of each operation.
+    pub during: Vec<u64>,
+    /// Bytes after each operation.
+    pub after: Vec<u64>,
+}
+
+/// What will be held if the step goes by `schedule`. `None` where it would not go by it to the end, or machine and observer differ.
+pub fn replay(schedule: &Arc<Schedule>) -> Option<Foreseen> {
+    let trace = Arc::clone(&schedule.trace);
+    let reseed = trace.ops.iter().any(|op| op.nature.random && op.recordable);
+    let mut machine = Machine::new(Config { rehearsing: true, reseed, ..Config::default() }, Books::new(schedule));
+    set_out(&mut machine, &trace);
+    machine.mark(TRAINER);
+    machine.mark(TRAINER);
+    let mut between: Vec<(Position, Between)> = trace.between.clone();
+    between.sort_by_key(|(position, _)| *position);
+    let mut between = between.into_iter().peekable();
+    let mut after = Vec::with_capacity(trace.ops.len());
+    for (at, op) in trace.ops.iter().enumerate() {
+        while let Some((_, event)) = between.next_if(|(position, _)| *position as usize <= at) {
+            happen(&mut machine, &trace, event);
+        }
+        machine.world_mut().at = at;
+        machine.operation(TRAINER, &asked(&trace, op));
+        let bytes = machine.holdings().bytes;
+        if machine.world().bytes() != bytes {
+            return None;
+        }
+        after.push(bytes);
+    }
+    machine.mark(TRAINER);
+    let outcome = machine.world_mut().outcome.take()?;
+    Some(Foreseen { during: outcome.held, after })
+}
+
+fn facts(trace: &Trace, number: Number) -> TensorFacts {
+    let tensor = trace.tensors[number as usize];
+    TensorFacts { id: number.into(), shape: tensor.shape, bytes: tensor.bytes, buffer_bytes: tensor.buffer_bytes }
+}
+
+/// Lays out what was there before the step.
+fn set_out(machine: &mut Machine<Books>, trace: &Trace) {
+    let mut comes: Vec<bool> = alloc::vec![false; trace.tensors.len()];
+    for op in &trace.ops {
+        (0..op.writes.len()).for_each(|k| comes[op.outputs as usize + k] = true);
+    }
+    for (_, event) in &trace.between {
+        if let Between::Arrives(number) = event {
+            comes[*number as usize] = true;
+        }
+    }
+    let mut known = 0;
+    for (place, storage) in trace.storages.iter().enumerate() {
+        if storage.made_by.is_some() || storage.uploaded {
+            continue;
+        }
+        known += storage.bytes;
+        // Others of its tensors may be there, of which the step has not heard.
+        if storage.died.is_none() {
+            machine.world_mut().unnamed = (Some(place as Place), 0);
+            let id = UNNAMED + place as TensorId;
+            machine.upload(TRAINER, TensorFacts { id, shape: 0, bytes: storage.bytes, buffer_bytes: storage.bytes });
+        }
+    }
+    let rest = trace.held_at_start - known;
+    machine.world_mut().unnamed = (None, rest);
+    for number in (0..trace.tensors.len()).filter(|&number| !comes[number]) {
+        machine.upload(TRAINER, facts(trace, number as Number));
+    }
+    machine.upload(TRAINER, TensorFacts { id: UNNAMED - 1, shape: 0, bytes: rest, buffer_bytes: rest });
+}
+
+fn happen(machine: &mut Machine<Books>, trace: &Trace, event: Between) {
+    match event {
+        Between::Arrives(number) => machine.upload(TRAINER, facts(trace, number)),
+        Between::Drops(number) => machine.dropped(TRAINER, number.into()),
+        Between::Reads(number) => {
+            let _ = machine.read(TRAINER, number.into(), false, |_| Ok(()));
+        }
+    }
+}
+
+/// A traced operation as the program asked for it.
+fn asked(trace: &Trace, op: &TracedOp) -> Operation {
+    let weak = op.stub.and_then(|stub| {
+        let at = op.reads.iter().position(|&place| place == stub.place)?;
+        Some((op.inputs[at].0.into(), stub.need))
+    });
+    Operation {
+        kind: op.kind,
+        inputs: op.inputs.iter().map(|&(number, last)| Input { id: number.into(), last, once: true }).collect(),
+        outputs: (0..op.writes.len() as u32).map(|k| facts(trace, op.outputs + k)).collect(),
+        nature: op.nature,
+        weak,
+        known: Some((op.rule, op.signature)),
+    }
+}
+
+/// A driver that holds no data.
+struct Books {
+    schedule: Arc<Schedule>,
+    /// The operation that the program asks for.
+    at: usize,
+    /// Buffers by tensor, and how many tensors each has.
+    buffers: FxHashMap<TensorId, u64>,
+    owners: FxHashMap<u64, (u32, u64)>,
+    /// Bytes of what stands for evicted tensors.
+    small: FxHashMap<(TensorId, bool), u64>,
+    /// The buffer last made for each storage.
+    places: FxHashMap<Place, u64>,
+    /// The storage of a tensor that is laid out and not named, or its bytes.
+    unnamed: (Option<Place>, u64),
+    next: u64,
+    outcome: Option<Followed>,
+}
+
+impl Books {
+    fn new(schedule: &Arc<Schedule>) -> Self {
+        Self {
+            schedule: schedule.clone(),
+            at: 0,
+            buffers: FxHashMap::default(),
+            owners: FxHashMap::default(),
+            small: FxHashMap::default(),
+            places: FxHashMap::default(),
+            unnamed: (None, 0),
+            next: 0,
+            outcome: None,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.owners.values().map(|(_, bytes)| bytes).sum::<u64>() + self.small.values().sum::<u64>()
+    }
+
+    fn give(&mut self, id: TensorId, identity: u64, bytes: u64) -> Buffer {
+        self.buffers.insert(id, identity);
+        let (count, bytes) = *self.owners.entry(identity).and_modify(|(count, _)| *count += 1).or_insert((1, bytes));
+        debug_assert!(count > 0);
+        Buffer::Known { identity, bytes }
+    }
+
+    fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn take(&mut self, id: TensorId) {
+        let Some(identity) = self.buffers.remove(&id) else { return };
+        if let Some((count, _)) = self.owners.get_mut(&identity) {
+            *count -= 1;
+            if *count == 0 {
+                self.owners.remove(&identity);
+            }
+        }
+    }
+
+    fn place(&self, id: TensorId) -> Option<Place> {
+        self.schedule.trace.tensors.get(id as usize).map(|tensor| tensor.place)
+    }
+
+    /// The buffer that an operation writes over for a storage, if it may.
+    fn overwritten(&self, op: &TracedOp, place: Place, takes: &[TensorId]) -> Option<u64> {
+        let base = self.schedule.trace.storages[place as usize].reuses?;
+        let at = op.reads.iter().position(|&read| read == base)?;
+        let id = TensorId::from(op.inputs[at].0);
+        let identity = *self.buffers.get(&id).filter(|_| takes.contains(&id))?;
+        self.owners.get(&identity).filter(|(count, _)| *count == 1).map(|_| identity)
+    }
+
+    fn form(&self, place: Place) -> Option<Compressible> {
+        let TracedForm { alternative, bytes, cost_ns } = self.schedule.trace.storages[place as usize].form?;
+        Some(Compressible { alternative, bytes, cost_ns })
+    }
+}
+
+impl Driver for Books {
+    fn run(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
+        let trace = Arc::clone(&self.schedule.trace);
+        let (at, takes): (usize, SmallVec<[TensorId; 4]>) = match run.source {
+            Source::AtHand { only_read } => {
+                let inputs =
+                    trace.ops[self.at].inputs.iter().filter(|(_, last)| *last).map(|(number, _)| (*number).into());
+                (self.at, inputs.filter(|id| !only_read.contains(id)).collect())
+            }
+            Source::Kept { op, takes, .. } => (op as usize, takes.into()),
+        };
+        let op = &trace.ops[at];
+        let stand_in = op.stub.filter(|_| run.substitute.is_some()).map_or(0, |stub| stub.stand_in);
+        let kept = run.keep.then_some(at as OpKey);
+        let mut ran = Ran { ns: op.cost_ns, beside: op.scratch + stand_in, kept, ..Ran::default() };
+        for (k, (&id, &place)) in run.outputs.iter().zip(&op.writes).enumerate() {
+            let sibling = op.writes[..k].iter().position(|&other| other == place);
+            let base = op.reads.iter().position(|&read| read == place);
+            let base = base.and_then(|at| self.buffers.get(&TensorId::from(op.inputs[at].0)).copied());
+            let known = match sibling {
+                Some(sibling) => self.buffers.get(&run.outputs[sibling]).copied(),
+                None if trace.storages[place as usize].made_by != Some(at as Position) => base,
+                None => self.overwritten(op, place, &takes),
+            };
+            let identity = known.unwrap_or_else(|| self.fresh());
+            self.places.insert(place, identity);
+            let buffer = self.give(id, identity, trace.storages[place as usize].bytes);
+            let form = if run.compressible { self.form(place) } else { None };
+            ran.buffers.push((buffer, form));
+        }
+        takes.into_iter().for_each(|id| self.take(id));
+        Ok(ran)
+    }
+
+    fn arrive(&mut self, id: TensorId) -> Result<Buffer, Failure> {
+        let Some(place) = self.place(id).or(self.unnamed.0) else {
+            let identity = self.fresh();
+            return Ok(self.give(id, identity, self.unnamed.1));
+        };
+        let known = self.places.get(&place).copied().filter(|identity| self.owners.contains_key(identity));
+        let identity = known.unwrap_or_else(|| self.fresh());
+        self.places.insert(place, identity);
+        Ok(self.give(id, identity, self.schedule.trace.storages[place as usize].bytes))
+    }
+
+    fn alias(&mut self, new: TensorId, source: TensorId) -> Buffer {
+        let identity = self.buffers.get(&source).copied().unwrap_or_else(|| self.fresh());
+        self.give(new, identity, 0)
+    }
+
+    fn free(&mut self, id: TensorId) {
+        self.take(id);
+    }
+
+    fn forget(&mut self, _op: OpKey) {}
+
+    fn output(&mut self, op: OpKey, k: usize) -> TensorFacts {
+        let trace = &self.schedule.trace;
+        facts(trace, trace.ops[op as usize].outputs + k as u32)
+    }
+
+    fn compress(&mut self, id: TensorId) -> Option<(u64, u64)> {
+        let form = self.form(self.place(id)?)?;
+        self.small.insert((id, true), form.bytes);
+        Some((form.bytes, 0))
+    }
+
+    fn decompress(&mut self, id: TensorId) -> Result<(Buffer, u64), Failure> {
+        let place = self.place(id).ok_or("internal error: an unknown tensor is compressed")?;
+        let identity = self.fresh();
+        self.places.insert(place, identity);
+        Ok((self.give(id, identity, self.schedule.trace.storages[place as usize].bytes), 0))
+    }
+
+    fn discard(&mut self, id: TensorId) {
+        self.small.remove(&(id, true));
+    }
+
+    fn leave_substitute(&mut self, id: TensorId, need: Need) -> Option<(u64, u64)> {
+        let place = self.place(id)?;
+        let stubs = self.schedule.trace.ops.iter().filter_map(|op| op.stub);
+        let stub = stubs.into_iter().find(|stub| stub.place == place && stub.need == need)?;
+        self.small.insert((id, false), stub.bytes);
+        Some((stub.bytes, 0))
+    }
+
+    fn drop_substitute(&mut self, id: TensorId) {
+        self.small.remove(&(id, false));
+    }
+
+    fn name(&self, kind: Kind) -> String {
+        self.schedule.trace.names.get(&kind).cloned().unwrap_or_default()
+    }
+}
+
+impl Planning for Books {
+    fn is_on(&self) -> bool {
+        true
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    fn observe(&mut self, _trace: Trace, _limits: Limits) -> bool {
+        false
+    }
+
+    fn poll(&mut self, _limits: Limits) {}
+
+    fn next(&self) -> Option<Arc<Schedule>> {
+        self.outcome.is_none().then(|| self.schedule.clone())
+    }
+
+    fn beginning_with(&self, _count: usize, _prefix: u64) -> Option<Arc<Schedule>> {
+        None
+    }
+
+    fn is_unmeasured(&self, _schedule: &Schedule) -> bool {
+        false
+    }
+
+    fn followed(&mut self, _schedule: &Schedule, outcome: Followed, _limits: Limits) -> bool {
+        self.outcome = Some(outcome);
+        false
+    }
+
+    fn left(&mut self, _why: Left) {}
+
+    fn outgrown(&mut self, _signature: u64) {}
+
+    fn plan_anew(&mut self) {}
+
+    fn unsettle(&mut self) {}
+
+    fn taken_up(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,111 @@
+//! What to keep, give up and compute again between the operations of a step.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use smallvec::SmallVec;
+
+use crate::facts::Need;
+use crate::trace::{Place, Position, Trace, extend};
+
+/// What is done between operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Computes storages again and holds them.
+    Recompute(SmallVec<[Place; 2]>),
+    /// Gives a storage up.
+    Evict(Place),
+    /// Compresses a storage.
+    Compress(Place),
+    /// Leaves a substitute of a storage, of so many bytes, before it goes.
+    LeaveSubstitute(Place, Need, u64),
+    /// Drops the substitute of a storage.
+    DropSubstitute(Place),
+    /// Lets a storage go by itself: the next operations are the last that need it.
+    Loosen(Place),
+    /// Lets all go: parameters are about to be updated, or the step ends.
+    ReleaseAll,
+    /// So many bytes are held now.
+    Check(u64),
+}
+
+/// A schedule for one kind of step.
+#[derive(Clone, Debug, Default)]
+pub struct Schedule {
+    /// The step for which it is.
+    pub trace: Arc<Trace>,
+    /// Signature of the step's first operations, by their number.
+    pub prefixes: Vec<u64>,
+    /// What to do before each operation.
+    pub before: Vec<Vec<Action>>,
+    /// What to do after each operation.
+    pub after: Vec<Vec<Action>>,
+    /// Whether a storage is held from when it appears.
+    pub holds: Vec<bool>,
+    /// Whether the schedule decides on a storage: it may have to be given up.
+    pub decides: Vec<bool>,
+    /// Tensors of each storage, as operation and number of its output.
+    pub owners: Vec<SmallVec<[(Position, u8); 2]>>,
+    /// Bytes foreseen during each operation, an upper bound.
+    pub foreseen: Vec<u64>,
+    /// Most bytes foreseen.
+    pub peak: u64,
+}
+
+impl Schedule {
+    /// A schedule for a step in which nothing is done, and storages are held as `holds` says.
+    pub fn new(trace: Arc<Trace>, holds: Vec<bool>, decides: Vec<bool>) -> Self {
+        let mut prefixes = vec![0];
+        for op in &trace.ops {
+            prefixes.push(extend(prefixes[prefixes.len() - 1], op.signature));
+        }
+        let mut owners = vec![SmallVec::new(); trace.storages.len()];
+        for (at, op) in trace.ops.iter().enumerate() {
+            for (k, &place) in op.writes.iter().enumerate() {
+                owners[place as usize].push((at as Position, k as u8));
+            }
+        }
+        let count = trace.ops.len();
+        let (before, after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+        Self { trace, prefixes, before, after, holds, decides, owners, foreseen: vec![0; count], peak: 0 }
+    }
+
+    /// Identifies the step that the schedule is for.
+    pub fn signature(&self) -> u64 {
+        self.prefixes.last().copied().unwrap_or(0)
+    }
+
+    /// Which storages are held when the operation at `position` is about to begin.
+    pub fn held_before(&self, position: usize) -> Vec<bool> {
+        let mut held = vec![false; self.holds.len()];
+        let take = |held: &mut Vec<bool>, actions: &[Action]| {
+            for action in actions {
+                match action {
+                    Action::Recompute(places) => places.iter().for_each(|&place| held[place as usize] = true),
+                    Action::Evict(place) | Action::Compress(place) | Action::Loosen(place) => {
+                        held[*place as usize] = false;
+                    }
+                    Action::ReleaseAll => held.fill(false),
+                    Action::Check(_) | Action::LeaveSubstitute(..) | Action::DropSubstitute(_) => {}
+                }
+            }
+        };
+        for (at, op) in self.trace.ops[..position].iter().enumerate() {
+            let outside = |&&place: &&Place| self.trace.storages[place as usize].made_by.is_none();
+            op.reads.iter().filter(outside).for_each(|&p| held[p as usize] |= self.holds[p as usize]);
+            take(&mut held, &self.before[at]);
+            op.writes.iter().for_each(|&place| held[place as usize] |= self.holds[place as usize]);
+            take(&mut held, &self.after[at]);
+        }
+        held
+    }
+
+    /// The next operation at or after `position` that reads a storage.
+    pub fn next_use(&self, place: Place, position: usize) -> Option<usize> {
+        self.trace.ops[position.min(self.trace.ops.len())..]
+            .iter()
+            .position(|op| op.reads.contains(&place))
+            .map(|ahead| position + ahead)
+    }
+}

@@ -1,0 +1,66 @@
+//! Which thread trains, where several use one device.
+//!
+//! Data loaders prepare batches and metrics are computed on threads of their own, at no particular place among the operations of
+//! a step. Written down with it, they would make every step another one. So one thread is taken for the one that trains: the
+//! last that marked a step, or, without marks, the one that updates parameters. What other threads do is *foreign*: it is
+//! executed and counted like everything else, and may be evicted, but is neither traced nor compared with a plan. What the step
+//! reads of it counts as uploaded. A plan leaves room for as much as was foreign at once of late.
+
+use crate::facts::ThreadId;
+
+/// Updates by which the thread that trains is ahead at most: another one that does all of them from now on soon takes over.
+const MOST_LEAD: u32 = 16;
+
+/// See the [module](self).
+#[derive(Default)]
+pub(crate) struct Threads {
+    trainer: Option<ThreadId>,
+    /// Whether it marks its steps.
+    marks: bool,
+    /// How many more parameters it has updated of late than others.
+    lead: u32,
+    /// Most bytes that were foreign at once in this step, and in the one before.
+    peak: u64,
+    last_peak: u64,
+}
+
+impl Threads {
+    /// Whether what this thread does is no part of the step.
+    pub fn is_foreign(&self, thread: ThreadId) -> bool {
+        self.trainer.is_some_and(|trainer| trainer != thread)
+    }
+
+    /// This thread marks a step. What was written down so far is the step before, whichever thread did that.
+    pub fn mark(&mut self, thread: ThreadId) {
+        self.marks = true;
+        self.trainer = Some(thread);
+    }
+
+    /// This thread has updated a parameter. Whether what was taken for the step at hand was another thread's.
+    pub fn update(&mut self, thread: ThreadId) -> bool {
+        if self.marks {
+            return false;
+        }
+        if self.is_foreign(thread) && self.lead > 0 {
+            self.lead -= 1;
+            return false;
+        }
+        self.lead = MOST_LEAD.min(self.lead + 1);
+        self.trainer.replace(thread).is_some_and(|before| before != thread)
+    }
+
+    /// So many bytes are foreign now.
+    pub fn note(&mut self, bytes: u64) {
+        self.peak = self.peak.max(bytes);
+    }
+
+    /// A step ends with so many bytes that are foreign.
+    pub fn end_step(&mut self, bytes: u64) {
+        self.last_peak = core::mem::replace(&mut self.peak, bytes);
+    }
+
+    /// What a plan leaves free for other threads.
+    pub fn room(&self) -> u64 {
+        self.peak.max(self.last_peak)
+    }
+}

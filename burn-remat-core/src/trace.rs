@@ -1,0 +1,256 @@
+//! What one training step did: its operations in order, the buffers they made, and when the program let go of them.
+//!
+//! A trace speaks of *storages* (buffers) and of tensors, each numbered in the order in which they appear, and of *positions*, the
+//! number of an operation within its step. It describes what the program asked for, as if nothing had been evicted: the
+//! recomputations that went on while it was recorded are not in it. It says all that a [machine](crate::Machine) needs to go
+//! through the step again without the program: see [`replay`](crate::replay).
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::facts::{Alternative, Kind, Nature, Need, Rule};
+
+/// Number of an operation within its step.
+pub type Position = u32;
+/// Number of a storage within its step.
+pub type Place = u32;
+/// Number of a tensor within its step.
+pub type Number = u32;
+/// Number of one passage through a stage within its step, from 1; 0 for none.
+pub type Visit = u32;
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TracedOp {
+    /// Hash of its kind, its outputs' shapes and where its inputs come from; the same in every step that does the same.
+    pub signature: u64,
+    /// What it does, to be looked up in [`Trace::names`].
+    pub kind: Kind,
+    /// How it does it.
+    pub nature: Nature,
+    /// The storage of each input tensor, each tensor once.
+    pub reads: SmallVec<[Place; 4]>,
+    /// The storage of each output tensor. A view's is one that was there before.
+    pub writes: SmallVec<[Place; 2]>,
+    /// The input tensors, and whether this operation is the last to have them.
+    pub inputs: SmallVec<[(Number, bool); 4]>,
+    /// The first of its output tensors; the others follow it.
+    pub outputs: Number,
+    /// Time it took, in ns.
+    pub cost_ns: u64,
+    /// Bytes that it used beside its tensors, where they can be seen.
+    pub scratch: u64,
+    /// Whether it can run again.
+    pub recordable: bool,
+    /// Whether it replaces a parameter.
+    pub updates: bool,
+    /// The passage through a stage to which it belongs; 0 for none. No part of the signature.
+    pub visit: Visit,
+    /// The policy of its stage.
+    pub rule: Option<Rule>,
+    /// What would do in place of one of its inputs.
+    pub stub: Option<TracedStub>,
+}
+
+/// What would do in place of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedStub {
+    /// The input.
+    pub place: Place,
+    /// What is needed of it.
+    pub need: Need,
+    /// Bytes of the device that a substitute of it takes.
+    pub bytes: u64,
+    /// Bytes of what stands in for it, while the operation runs.
+    pub stand_in: u64,
+    /// Time to make both, in ns.
+    pub cost_ns: u64,
+}
+
+/// One buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedStorage {
+    /// Its size.
+    pub bytes: u64,
+    /// The operation that made it; `None` if it was there before the step or was uploaded.
+    pub made_by: Option<Position>,
+    /// Whether it came from the host after the step began.
+    pub uploaded: bool,
+    /// Position of the next operation when it appeared; 0 if it was there before the step.
+    pub appeared: Position,
+    /// The operation at the end of which the program held none of its tensors any more; `None` if it outlives the step.
+    /// What is dropped between two operations dies with the second.
+    pub died: Option<Position>,
+    /// The storage whose buffer it took over in place.
+    pub reuses: Option<Place>,
+    /// How it can be compressed.
+    pub form: Option<TracedForm>,
+}
+
+/// How a storage can be compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedForm {
+    /// In which way.
+    pub alternative: Alternative,
+    /// Bytes of the device that it takes then.
+    pub bytes: u64,
+    /// Time to compress it and to bring it back once, in ns.
+    pub cost_ns: u64,
+}
+
+/// One tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedTensor {
+    /// Its storage.
+    pub place: Place,
+    /// A hash of its shape and element type.
+    pub shape: u64,
+    /// Bytes of its elements.
+    pub bytes: u64,
+    /// Bytes of a buffer of its own.
+    pub buffer_bytes: u64,
+}
+
+/// What happened between two operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// A tensor came from the host, or is another name of one that was there.
+    Arrives(Number),
+    /// The program let go of a tensor.
+    Drops(Number),
+    /// The program read a tensor.
+    Reads(Number),
+}
+
+/// A whole step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// The operations, in order.
+    pub ops: Vec<TracedOp>,
+    /// The buffers, in the order in which they appear.
+    pub storages: Vec<TracedStorage>,
+    /// The tensors, in the order in which they appear.
+    pub tensors: Vec<TracedTensor>,
+    /// What happened between operations, each with the position of the operation before which it did.
+    pub between: Vec<(Position, Between)>,
+    /// Storages that the program read, each with the operation after which it did.
+    pub reads: Vec<(Position, Place)>,
+    /// Bytes held when the step began, all of them out of the planner's reach.
+    pub held_at_start: u64,
+    /// Names of operations by kind.
+    pub names: FxHashMap<Kind, String>,
+    /// The path of each passage through a stage, in the order of their first operations: visit 1 first.
+    pub visits: Vec<Arc<str>>,
+}
+
+impl Trace {
+    /// Name of an operation.
+    pub fn name(&self, position: Position) -> &str {
+        self.ops.get(position as usize).and_then(|op| self.names.get(&op.kind)).map_or("an operation", String::as_str)
+    }
+
+    /// Identifies the step: equal for steps that do the same.
+    pub fn signature(&self) -> u64 {
+        self.ops.iter().fold(0, |prefix, op| extend(prefix, op.signature))
+    }
+
+    /// Bytes that would be held during each operation if nothing were ever evicted, workspaces included where they count.
+    pub fn store_all(&self) -> Vec<u64> {
+        let mut deaths = vec![0_u64; self.ops.len()];
+        let mut appears = vec![0_u64; self.ops.len() + 1];
+        let mut taken = vec![false; self.storages.len()];
+        for storage in &self.storages {
+            match storage.reuses {
+                Some(base) => taken[base as usize] = true,
+                None if storage.made_by.is_some() || storage.uploaded => {
+                    appears[(storage.appeared as usize).min(self.ops.len())] += storage.bytes;
+                }
+                None => {}
+            }
+        }
+        for (storage, taken) in self.storages.iter().zip(taken) {
+            if let (Some(died), false) = (storage.died, taken) {
+                deaths[(died as usize).min(self.ops.len() - 1)] += storage.bytes;
+            }
+        }
+        let mut held = self.held_at_start;
+        self.ops
+            .iter()
+            .zip(deaths.iter().zip(&appears))
+            .map(|(op, (death, appear))| {
+                held += appear;
+                let during = held + op.scratch;
+                held = held.saturating_sub(*death);
+                during
+            })
+            .collect()
+    }
+
+    /// Most bytes that the step would hold if nothing were ever evicted.
+    pub fn peak(&self) -> u64 {
+        self.store_all().into_iter().max().unwrap_or(0)
+    }
+
+    /// The alternatives of which this step could make use.
+    pub fn alternatives(&self) -> impl Iterator<Item = Alternative> + '_ {
+        let forms = self.storages.iter().filter_map(|storage| storage.form.map(|form| form.alternative));
+        forms.chain(self.ops.iter().filter_map(|op| op.stub.map(|stub| stub.need.alternative())))
+    }
+
+    /// The step if no more than the `allowed` alternatives were. What may not be compressed in its own way may still be offloaded, at the rate
+    /// of what is offloaded here.
+    pub fn with_alternatives(mut self, allowed: impl Fn(Alternative) -> bool) -> Self {
+        let offloads = |storage: &&TracedStorage| {
+            storage.bytes > 0 && storage.form.is_some_and(|form| form.alternative == Alternative::Offload)
+        };
+        let offload = self.storages.iter().find(offloads).and_then(|storage| {
+            let ns_per_byte = storage.form?.cost_ns as f64 / storage.bytes as f64;
+            allowed(Alternative::Offload).then_some(move |bytes: u64| TracedForm {
+                alternative: Alternative::Offload,
+                bytes: 0,
+                cost_ns: (bytes as f64 * ns_per_byte) as u64,
+            })
+        });
+        for storage in &mut self.storages {
+            let Some(form) = storage.form.filter(|form| !allowed(form.alternative)) else { continue };
+            let may_move = form.alternative != Alternative::Offload;
+            storage.form = offload.filter(|_| may_move).map(|offload| offload(storage.bytes));
+        }
+        for op in &mut self.ops {
+            op.stub = op.stub.filter(|stub| allowed(stub.need.alternative()));
+        }
+        self
+    }
+
+    /// An update is one only if what it makes outlives the step: in the first step, where nothing tells a parameter from
+    /// a dropout mask, this does.
+    pub fn keep_lasting_updates(&mut self) {
+        let mut lasts: Vec<bool> = self.storages.iter().map(|storage| storage.died.is_none()).collect();
+        for place in (0..self.storages.len()).rev() {
+            if let (true, Some(base)) = (lasts[place], self.storages[place].reuses) {
+                lasts[base as usize] = true;
+            }
+        }
+        for op in self.ops.iter_mut().filter(|op| op.updates) {
+            op.updates = op.writes.iter().any(|&place| lasts[place as usize]);
+        }
+    }
+
+    /// Takes over costs and scratch bytes measured over several steps of this kind.
+    pub fn with_measures(mut self, measures: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        for (op, measure) in self.ops.iter_mut().zip(measures) {
+            (op.cost_ns, op.scratch) = measure;
+        }
+        self
+    }
+}
+
+/// Signature of a step's first operations, from that of one fewer.
+pub fn extend(prefix: u64, signature: u64) -> u64 {
+    (prefix.rotate_left(5) ^ signature).wrapping_mul(0x517c_c1b7_2722_0a95)
+}

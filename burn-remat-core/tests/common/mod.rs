@@ -1,0 +1,435 @@
+//! A world without tensors: every buffer is a number that says what a tensor of plain Burn would hold.
+//!
+//! It runs what the machine commands, and counts bytes by itself. It shares no code with the machine, so it is the naive
+//! observer: what a program reads is compared with a plain interpretation of it, and what is held with what the machine says.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use burn_remat_core::{
+    Alternative, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Input, Kind, Left, Limits, Machine,
+    Nature, Need, OpKey, Operation, Planning, Ran, Run, Schedule, Source, TensorFacts, TensorId, Trace,
+};
+
+/// What a tensor holds.
+pub type Content = u64;
+
+pub fn hash(of: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// How an operation works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Works {
+    /// It makes new results.
+    New,
+    /// It writes over an input that it may take.
+    InPlace,
+    /// It looks at its input in another way.
+    View,
+    /// It draws random numbers.
+    Random,
+    /// Nobody knows.
+    Opaque,
+}
+
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub kind: Kind,
+    pub works: Works,
+    pub inputs: Vec<TensorId>,
+    /// Outputs and their bytes.
+    pub outputs: Vec<(TensorId, u64)>,
+}
+
+impl Asked {
+    pub fn operation(&self, last: impl Fn(TensorId) -> bool) -> Operation {
+        let facts = |&(id, bytes)| TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes };
+        Operation {
+            kind: self.kind,
+            inputs: self.inputs.iter().map(|&id| Input { id, last: last(id), once: true }).collect(),
+            outputs: self.outputs.iter().map(facts).collect(),
+            nature: Nature {
+                view: self.works == Works::View,
+                random: self.works == Works::Random,
+                mask: self.works == Works::Random,
+                opaque: self.works == Works::Opaque,
+                varies: false,
+            },
+            weak: None,
+            known: None,
+        }
+    }
+
+    /// What output `k` holds.
+    pub fn content(&self, k: usize, inputs: &[Content], drawn: u64) -> Content {
+        let drawn = if matches!(self.works, Works::Random | Works::Opaque) { drawn } else { 0 };
+        hash((self.kind, k, inputs, drawn))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    buffer: u64,
+    content: Content,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct Sim {
+    handles: BTreeMap<TensorId, Handle>,
+    buffers: BTreeMap<u64, u64>,
+    compressed: BTreeMap<TensorId, (Content, u64)>,
+    kept: BTreeMap<OpKey, (Asked, Vec<u64>)>,
+    /// Operation at hand, and what it draws.
+    pub asked: Option<Asked>,
+    /// Upload at hand.
+    pub upload: Option<(Content, u64)>,
+    /// What random operations have drawn, in order.
+    pub drawn: u64,
+    pub last_drawn: u64,
+    next: u64,
+    /// Most bytes held at once.
+    pub peak: u64,
+    /// Fails at this command, if any.
+    pub fails_at: Option<u64>,
+    pub commands: u64,
+    /// Of which the results can be compressed.
+    pub compresses: bool,
+    /// What happened, in words.
+    pub log: Vec<String>,
+    pub logs: bool,
+}
+
+impl Sim {
+    pub fn bytes(&self) -> u64 {
+        let mut seen: Vec<u64> = self.handles.values().map(|handle| handle.buffer).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        let buffers: u64 = seen.iter().map(|buffer| self.buffers[buffer]).sum();
+        buffers + self.compressed.values().map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    pub fn content(&self, id: TensorId) -> Option<Content> {
+        self.handles.get(&id).map(|handle| handle.content)
+    }
+
+    /// Tensors with data, and recorded operations.
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        (self.handles.len(), self.compressed.len(), self.kept.len())
+    }
+
+    fn add(&mut self, id: TensorId, content: Content, bytes: u64) -> Buffer {
+        self.next += 1;
+        self.buffers.insert(self.next, bytes);
+        let handle = Handle { buffer: self.next, content };
+        assert!(self.handles.insert(id, handle).is_none(), "tensor {id} had data already");
+        Buffer::Known { identity: self.next, bytes }
+    }
+
+    fn owners(&self, buffer: u64) -> usize {
+        self.handles.values().filter(|handle| handle.buffer == buffer).count()
+    }
+
+    fn fails(&mut self) -> Result<(), Failure> {
+        self.commands += 1;
+        if self.fails_at == Some(self.commands) { Err("planted".into()) } else { Ok(()) }
+    }
+
+    fn say(&mut self, text: impl FnOnce() -> String) {
+        if self.logs {
+            let text = text();
+            self.log.push(text);
+        }
+    }
+}
+
+impl Driver for Sim {
+    fn run(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
+        let (asked, takes, drawn) = match run.source {
+            Source::AtHand { only_read } => {
+                let asked = self.asked.take().expect("an operation is at hand");
+                self.drawn += 1;
+                let drawn = run.seed.map_or(self.drawn, hash);
+                self.last_drawn = drawn;
+                let takes: Vec<TensorId> = TAKES.with_borrow(|takes| takes.clone());
+                (asked, takes.into_iter().filter(|id| !only_read.contains(id)).collect::<Vec<_>>(), drawn)
+            }
+            Source::Kept { op, takes, .. } => {
+                let (asked, drawn) = self.kept[&op].clone();
+                let drawn = run.seed.map_or(drawn[0], hash);
+                (asked, takes.to_vec(), drawn)
+            }
+        };
+        if let Err(failure) = self.fails() {
+            for id in takes {
+                self.handles.remove(&id);
+            }
+            return Err(failure);
+        }
+        let inputs: Vec<Handle> = asked.inputs.iter().map(|id| self.handles[id]).collect();
+        let contents: Vec<Content> = inputs.iter().map(|handle| handle.content).collect();
+        let mut ran = Ran { ns: 10 + asked.kind % 7, ..Ran::default() };
+        let mut free: Vec<u64> = takes.iter().map(|id| self.handles[id].buffer).collect();
+        free.retain(|&buffer| self.owners(buffer) == 1);
+        for (k, (&id, &(_, bytes))) in run.outputs.iter().zip(&asked.outputs).enumerate() {
+            let content = asked.content(k, &contents, drawn);
+            let reused = match asked.works {
+                Works::View => inputs.first().map(|handle| handle.buffer),
+                Works::InPlace => {
+                    free.iter().position(|buffer| self.buffers[buffer] == bytes).map(|at| free.remove(at))
+                }
+                _ => None,
+            };
+            let buffer = match reused {
+                Some(buffer) => {
+                    self.handles.insert(id, Handle { buffer, content });
+                    Buffer::Known { identity: buffer, bytes: self.buffers[&buffer] }
+                }
+                None => self.add(id, content, bytes),
+            };
+            let packs = run.compressible && self.compresses && asked.works == Works::Random;
+            let packs = packs.then_some(Compressible { alternative: Alternative::MaskBits, bytes: 1, cost_ns: 1 });
+            ran.buffers.push((buffer, packs));
+        }
+        self.peak = self.peak.max(self.bytes());
+        for id in takes {
+            self.handles.remove(&id);
+        }
+        if run.keep {
+            let key = (0..).find(|key| !self.kept.contains_key(key)).unwrap();
+            self.kept.insert(key, (asked, vec![drawn]));
+            ran.kept = Some(key);
+        }
+        Ok(ran)
+    }
+
+    fn arrive(&mut self, id: TensorId) -> Result<Buffer, Failure> {
+        self.fails()?;
+        let (content, bytes) = self.upload.take().expect("data is at hand");
+        let buffer = self.add(id, content, bytes);
+        self.peak = self.peak.max(self.bytes());
+        Ok(buffer)
+    }
+
+    fn alias(&mut self, new: TensorId, source: TensorId) -> Buffer {
+        let handle = self.handles[&source];
+        self.handles.insert(new, handle);
+        Buffer::Known { identity: handle.buffer, bytes: self.buffers[&handle.buffer] }
+    }
+
+    fn free(&mut self, id: TensorId) {
+        self.handles.remove(&id);
+    }
+
+    fn forget(&mut self, op: OpKey) {
+        assert!(self.kept.remove(&op).is_some(), "operation {op} was forgotten before");
+    }
+
+    fn output(&mut self, op: OpKey, k: usize) -> TensorFacts {
+        let (id, bytes) = self.kept[&op].0.outputs[k];
+        TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes }
+    }
+
+    fn compress(&mut self, id: TensorId) -> Option<(u64, u64)> {
+        self.fails().ok()?;
+        self.compressed.insert(id, (self.handles[&id].content, 1));
+        self.peak = self.peak.max(self.bytes());
+        Some((1, 1))
+    }
+
+    fn decompress(&mut self, id: TensorId) -> Result<(Buffer, u64), Failure> {
+        self.fails()?;
+        let (content, _) = self.compressed[&id];
+        let bytes = SIZES.with_borrow(|sizes| sizes[&id]);
+        let buffer = self.add(id, content, bytes);
+        self.peak = self.peak.max(self.bytes());
+        Ok((buffer, 1))
+    }
+
+    fn discard(&mut self, id: TensorId) {
+        assert!(self.compressed.remove(&id).is_some(), "tensor {id} was not compressed");
+    }
+
+    fn leave_substitute(&mut self, _id: TensorId, _need: Need) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn drop_substitute(&mut self, _id: TensorId) {}
+
+    fn name(&self, kind: Kind) -> String {
+        format!("op{kind}")
+    }
+
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Runs(kind) => self.say(|| format!("run op{kind}")),
+            Event::Recomputes(kind) => self.say(|| format!("recompute op{kind}")),
+            Event::Evicts(kind) => self.say(|| format!("evict op{kind}")),
+            Event::Compresses(kind) => self.say(|| format!("compress op{kind}")),
+            Event::StepEnds => self.say(|| "step ends".to_owned()),
+            Event::BelowFloor { budget, floor, kind } => {
+                self.say(|| format!("op{kind} needs {floor} of {budget}"));
+            }
+            Event::Budget { first_step, budget } => self.say(|| format!("first step {first_step}, budget {budget}")),
+            Event::GaveUp => self.say(|| "gave up".to_owned()),
+            Event::Failed(failure) => self.say(|| format!("failed: {failure}")),
+            Event::Deviates { at, live, foreseen } => self.say(|| format!("after {at}: {live}, foreseen {foreseen}")),
+        }
+    }
+}
+
+thread_local! {
+    /// Tensors that the operation at hand is the last to have.
+    pub static TAKES: std::cell::RefCell<Vec<TensorId>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// Bytes of tensors.
+    pub static SIZES: std::cell::RefCell<BTreeMap<TensorId, u64>> = const { std::cell::RefCell::new(BTreeMap::new()) };
+}
+
+impl Planning for Sim {
+    fn is_on(&self) -> bool {
+        false
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    fn observe(&mut self, _trace: Trace, _limits: Limits) -> bool {
+        false
+    }
+
+    fn poll(&mut self, _limits: Limits) {}
+
+    fn next(&self) -> Option<Arc<Schedule>> {
+        None
+    }
+
+    fn beginning_with(&self, _count: usize, _prefix: u64) -> Option<Arc<Schedule>> {
+        None
+    }
+
+    fn is_unmeasured(&self, _schedule: &Schedule) -> bool {
+        false
+    }
+
+    fn followed(&mut self, _schedule: &Schedule, _outcome: Followed, _limits: Limits) -> bool {
+        false
+    }
+
+    fn left(&mut self, _why: Left) {}
+
+    fn outgrown(&mut self, _signature: u64) {}
+
+    fn plan_anew(&mut self) {}
+
+    fn unsettle(&mut self) {}
+
+    fn taken_up(&self) -> u64 {
+        0
+    }
+}
+
+/// A program on a machine, beside its plain interpretation.
+pub struct Program {
+    pub machine: Machine<Sim>,
+    /// What the program's tensors should hold.
+    pub expected: BTreeMap<TensorId, Content>,
+    pub bytes: BTreeMap<TensorId, u64>,
+    next: TensorId,
+    drawn: u64,
+    /// Tensors that may hold nothing, because something has failed.
+    pub any_failed: bool,
+    /// Most bytes that plain Burn would need at once for one operation: its inputs and outputs.
+    pub largest: u64,
+}
+
+impl Program {
+    pub fn new(config: Config) -> Self {
+        SIZES.with_borrow_mut(BTreeMap::clear);
+        Self {
+            machine: Machine::new(config, Sim::default()),
+            expected: BTreeMap::new(),
+            bytes: BTreeMap::new(),
+            next: 0,
+            drawn: 0,
+            any_failed: false,
+            largest: 0,
+        }
+    }
+
+    fn fresh(&mut self, bytes: u64) -> TensorId {
+        self.next += 1;
+        self.bytes.insert(self.next, bytes);
+        SIZES.with_borrow_mut(|sizes| sizes.insert(self.next, bytes));
+        self.next
+    }
+
+    pub fn upload(&mut self, thread: u64, bytes: u64) -> TensorId {
+        let id = self.fresh(bytes);
+        let content = hash(("upload", id));
+        self.machine.world_mut().upload = Some((content, bytes));
+        self.machine.upload(thread, TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes });
+        self.expected.insert(id, content);
+        self.check();
+        id
+    }
+
+    /// Runs an operation; `last` are those of its inputs that the program has no more.
+    pub fn run(
+        &mut self,
+        thread: u64,
+        kind: Kind,
+        works: Works,
+        inputs: &[TensorId],
+        last: &[TensorId],
+        outputs: &[u64],
+    ) -> Vec<TensorId> {
+        let outputs: Vec<(TensorId, u64)> = outputs.iter().map(|&bytes| (self.fresh(bytes), bytes)).collect();
+        let asked = Asked { kind, works, inputs: inputs.to_vec(), outputs: outputs.clone() };
+        let contents: Vec<Content> = inputs.iter().map(|id| self.expected[id]).collect();
+        let operation = asked.operation(|id| last.contains(&id));
+        TAKES.with_borrow_mut(|takes| *takes = last.to_vec());
+        let world = self.machine.world_mut();
+        world.asked = Some(asked.clone());
+        let before = world.drawn;
+        self.machine.operation(thread, &operation);
+        let world = self.machine.world_mut();
+        self.drawn = world.last_drawn;
+        self.any_failed |= world.drawn == before;
+        for (k, &(id, _)) in outputs.iter().enumerate() {
+            self.expected.insert(id, asked.content(k, &contents, self.drawn));
+        }
+        for id in last {
+            self.expected.remove(id);
+        }
+        self.check();
+        outputs.into_iter().map(|(id, _)| id).collect()
+    }
+
+    pub fn drop_tensor(&mut self, thread: u64, id: TensorId) {
+        self.machine.dropped(thread, id);
+        self.expected.remove(&id);
+        self.check();
+    }
+
+    pub fn read(&mut self, thread: u64, id: TensorId) {
+        let expected = self.expected[&id];
+        let read = self.machine.read(thread, id, false, |machine| Ok(machine.world().content(id)));
+        match read {
+            Ok(content) => assert_eq!(content, Some(expected), "tensor {id} holds something else"),
+            Err(failure) => assert!(self.any_failed || &*failure == "planted", "{failure}"),
+        }
+        self.check();
+    }
+
+    /// Machine and observer count the same.
+    pub fn check(&self) {
+        assert_eq!(self.machine.holdings().bytes, self.machine.world().bytes());
+        assert!(self.machine.holdings().fixed <= self.machine.holdings().bytes);
+    }
+}

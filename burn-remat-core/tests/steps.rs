@@ -1,0 +1,124 @@
+//! What happens over several steps: budgets that prove too small, shares of the first step, counters, failures.
+
+mod common;
+
+use burn_remat_core::{Asked, Config};
+use common::{Program, Works};
+
+const UNIT: u64 = 256;
+
+fn config(budget: Asked) -> Config {
+    Config { budget, recompute_limit: f64::INFINITY, ..Config::default() }
+}
+
+/// Forward through a chain of so many operations on `parameter`, and backward, which reads the results in turn.
+fn step(program: &mut Program, parameter: u64, depth: u64) {
+    program.machine.mark(1);
+    let mut saved = vec![parameter];
+    for kind in 0..depth {
+        let input = saved[saved.len() - 1];
+        saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+    }
+    let mut gradient = program.run(1, 200, Works::New, &[saved[saved.len() - 1]], &[], &[UNIT])[0];
+    for (kind, id) in saved.drain(1..).rev().enumerate() {
+        gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+    }
+    program.read(1, gradient);
+    program.drop_tensor(1, gradient);
+}
+
+fn most_of(program: &mut Program, run: impl FnOnce(&mut Program)) -> u64 {
+    program.machine.world_mut().peak = 0;
+    run(program);
+    program.machine.world().peak
+}
+
+#[test]
+fn a_burst_is_forgotten_when_it_is_over() {
+    let budget = 8 * UNIT;
+    let mut program = Program::new(config(Asked::Bytes(budget)));
+    let parameter = program.upload(1, UNIT);
+    for _ in 0..3 {
+        assert!(most_of(&mut program, |program| step(program, parameter, 12)) <= budget);
+    }
+    let burst = program.run(1, 1, Works::New, &[parameter], &[], &[4 * budget])[0];
+    program.drop_tensor(1, burst);
+    step(&mut program, parameter, 12);
+    for _ in 0..3 {
+        assert!(most_of(&mut program, |program| step(program, parameter, 12)) <= budget);
+    }
+}
+
+#[test]
+fn the_floor_is_what_one_operation_needs_and_nothing_that_could_have_gone() {
+    // A parameter, and an operation with two inputs and one output.
+    let floor = 4 * UNIT;
+    let mut program = Program::new(config(Asked::Bytes(2 * UNIT)));
+    let parameter = program.upload(1, UNIT);
+    for _ in 0..4 {
+        step(&mut program, parameter, 12);
+    }
+    assert_eq!(program.machine.counters().floor.bytes, floor);
+    // With so much it can be kept.
+    let mut program = Program::new(config(Asked::Bytes(floor)));
+    let parameter = program.upload(1, UNIT);
+    for _ in 0..4 {
+        assert!(most_of(&mut program, |program| step(program, parameter, 12)) <= floor);
+    }
+    assert_eq!(program.machine.counters().steps_over_budget, 0);
+}
+
+#[test]
+fn a_share_is_one_of_the_first_step_and_not_of_what_came_before_it() {
+    let mut program = Program::new(config(Asked::Share(0.5)));
+    let large = program.upload(1, 64 * UNIT);
+    program.drop_tensor(1, large);
+    let parameter = program.upload(1, UNIT);
+    let first = most_of(&mut program, |program| step(program, parameter, 12));
+    program.machine.mark(1);
+    assert_eq!(program.machine.budget(), Some(first / 2));
+}
+
+#[test]
+fn starting_the_counters_anew_changes_nothing_else() {
+    let log = |resets: bool| {
+        let mut program = Program::new(config(Asked::Bytes(6 * UNIT)));
+        program.machine.world_mut().logs = true;
+        let parameter = program.upload(1, UNIT);
+        for _ in 0..4 {
+            step(&mut program, parameter, 12);
+            if resets {
+                program.machine.reset_counters();
+            }
+        }
+        program.machine.world_mut().log.clone()
+    };
+    assert_eq!(log(false), log(true));
+}
+
+#[test]
+fn a_mask_that_could_not_be_brought_back_is_not_lost() {
+    let mut program = Program::new(config(Asked::Bytes(4 * UNIT)));
+    program.machine.world_mut().compresses = true;
+    let mask = program.run(1, 12, Works::Random, &[], &[], &[UNIT])[0];
+    let x = program.upload(1, UNIT);
+    let y = program.run(1, 1, Works::New, &[x], &[], &[3 * UNIT])[0];
+    assert!(program.machine.world().content(mask).is_none(), "it is compressed");
+    program.drop_tensor(1, y);
+    let next = program.machine.world().commands + 1;
+    program.machine.world_mut().fails_at = Some(next);
+    program.read(1, mask);
+    assert!(program.machine.counters().failure.is_some(), "the first try fails");
+    program.machine.world_mut().fails_at = None;
+    program.read(1, mask);
+    assert!(program.machine.world().content(mask).is_some());
+}
+
+#[test]
+fn what_is_evicted_and_computed_again() {
+    let mut program = Program::new(config(Asked::Bytes(5 * UNIT)));
+    program.machine.world_mut().logs = true;
+    let parameter = program.upload(1, UNIT);
+    step(&mut program, parameter, 5);
+    insta::assert_snapshot!(program.machine.world().log.join("\n"));
+}

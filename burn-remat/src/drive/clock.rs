@@ -1,0 +1,154 @@
+//! What operations take on a device that runs them later.
+//!
+//! There the time of a call is that of enqueueing. So while a step is traced, or measured under a plan that was made without that,
+//! operations run in profiling windows of Burn's, which the device stamps. Windows are read when the step has ended: nothing waits for
+//! the device in between. The least time seen stands for all operations of a kind with the same shapes, so that a first run, which compiles its kernels or tries
+//! several of them (autotune), is not planned on. Until a time is known, that of the call stands in.
+//!
+//! A window takes longer than a small kernel, so a step has only a few for each kind: a recurrent network runs the same operations
+//! thousands of times.
+//!
+//! A device that joins operations runs each of them by itself while it has a window; what it takes among those with which it is joined
+//! is a share of that ([`shares`]). Nobody sees what it takes in a step that goes by a plan, so there the plan's own figures count.
+
+use std::hash::{Hash, Hasher};
+
+use burn_backend::{ProfileDuration, ProfileToken};
+use burn_ir::OperationIr;
+use burn_remat_core::{Position, Run, Trace};
+use burn_std::reader::try_read_sync;
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::operation::joining;
+use super::{At, Drive};
+use crate::backend::RematBackend;
+use crate::planning::shares;
+
+/// Most windows for the operations of a kind in one step.
+const WINDOWS: u32 = 8;
+
+/// Windows in a row that may fail before the clock is given up. A kernel that autotune tries and that cannot run takes the open window with it.
+const FAILURES: u32 = 32;
+
+/// Times of operations by kind and shapes.
+#[derive(Default)]
+pub(super) struct Clock {
+    least_ns: FxHashMap<u64, u64>,
+    /// Windows of the step under way.
+    windows: Vec<(u64, ProfileDuration)>,
+    /// How many there are of each kind.
+    begun: FxHashMap<u64, u32>,
+    /// Operations of the step.
+    places: Vec<Placed>,
+    /// The device has no clock.
+    off: bool,
+    /// How many windows have failed, one after the other.
+    failures: u32,
+}
+
+/// An operation that is being timed.
+pub(super) struct Timed {
+    /// Kind and shapes.
+    kind: u64,
+    /// The window, where it has one.
+    token: Option<ProfileToken>,
+    /// See [`Placed`].
+    joins: Option<u64>,
+}
+
+/// An operation by its place in the trace of its step.
+struct Placed {
+    kind: u64,
+    position: Position,
+    /// A number for the shape of its result, where the device may join it with others like it.
+    joins: Option<u64>,
+}
+
+impl Clock {
+    fn fail(&mut self) {
+        self.failures += 1;
+        if self.failures == FAILURES {
+            log::warn!(
+                "the device's clock has failed {FAILURES} times in a row: times are those of the calls from now on"
+            );
+            self.off = true;
+        }
+    }
+
+    /// Reads the windows of the step that has ended, and corrects its trace.
+    pub fn read(&mut self, trace: Option<&mut Trace>) {
+        self.begun.clear();
+        for (kind, window) in self.windows.drain(..) {
+            let Some(Some(ticks)) = try_read_sync(window.into_future()) else { continue };
+            let ns = (ticks.duration().as_nanos() as u64).max(1);
+            let least = self.least_ns.entry(kind).or_insert(ns);
+            *least = ns.min(*least);
+        }
+        let places = std::mem::take(&mut self.places);
+        let Some(trace) = trace else { return };
+        let mut joins = vec![None; trace.ops.len()];
+        for place in &places {
+            if let Some(joins) = joins.get_mut(place.position as usize) {
+                *joins = place.joins;
+            }
+        }
+        let shares = if joins.iter().any(Option::is_some) { shares(trace, &joins) } else { vec![1.0; joins.len()] };
+        for place in places {
+            let at = place.position as usize;
+            if let (Some(op), Some(&ns)) = (trace.ops.get_mut(at), self.least_ns.get(&place.kind)) {
+                op.cost_ns = ((ns as f64 * shares[at]) as u64).max(1);
+            }
+        }
+    }
+}
+
+impl<B: RematBackend> Drive<B> {
+    /// Begins to time an operation, where the device has a clock.
+    pub(super) fn begin_timing(&mut self, op: &OperationIr, run: &Run<'_>) -> Option<Timed> {
+        if !B::HAS_CLOCK || self.clock.off || self.executor.is_dry() {
+            return None;
+        }
+        let mut hasher = FxHasher::default();
+        run.kind.hash(&mut hasher);
+        for tensor in op.inputs().chain(op.outputs()) {
+            (&tensor.shape, tensor.dtype).hash(&mut hasher);
+        }
+        let joins = if B::FUSES && run.timed { joining(op) } else { None };
+        let (kind, clock) = (hasher.finish(), &mut self.clock);
+        let mut token = None;
+        if run.timed {
+            let begun = clock.begun.entry(kind).or_insert(0);
+            if *begun < WINDOWS {
+                *begun += 1;
+                match B::window_start(&self.device) {
+                    Ok(started) => (token, clock.off) = (started, started.is_none()),
+                    Err(_) => clock.fail(),
+                }
+            }
+        }
+        Some(Timed { kind, token, joins })
+    }
+
+    /// Ends it. The window of an operation that has failed is abandoned. Gives the time that is known of such operations.
+    pub(super) fn end_timing(&mut self, timed: Option<Timed>, has_run: bool, run: &Run<'_>) -> Option<u64> {
+        let Timed { kind, token, joins } = timed?;
+        match token {
+            Some(token) if !has_run => B::profile_abandon(&self.device, token),
+            Some(token) => match B::window_end(&self.device, token) {
+                Ok(window) => {
+                    self.clock.failures = 0;
+                    self.clock.windows.push((kind, window));
+                }
+                Err(_) => self.clock.fail(),
+            },
+            None => {}
+        }
+        let position: At = run.position;
+        if has_run && run.timed {
+            self.clock.places.extend(position.map(|position| Placed { kind, position, joins }));
+        }
+        // How it was joined this time nobody tells.
+        let planned = run.planned_ns.filter(|_| B::FUSES);
+        planned.or_else(|| self.clock.least_ns.get(&kind).copied())
+    }
+}

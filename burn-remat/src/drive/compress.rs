@@ -1,0 +1,258 @@
+//! How tensors are compressed, and brought back.
+//!
+//! Results of some operations have a [`Form`]: their numbers written down in fewer bytes, or elsewhere. When, is the core's affair.
+//!
+//! Only a tensor whose elements lie in order and fill its buffer is compressed: operations see the layout of what comes back, and
+//! may add in another order for another layout.
+//!
+//! What packing and unpacking take is measured, in ns per byte: on the first tensor of every kind, a few times, and whenever it is done.
+//! The program waits for what is offloaded: a read that is left under way on wgpu keeps memory mapped that the next one needs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use burn_backend::{DType, Shape};
+use burn_ir::{FloatOperationIr, ModuleOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_remat_core::{Alternative, Buffer, Compressible, Failure};
+use burn_std::reader::try_read_sync;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::code::{Code, relative_error};
+use super::operation::facts;
+use super::{Drive, panic_message};
+use crate::backend::{RematBackend, tensor_bytes};
+
+/// Tensors of fewer bytes are not packed.
+const SMALLEST: u64 = 16 << 10;
+
+/// How often a tensor is packed to see what that takes.
+const MEASURED: u32 = 4;
+
+/// Time to pack and to unpack one byte, in ns, until it has been measured.
+const GUESS: f64 = 0.5;
+
+/// How a tensor can be compressed.
+#[derive(Clone, Debug)]
+pub(super) struct Form {
+    alternative: Alternative,
+    code: Code,
+    shape: Shape,
+    dtype: DType,
+    /// The tensor in this form, while it is compressed.
+    packed: Option<Vec<u8>>,
+}
+
+/// What packing and unpacking of one kind have taken.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    bytes: u64,
+    ns: u64,
+}
+
+/// What is known of all forms.
+#[derive(Default)]
+pub(super) struct Compression {
+    /// By tensor.
+    forms: FxHashMap<u64, Form>,
+    /// By code: packing, and unpacking.
+    rates: Vec<(Code, [Rate; 2])>,
+    /// Largest relative error of what was rounded.
+    pub error: f64,
+}
+
+impl Compression {
+    fn is_measured(&self, code: Code) -> bool {
+        self.rates.iter().any(|(known, _)| *known == code)
+    }
+
+    /// Packing (0) or unpacking (1) so many bytes took so long.
+    pub fn learn(&mut self, code: Code, way: usize, bytes: u64, time: Duration) {
+        let at = self.rates.iter().position(|(known, _)| *known == code).unwrap_or_else(|| {
+            self.rates.push((code, Default::default()));
+            self.rates.len() - 1
+        });
+        let rate = &mut self.rates[at].1[way];
+        *rate = Rate { bytes: rate.bytes + bytes, ns: rate.ns + time.as_nanos() as u64 };
+    }
+
+    /// Time to pack so many bytes and to unpack them, in ns.
+    pub fn cost_ns(&self, code: Code, bytes: u64) -> u64 {
+        let known = self.rates.iter().find(|(known, _)| *known == code);
+        let per_byte = |rate: &Rate| if rate.bytes == 0 { GUESS / 2.0 } else { rate.ns as f64 / rate.bytes as f64 };
+        let both = known.map_or(GUESS, |(_, rates)| rates.iter().map(per_byte).sum());
+        (both * bytes as f64) as u64 + 1
+    }
+
+    /// Drops what a tensor is compressed to.
+    pub fn discard(&mut self, id: u64) {
+        if let Some(form) = self.forms.get_mut(&id) {
+            form.packed = None;
+        }
+    }
+
+    /// A tensor is gone.
+    pub fn forget(&mut self, id: u64) {
+        self.forms.remove(&id);
+    }
+}
+
+impl<B: RematBackend> Drive<B> {
+    /// The forms that the results of an operation may take, in their order.
+    pub(super) fn forms_of(&self, op: &OperationIr) -> SmallVec<[Option<Form>; 2]> {
+        let allowed = self.settings.alternatives;
+        let form = |(k, output): (usize, &TensorIr)| {
+            // What is quantized has scales beside its numbers.
+            if matches!(output.dtype, DType::QFloat(_)) || tensor_bytes(&output.shape, output.dtype) < SMALLEST {
+                return None;
+            }
+            let (alternative, code) = special_form(op, k)
+                .filter(|(alternative, _)| B::IS_HOST && allowed.allows(*alternative))
+                .or_else(|| allowed.allows(Alternative::Offload).then_some((Alternative::Offload, Code::Whole)))
+                .or_else(|| {
+                    let rounds = B::IS_HOST && output.dtype == DType::F32 && allowed.allows(Alternative::Bf16);
+                    rounds.then_some((Alternative::Bf16, Code::Bf16))
+                })?;
+            Some(Form { alternative, code, shape: output.shape.clone(), dtype: output.dtype, packed: None })
+        };
+        op.outputs().enumerate().map(form).collect()
+    }
+
+    /// Whether a tensor that was just made can be compressed so, and what that takes: seen here where nobody knows.
+    pub(super) fn settle_compressible(&mut self, id: u64, form: &Form, buffer: Buffer) -> Option<Compressible> {
+        let ir = ir_of(id, form);
+        let facts = facts(&ir, self.padding);
+        let bytes = match buffer {
+            Buffer::Known { bytes, .. } => bytes,
+            Buffer::Unknown => facts.buffer_bytes,
+        };
+        let fills = facts.buffer_bytes == self.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
+        if !fills || !self.executor.is_in_order(&ir) {
+            return None;
+        }
+        self.measure(form.code, &ir);
+        let packed = form.code.on_device(form.code.bytes(form.shape.num_elements(), form.dtype));
+        let cost_ns = self.compression.cost_ns(form.code, facts.bytes);
+        self.compression.forms.insert(id, form.clone());
+        Some(Compressible { alternative: form.alternative, bytes: packed, cost_ns })
+    }
+
+    /// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
+    pub(super) fn may_be_packed(&mut self, ir: &TensorIr) -> bool {
+        let facts = facts(ir, self.padding);
+        let bytes = match self.buffer(ir) {
+            Buffer::Known { bytes, .. } => bytes,
+            Buffer::Unknown => facts.buffer_bytes,
+        };
+        let fills = facts.buffer_bytes == self.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
+        facts.bytes >= SMALLEST && fills && self.executor.is_in_order(ir)
+    }
+
+    /// Packs and unpacks the numbers of a resident tensor where nobody knows what that takes, and drops the result. The first time,
+    /// which waits for memory, does not count.
+    pub(super) fn measure(&mut self, code: Code, ir: &TensorIr) {
+        if self.executor.is_dry() || self.compression.is_measured(code) {
+            return;
+        }
+        let bytes = tensor_bytes(&ir.shape, ir.dtype);
+        for round in 0..MEASURED {
+            let start = Instant::now();
+            let Some((packed, _)) = self.packed(ir.clone(), code) else { return };
+            let packing = start.elapsed();
+            drop(code.unpack(&packed, ir.shape.clone(), ir.dtype));
+            if round > 0 {
+                self.compression.learn(code, 0, bytes, packing);
+                self.compression.learn(code, 1, bytes, start.elapsed().saturating_sub(packing));
+            }
+        }
+    }
+
+    /// Compresses a tensor: bytes of the device that it takes, and time.
+    pub(super) fn compress_tensor(&mut self, id: u64) -> Option<(u64, u64)> {
+        let form = self.compression.forms.get(&id)?;
+        let (code, ir) = (form.code, ir_of(id, form));
+        if !B::IS_HOST {
+            // What the device still has to do is not a part of it.
+            let _ = self.executor.sync();
+        }
+        let (start, bytes) = (Instant::now(), tensor_bytes(&ir.shape, ir.dtype));
+        let (packed, error) = self.packed(ir, code)?;
+        let to = code.on_device(packed.len());
+        let time = start.elapsed();
+        self.compression.learn(code, 0, bytes, time);
+        self.compression.error = self.compression.error.max(error);
+        self.compression.forms.get_mut(&id)?.packed = Some(packed);
+        Some((to, time.as_nanos() as u64))
+    }
+
+    /// A tensor's numbers in another form, and the largest relative error of these.
+    fn packed(&mut self, ir: TensorIr, code: Code) -> Option<(Vec<u8>, f64)> {
+        let dtype = ir.dtype;
+        let pack = |bytes: &[u8]| {
+            let packed = code.pack(bytes, dtype);
+            let error = match code {
+                Code::Bf16 => {
+                    let count = bytes.len() / dtype.size();
+                    relative_error(bytes, code.unpack(&packed, [count].into(), dtype)?.as_bytes())
+                }
+                _ => 0.0,
+            };
+            Some((packed, error))
+        };
+        if let Some(handle) = self.executor.handle(&ir)
+            && let Some(bytes) = B::host_bytes(&handle)
+        {
+            return pack(bytes);
+        }
+        let executor = &mut self.executor;
+        let data = catch_unwind(AssertUnwindSafe(|| try_read_sync(executor.read(ir)))).ok()??.ok()?;
+        pack(data.as_bytes())
+    }
+
+    /// Gives a compressed tensor a buffer again. What it is compressed to stays until it is dropped.
+    pub(super) fn decompress_tensor(&mut self, id: u64) -> Result<(Buffer, u64), Failure> {
+        let start = Instant::now();
+        let lost = "internal error: a tensor could not be brought back from what it was compressed to";
+        let form = self.compression.forms.get(&id).ok_or(lost)?;
+        let (code, packed) = (form.code, form.packed.as_deref().ok_or(lost)?);
+        let data = code.unpack(packed, form.shape.clone(), form.dtype).ok_or(lost)?;
+        let (executor, bytes) = (&mut self.executor, data.as_bytes().len() as u64);
+        catch_unwind(AssertUnwindSafe(|| executor.upload(TensorId::new(id), data)))
+            .map_err(|payload| Failure::from(panic_message(&*payload)))?;
+        let time = start.elapsed();
+        self.compression.learn(code, 1, bytes, time);
+        Ok((self.buffer(&super::bare(id)), time.as_nanos() as u64))
+    }
+}
+
+fn ir_of(id: u64, form: &Form) -> TensorIr {
+    TensorIr { id: TensorId::new(id), shape: form.shape.clone(), status: TensorStatus::ReadOnly, dtype: form.dtype }
+}
+
+/// The alternative and the code of output `k` of an operation that has one of its own.
+fn special_form(op: &OperationIr, k: usize) -> Option<(Alternative, Code)> {
+    use burn_backend::Distribution::Bernoulli;
+    match op {
+        OperationIr::Float(_, FloatOperationIr::Random(random)) => {
+            let is_mask = matches!(random.distribution, Bernoulli(_)) && random.out.dtype == DType::F32;
+            is_mask.then_some((Alternative::MaskBits, Code::Bits))
+        }
+        OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndices(pool)) if k == 1 => {
+            small_indices(&pool.x, &pool.out_indices)
+        }
+        OperationIr::Module(ModuleOperationIr::MaxPool3dWithIndices(pool)) if k == 1 => {
+            small_indices(&pool.x, &pool.out_indices)
+        }
+        _ => {
+            let is_bool = op.outputs().nth(k).is_some_and(|output| output.dtype.is_bool() && output.dtype.size() == 1);
+            is_bool.then_some((Alternative::BoolBits, Code::Bits))
+        }
+    }
+}
+
+/// The form of indices into the places of `x`, `[batch, channels, ..places]`.
+fn small_indices(x: &TensorIr, indices: &TensorIr) -> Option<(Alternative, Code)> {
+    let is_wide = matches!(indices.dtype, DType::I64 | DType::I32);
+    let places = x.shape.iter().skip(2).product();
+    Code::below(places).filter(|_| is_wide).map(|code| (Alternative::SmallIndices, code))
+}

@@ -1,0 +1,58 @@
+//! Results lie in memory as plain Burn lays them, whatever the engine keeps.
+//!
+//! On a GPU, a kernel that goes through tensors element by element writes over an input that it may consume, and its result lies as
+//! that input does: channels last behind a convolution, say. A result in a buffer of its own lies otherwise where the inputs do
+//! not lie alike, or in the order of its indices. Sums over it then add in another order and give other bits.
+//!
+//! What an operation may consume depends on what the engine keeps for a plan, or brings back for one use only. So the core remembers
+//! what the program let the operation take. Where that decides how the result lies, and it came to lie otherwise, it is copied into
+//! the order in which plain Burn has it, before anything reads it.
+//!
+//! Source: burn-cubecl 0.22.1, `kernel/memory_order.rs`, `kernel/binary.rs` and `kernel/mask`. Operations that are made of several
+//! kernels (the backward passes of GELU and sigmoid, say) write over their own intermediate results and need none of this.
+
+use burn_ir::{TensorIr, TensorStatus};
+use burn_remat_core::Reused;
+use smallvec::SmallVec;
+
+use super::Drive;
+use super::operation::{facts, overwrites};
+use super::parts::bit_of;
+use super::run::Prepared;
+use crate::backend::{MemoryOrder, RematBackend};
+
+/// How a result is to lie.
+pub(super) struct Layout {
+    pub out: TensorIr,
+    pub order: MemoryOrder,
+}
+
+impl<B: RematBackend> Drive<B> {
+    /// How the result of an operation about to run has to lie, where that depends on what it may write over; and bytes that
+    /// laying it so takes.
+    pub(super) fn layout(&mut self, prepared: &Prepared, reused: Reused) -> Option<(Layout, u64)> {
+        if !B::LAYOUT_FOLLOWS_REUSE || self.executor.is_dry() {
+            return None;
+        }
+        let op = &prepared.op;
+        let overwrites = overwrites(op)?;
+        let orders: SmallVec<[Option<MemoryOrder>; 2]> =
+            overwrites.inputs.iter().map(|input| self.executor.memory_order(input)).collect();
+        let mut known = orders.iter().flatten();
+        let first = known.next()?;
+        let is_plain = |order: &MemoryOrder| order.iter().enumerate().all(|(at, &axis)| at == axis);
+        let is_alike = known.all(|other| other == first);
+        if is_alike && (overwrites.walks || is_plain(first)) {
+            return None;
+        }
+        let target = overwrites.inputs.iter().zip(&orders).find_map(|(input, order)| {
+            let expected = bit_of(op, input.id, reused.expected);
+            Some((input, order.as_ref().filter(|_| expected)?))
+        });
+        let order = target.map_or_else(|| (0..first.len()).collect(), |(_, order)| order.clone());
+        let out = TensorIr { status: TensorStatus::ReadOnly, ..op.outputs().next()?.clone() };
+        let lies_so = target.is_some_and(|(input, _)| input.status == TensorStatus::ReadWrite);
+        let bytes = if lies_so { 0 } else { 2 * facts(&out, self.padding).buffer_bytes };
+        Some((Layout { out, order }, bytes))
+    }
+}

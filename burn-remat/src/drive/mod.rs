@@ -1,0 +1,420 @@
+//! The driver: carries out on a backend what the core commands.
+//!
+//! The core (`burn-remat-core`) decides and does nothing; here operations run, buffers are freed, tensors are compressed,
+//! clocks are read and failures are caught. What an operation of the program is to the core is told in `operation.rs`.
+
+mod clock;
+mod code;
+mod compress;
+mod executor;
+mod failures;
+mod layout;
+mod operation;
+mod parts;
+mod run;
+mod substitutes;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
+use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_remat_core::{
+    Buffer, Circumstances, Driver, Event, Failure, Followed, Kind, Left, Limits, Need, OpKey, Planning, Position, Ran,
+    Run, Schedule, Substitute, TensorFacts, Trace,
+};
+use burn_std::future::DynFut;
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use crate::alternatives::Alternatives;
+use crate::backend::{BufferId, Padding, RematBackend};
+use crate::budget::DisplayBytes;
+use crate::config::MemoryProbe;
+use crate::planning::Plans;
+use crate::stage::name_of;
+use clock::Clock;
+use compress::Compression;
+use executor::Executor;
+pub(crate) use failures::panic_message;
+use failures::{Late, watched};
+pub(crate) use operation::asked;
+use operation::operation_name;
+use run::Prepared;
+use substitutes::Left as LeftSubstitute;
+
+/// Held while random numbers are drawn: a backend has one generator for all devices of a process, and what is drawn again from a
+/// seed must not meet another device's numbers.
+static GENERATOR: Mutex<()> = Mutex::new(());
+
+/// How many boxes of forgotten operations are kept for new ones.
+const SPARE_LIMIT: usize = 8192;
+
+/// What the program hands over.
+#[expect(clippy::large_enum_variant, reason = "nearly all are operations, and a box for each would cost more")]
+pub(crate) enum Hand<B: RematBackend> {
+    Nothing,
+    Operation(OperationIr),
+    Data(TensorData),
+    Tensor(TensorIr, HandleKind<B>),
+}
+
+/// How a driver behaves.
+pub(crate) struct Settings {
+    pub alternatives: Alternatives,
+    pub probe: Option<Arc<dyn MemoryProbe>>,
+    pub recompute_limit: f64,
+}
+
+/// See the [module](self).
+pub(crate) struct Drive<B: RematBackend> {
+    executor: Executor<B>,
+    device: B::Device,
+    /// What the device's allocator adds to tensors.
+    padding: Padding,
+    settings: Settings,
+    /// What the program hands over with the call at hand.
+    pub hand: Hand<B>,
+    /// An operation that is ready to run.
+    prepared: Option<Prepared>,
+    /// Recorded operations.
+    kept: Slab<Box<OperationIr>>,
+    /// Boxes of forgotten operations: these are large, and allocating one for each shows.
+    #[expect(clippy::vec_box, reason = "the boxes themselves are what is kept")]
+    spare: Vec<Box<OperationIr>>,
+    names: FxHashMap<Kind, String>,
+    clock: Clock,
+    compression: Compression,
+    substitutes: FxHashMap<u64, LeftSubstitute>,
+    /// The first failure of a read that had left the engine.
+    late: Late,
+    pub plans: Plans,
+}
+
+impl<B: RematBackend> Drive<B> {
+    fn new(device: B::Device, executor: Executor<B>, settings: Settings, plans: Plans) -> Self {
+        let padding = B::padding(&device);
+        Self {
+            executor,
+            device,
+            padding,
+            settings,
+            hand: Hand::Nothing,
+            prepared: None,
+            kept: Slab::new(),
+            spare: Vec::new(),
+            names: FxHashMap::default(),
+            clock: Clock::default(),
+            compression: Compression::default(),
+            substitutes: FxHashMap::default(),
+            late: Late::default(),
+            plans,
+        }
+    }
+
+    /// On the backend.
+    pub fn real(device: B::Device, settings: Settings, plans: Plans) -> Self {
+        let executor = Executor::real(device.clone());
+        Self::new(device, executor, settings, plans)
+    }
+
+    /// On nothing: a guide tells what is written in place, and times.
+    pub fn dry(device: B::Device, guide: Option<Arc<Trace>>, settings: Settings, plans: Plans) -> Self {
+        let executor = Executor::dry(guide, B::padding(&device));
+        Self::new(device, executor, settings, plans)
+    }
+
+    pub fn padding(&self) -> Padding {
+        self.padding
+    }
+
+    /// What the core is told of a tensor.
+    pub fn facts(&self, ir: &TensorIr) -> TensorFacts {
+        operation::facts(ir, self.padding)
+    }
+
+    /// Remembers the name of an operation's kind.
+    #[inline]
+    pub fn learn_name(&mut self, kind: Kind, op: &OperationIr) {
+        self.names.entry(kind).or_insert_with(|| operation_name(op));
+    }
+
+    pub fn known_name(&self, kind: Kind) -> Option<&String> {
+        self.names.get(&kind)
+    }
+
+    /// The backend's handle of a resident tensor.
+    pub fn handle(&mut self, ir: &TensorIr) -> Result<B::Handle, Failure> {
+        self.executor.handle(ir).ok_or_else(|| "a dry device holds no data".into())
+    }
+
+    /// Reads a resident tensor. The future does not hold the engine.
+    pub fn read(
+        &mut self,
+        ir: TensorIr,
+        circumstances: Circumstances,
+    ) -> Result<DynFut<Result<TensorData, ExecutionError>>, Failure> {
+        let executor = &mut self.executor;
+        let read = catch_unwind(AssertUnwindSafe(|| executor.read(ir)));
+        let told = self.tells(circumstances);
+        match read {
+            Ok(read) => Ok(watched(read, told, self.late.clone())),
+            Err(payload) => Err(told.explain("read", panic_message(&*payload)).into()),
+        }
+    }
+
+    /// Waits for the device.
+    pub fn sync(&self, circumstances: Circumstances) -> Result<(), ExecutionError> {
+        self.executor.sync().map_err(|error| self.tells(circumstances).name_memory("sync", error))
+    }
+
+    /// Seeds the backend's generator.
+    pub fn seed(&self, seed: u64) {
+        let _alone = crate::backend::lock(&GENERATOR);
+        self.executor.seed(seed);
+    }
+
+    /// What the device's allocator holds, where the backend tells.
+    pub fn pool_usage(&self) -> Option<MemoryPoolUsage> {
+        if self.executor.is_dry() { None } else { B::memory_pool_usage(&self.device) }
+    }
+
+    /// The first failure that a read has told late.
+    pub fn late_failure(&self) -> Option<Failure> {
+        crate::backend::lock(&self.late).clone()
+    }
+
+    pub fn forget_late_failure(&self) {
+        *crate::backend::lock(&self.late) = None;
+    }
+
+    /// Largest relative error of what was rounded.
+    pub fn largest_error(&self) -> f64 {
+        self.compression.error
+    }
+
+    fn tells(&self, circumstances: Circumstances) -> failures::Told {
+        let planner = self.plans.state.origin.as_ref().map_or("", |origin| origin.planner.as_str());
+        failures::Told { circumstances, planner: planner.to_owned() }
+    }
+
+    fn buffer(&mut self, ir: &TensorIr) -> Buffer {
+        match self.executor.buffer(ir) {
+            BufferId::Known { key, bytes } => Buffer::Known { identity: key, bytes },
+            BufferId::Unknown => Buffer::Unknown,
+        }
+    }
+
+    /// The name of a kind of operation, or `else_`.
+    fn name_or(&self, kind: Kind, else_: &str) -> String {
+        self.names.get(&kind).cloned().unwrap_or_else(|| else_.to_owned())
+    }
+}
+
+/// A description without the shape, for where only the number counts.
+fn bare(id: u64) -> TensorIr {
+    TensorIr {
+        id: TensorId::new(id),
+        shape: burn_backend::Shape::new([]),
+        status: TensorStatus::ReadOnly,
+        dtype: burn_backend::DType::F32,
+    }
+}
+
+impl<B: RematBackend> Driver for Drive<B> {
+    fn explain(&self, kind: Kind, cause: &Failure, circumstances: Circumstances) -> Failure {
+        self.tells(circumstances).explain(&self.name_or(kind, "moving a tensor"), cause).into()
+    }
+
+    #[inline]
+    fn needs(&mut self, run: &Run<'_>) -> u64 {
+        self.prepare(run)
+    }
+
+    fn arrangement(&mut self) -> u64 {
+        self.arrangement_of_taken()
+    }
+
+    #[inline]
+    fn run(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
+        self.run_prepared(run)
+    }
+
+    fn arrive(&mut self, id: u64) -> Result<Buffer, Failure> {
+        let (id, executor) = (TensorId::new(id), &mut self.executor);
+        let hand = std::mem::replace(&mut self.hand, Hand::Nothing);
+        let arrived = catch_unwind(AssertUnwindSafe(|| match hand {
+            Hand::Data(data) => executor.upload(id, data),
+            Hand::Tensor(ir, tensor) => executor.import(&ir, tensor),
+            Hand::Nothing | Hand::Operation(_) => {}
+        }));
+        arrived.map_err(|payload| Failure::from(panic_message(&*payload)))?;
+        Ok(self.buffer(&bare(id.value())))
+    }
+
+    fn alias(&mut self, new: u64, source: u64) -> Buffer {
+        self.executor.alias(TensorId::new(new), TensorId::new(source));
+        self.buffer(&bare(new))
+    }
+
+    #[inline]
+    fn free(&mut self, id: u64) {
+        self.executor.free(id);
+    }
+
+    fn forget(&mut self, op: OpKey) {
+        let op = self.kept.remove(op as usize);
+        if self.spare.len() < SPARE_LIMIT {
+            self.spare.push(op);
+        }
+    }
+
+    fn output(&mut self, op: OpKey, k: usize) -> TensorFacts {
+        let output = self.kept.get(op as usize).and_then(|op| op.outputs().nth(k));
+        let nothing = TensorFacts { id: 0, shape: 0, bytes: 0, buffer_bytes: 0 };
+        output.map_or(nothing, |ir| operation::facts(ir, self.padding))
+    }
+
+    fn compress(&mut self, id: u64) -> Option<(u64, u64)> {
+        self.compress_tensor(id)
+    }
+
+    fn decompress(&mut self, id: u64) -> Result<(Buffer, u64), Failure> {
+        self.decompress_tensor(id)
+    }
+
+    fn discard(&mut self, id: u64) {
+        self.compression.discard(id);
+    }
+
+    fn gone(&mut self, id: u64) {
+        self.compression.forget(id);
+    }
+
+    fn substitute(&mut self, id: u64, need: Need) -> Option<Substitute> {
+        self.possible_substitute(id, need)
+    }
+
+    fn leave_substitute(&mut self, id: u64, need: Need) -> Option<(u64, u64)> {
+        self.make_substitute(id, need)
+    }
+
+    fn drop_substitute(&mut self, id: u64) {
+        self.substitutes.remove(&id);
+    }
+
+    fn pool_in_use(&mut self) -> Option<u64> {
+        self.pool_usage().map(|usage| usage.bytes_in_use + usage.bytes_padding)
+    }
+
+    fn trim_pool(&mut self) {
+        B::memory_cleanup(&self.device);
+    }
+
+    fn end_step(&mut self, trace: Option<&mut Trace>) {
+        self.clock.read(trace);
+    }
+
+    fn name(&self, kind: Kind) -> String {
+        self.name_or(kind, "an operation")
+    }
+
+    fn stage_name(&self, name: u32) -> Option<Arc<str>> {
+        name_of(name)
+    }
+
+    fn in_words(&self, event: &Event) -> Failure {
+        match *event {
+            Event::BelowFloor { budget, floor, kind } => {
+                let op = self.name_or(kind, "reading or uploading a tensor");
+                let least = DisplayBytes(floor);
+                format!(
+                    "the budget of {} is below the floor: `{op}` needs {least} at once that cannot be evicted. Set a budget of \
+                     at least {floor} bytes, or make the batch smaller.",
+                    DisplayBytes(budget)
+                )
+                .into()
+            }
+            _ => format!("{event:?}").into(),
+        }
+    }
+
+    #[inline]
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Runs(_) | Event::Recomputes(_) | Event::Evicts(_) | Event::Compresses(_) | Event::StepEnds => {}
+            Event::BelowFloor { .. } => {
+                log::warn!("{} The run goes on with as little as it can.", self.in_words(&event))
+            }
+            Event::Budget { first_step, budget } => {
+                log::info!("the first step held {first_step} bytes: the budget is {budget} bytes from now on");
+            }
+            Event::GaveUp => log::warn!(
+                "recomputation in this step exceeded {} times its own compute time: the rest of the step keeps \
+                 what it computes. Raise the budget, or the limit with `with_recompute_limit`.",
+                self.settings.recompute_limit
+            ),
+            Event::Failed(failure) => log::error!("{failure}"),
+            Event::Deviates { at, live, foreseen } => {
+                log::debug!("after operation {at} {live} bytes are held where the plan foresaw {foreseen}");
+            }
+        }
+    }
+}
+
+impl<B: RematBackend> Planning for Drive<B> {
+    fn is_on(&self) -> bool {
+        self.plans.is_on()
+    }
+
+    fn is_settled(&self) -> bool {
+        self.plans.is_settled()
+    }
+
+    fn observe(&mut self, trace: Trace, limits: Limits) -> bool {
+        self.plans.observe(trace, limits.budget)
+    }
+
+    fn poll(&mut self, limits: Limits) {
+        self.plans.poll(limits);
+    }
+
+    fn next(&self) -> Option<Arc<Schedule>> {
+        self.plans.next()
+    }
+
+    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
+        self.plans.beginning_with(count, prefix)
+    }
+
+    fn is_unmeasured(&self, schedule: &Schedule) -> bool {
+        self.plans.is_unmeasured(schedule.signature())
+    }
+
+    fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
+        self.plans.followed(schedule.signature(), outcome, limits.budget)
+    }
+
+    fn left(&mut self, why: Left) {
+        self.plans.left(why);
+    }
+
+    fn outgrown(&mut self, signature: u64) {
+        self.plans.outgrown(signature);
+    }
+
+    fn plan_anew(&mut self) {
+        self.plans.plan_anew();
+    }
+
+    fn unsettle(&mut self) {
+        self.plans.unsettle();
+    }
+
+    fn taken_up(&self) -> u64 {
+        self.plans.state.made + self.plans.state.from_cache
+    }
+}
+
+/// A place in the step as the clock counts it.
+type At = Option<Position>;

@@ -1,0 +1,362 @@
+//! What an operation of Burn's is to the core: its kind, what it reads and makes, whether it can run again.
+
+use std::fmt::{self, Write};
+use std::hash::{Hash, Hasher};
+use std::mem::discriminant;
+
+use burn_backend::{DType, Distribution};
+use burn_ir::{
+    ActivationOperationIr, BaseOperationIr, FloatOperationIr, IntOperationIr, IrVisitorMut, ModuleOperationIr,
+    NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
+};
+use rustc_hash::FxHasher;
+use smallvec::{SmallVec, smallvec};
+
+use burn_remat_core::{Input, Kind, Nature, Need, Operation, TensorFacts};
+
+use crate::backend::{Padding, RematBackend, tensor_bytes};
+
+/// A short name for people: `Module.Conv2d`, `NumericFloat.Add`.
+///
+/// Cut from the `Debug` form, which is abandoned as soon as the name is complete.
+pub(crate) fn operation_name(op: &OperationIr) -> String {
+    struct Head {
+        text: String,
+    }
+    impl Write for Head {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            match part.find('{') {
+                Some(end) => {
+                    self.text.push_str(&part[..end]);
+                    Err(fmt::Error)
+                }
+                None => {
+                    self.text.push_str(part);
+                    if self.text.len() > 120 { Err(fmt::Error) } else { Ok(()) }
+                }
+            }
+        }
+    }
+    if let OperationIr::Custom(op) = op {
+        return format!("Custom.{}", op.id);
+    }
+    let mut head = Head { text: String::new() };
+    // An error only says that the name is complete.
+    let _ = write!(head, "{op:?}");
+    // `NumericFloat(F32, Add(BinaryOpIr ` -> `NumericFloat.Add`
+    let mut parts = head.text.split(['(', ',', ' ']).filter(|part| !part.is_empty() && !part.ends_with("Ir"));
+    let family = parts.next().unwrap_or("operation");
+    match parts.next_back() {
+        Some(name) => format!("{family}.{name}"),
+        None => family.to_owned(),
+    }
+}
+
+/// A number for the kind of an operation, whatever its tensors and options.
+pub(super) fn operation_kind(op: &OperationIr) -> Kind {
+    let mut hasher = FxHasher::default();
+    discriminant(op).hash(&mut hasher);
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            discriminant(op).hash(&mut hasher);
+        }
+        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Bool(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Int(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Float(_, op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Module(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Activation(op) => discriminant(op).hash(&mut hasher),
+        OperationIr::Custom(op) => op.id.hash(&mut hasher),
+        OperationIr::Init(_) | OperationIr::Drop(_) => {}
+    }
+    // The first of each would be 0, which stands for no operation.
+    hasher.finish() | 1
+}
+
+/// Shows `see` all tensors of an operation, outputs (those without data yet) last. [`OperationIr::inputs`] and `outputs` do so too, with an
+/// allocation for each.
+#[inline]
+pub(super) fn for_each_tensor(op: &mut OperationIr, see: impl FnMut(&TensorIr)) {
+    struct See<F>(F);
+    impl<F: FnMut(&TensorIr)> IrVisitorMut for See<F> {
+        #[inline]
+        fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+            (self.0)(tensor);
+        }
+    }
+    op.visit_mut(&mut See(see));
+}
+
+/// What the core is told of a tensor.
+#[inline]
+pub(super) fn facts(ir: &TensorIr, padding: Padding) -> TensorFacts {
+    let mut hasher = FxHasher::default();
+    ir.shape.hash(&mut hasher);
+    ir.dtype.hash(&mut hasher);
+    let (id, shape) = (ir.id.value(), hasher.finish());
+    TensorFacts {
+        id,
+        shape,
+        bytes: tensor_bytes(&ir.shape, ir.dtype),
+        buffer_bytes: padding.tensor(&ir.shape, ir.dtype),
+    }
+}
+
+/// What the core is told of an operation.
+#[inline]
+pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, padding: Padding) -> Operation {
+    let mut asked = Operation { kind: operation_kind(op), ..Operation::default() };
+    for_each_tensor(op, |tensor| match tensor.status {
+        TensorStatus::NotInit => asked.outputs.push(facts(tensor, padding)),
+        status => {
+            let (id, last) = (tensor.id.value(), status == TensorStatus::ReadWrite);
+            match asked.inputs.iter_mut().find(|input| input.id == id) {
+                Some(input) => (input.last, input.once) = (input.last || last, false),
+                None => asked.inputs.push(Input { id, last, once: true }),
+            }
+        }
+    });
+    asked.nature = Nature {
+        view: is_view(op),
+        random: is_random(op),
+        mask: is_mask(op),
+        opaque: is_opaque(op),
+        varies: !B::repeats(device, op),
+    };
+    asked.weak = weak_input(op).map(|(ir, need)| (ir.id.value(), need));
+    asked
+}
+
+/// Lets an operation only read the tensors that are `kept`.
+///
+/// Burn has [`OperationIr::mark_read_only`] for this, which leaves out some inputs, such as the indices of a max pooling's
+/// backward.
+pub(super) fn mark_read_only(op: &mut OperationIr, kept: impl Fn(TensorId) -> bool) {
+    struct ReadOnly<F>(F);
+    impl<F: Fn(TensorId) -> bool> IrVisitorMut for ReadOnly<F> {
+        fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+            if tensor.status == TensorStatus::ReadWrite && (self.0)(tensor.id) {
+                tensor.status = TensorStatus::ReadOnly;
+            }
+        }
+    }
+    op.visit_mut(&mut ReadOnly(kept));
+}
+
+/// Whether an operation draws random numbers.
+pub(super) fn is_random(op: &OperationIr) -> bool {
+    matches!(
+        op,
+        OperationIr::Float(_, FloatOperationIr::Random(_))
+            | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
+    )
+}
+
+/// Whether an operation draws a mask, as dropout does. No parameter begins as one.
+pub(super) fn is_mask(op: &OperationIr) -> bool {
+    matches!(op, OperationIr::Float(_, FloatOperationIr::Random(op)) if matches!(op.distribution, Distribution::Bernoulli(_)))
+}
+
+/// Whether an operation cannot be trusted to give the same result twice: uninitialised memory and user code.
+pub(super) fn is_opaque(op: &OperationIr) -> bool {
+    let empty = |op: &BaseOperationIr| matches!(op, BaseOperationIr::Empty(_));
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => empty(op),
+        OperationIr::Custom(_) => true,
+        _ => false,
+    }
+}
+
+/// The input of which an operation needs less than its numbers.
+pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
+    let (input, need) = match op {
+        OperationIr::Activation(ActivationOperationIr::ReluBackward(op)) => (&op.lhs, Need::Signs),
+        OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndicesBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::MaxPool3dWithIndicesBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::AvgPool2dBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::AvgPool3dBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::AdaptiveAvgPool2dBackward(op)) => (&op.x, Need::Shape),
+        OperationIr::Module(ModuleOperationIr::InterpolateBackward(op)) => (&op.x, Need::Shape),
+        _ => return None,
+    };
+    // It may be its own gradient, for all we know.
+    let is_once = op.inputs().filter(|other| other.id == input.id).count() == 1;
+    is_once.then_some((input, need))
+}
+
+/// An operation whose result may lie in memory as the input over which it writes.
+pub(super) struct Overwrites<'a> {
+    /// The inputs over which it may write, by preference.
+    pub inputs: SmallVec<[&'a TensorIr; 2]>,
+    /// Whether a result of its own also lies as they do where they lie alike; else it lies in the order of its indices.
+    pub walks: bool,
+}
+
+/// What an operation may write over on a GPU, where its result has the shape and type of what it reads.
+pub(super) fn overwrites(op: &OperationIr) -> Option<Overwrites<'_>> {
+    use NumericOperationIr::{Add, Div, Mul, Powi, Rem, Sub};
+    let (inputs, walks): (SmallVec<[&TensorIr; 2]>, bool) = match op {
+        OperationIr::NumericFloat(_, Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op))
+        | OperationIr::NumericInt(_, Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op))
+        | OperationIr::Float(
+            _,
+            FloatOperationIr::Powf(op) | FloatOperationIr::Hypot(op) | FloatOperationIr::ArcTan2(op),
+        ) => (smallvec![&op.lhs, &op.rhs], true),
+        OperationIr::BaseFloat(BaseOperationIr::MaskWhere(op))
+        | OperationIr::BaseInt(BaseOperationIr::MaskWhere(op)) => (smallvec![&op.tensor, &op.value], false),
+        OperationIr::BaseFloat(BaseOperationIr::MaskFill(op)) | OperationIr::BaseInt(BaseOperationIr::MaskFill(op)) => {
+            (smallvec![&op.tensor], false)
+        }
+        OperationIr::Activation(ActivationOperationIr::Relu(op)) => (smallvec![&op.input], false),
+        // The gradient, masked.
+        OperationIr::Activation(ActivationOperationIr::ReluBackward(op)) => (smallvec![&op.rhs], false),
+        _ => return None,
+    };
+    let out = op.outputs().next()?;
+    let alike = |input: &&TensorIr| input.shape == out.shape && input.dtype == out.dtype;
+    let inputs: SmallVec<[&TensorIr; 2]> = inputs.into_iter().filter(alike).collect();
+    (!inputs.is_empty()).then_some(Overwrites { inputs, walks })
+}
+
+/// Whether a result of an operation has the shape and type of an input.
+pub(super) fn may_hold(op: &OperationIr, input: &TensorIr) -> bool {
+    op.outputs().any(|out| out.shape == input.shape && out.dtype == input.dtype)
+}
+
+/// A number for the shape of the result of an operation that a fusing device joins with others of that shape: elementwise ones, as
+/// burn-cubecl-fusion knows them. Activations are several of those in one there.
+pub(super) fn joining(op: &OperationIr) -> Option<u64> {
+    use ActivationOperationIr::{LogSoftmax, Softmax, Softmin};
+    use BaseOperationIr::{Cast, Equal, EqualElem, MaskFill, MaskWhere, Ones, Zeros};
+    use FloatOperationIr::{Cos, Erf, Exp, Log, Log1p, Powf, PowfScalar, Recip, Sin, Sqrt, Tanh};
+    use IntOperationIr::{
+        BitwiseAnd, BitwiseAndScalar, BitwiseLeftShift, BitwiseLeftShiftScalar, BitwiseNot, BitwiseOr, BitwiseOrScalar,
+        BitwiseRightShift, BitwiseRightShiftScalar, BitwiseXor, BitwiseXorScalar, IntoFloat,
+    };
+    use NumericOperationIr::{
+        Abs, Add, AddScalar, Clamp, Div, DivScalar, Full, Greater, GreaterElem, GreaterEqual, GreaterEqualElem, Lower,
+        LowerElem, LowerEqual, LowerEqualElem, Mul, MulScalar, Rem, RemScalar, Sub, SubScalar,
+    };
+    let joins = match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            matches!(op, Equal(_) | EqualElem(_) | Cast(_) | Ones(_) | Zeros(_) | MaskWhere(_) | MaskFill(_))
+        }
+        OperationIr::Float(_, op) => matches!(
+            op,
+            Exp(_)
+                | Log(_)
+                | Powf(_)
+                | Log1p(_)
+                | Cos(_)
+                | Sin(_)
+                | PowfScalar(_)
+                | Tanh(_)
+                | Erf(_)
+                | Sqrt(_)
+                | Recip(_)
+        ),
+        OperationIr::Int(op) => matches!(
+            op,
+            IntoFloat(_)
+                | BitwiseAnd(_)
+                | BitwiseAndScalar(_)
+                | BitwiseOr(_)
+                | BitwiseOrScalar(_)
+                | BitwiseXor(_)
+                | BitwiseXorScalar(_)
+                | BitwiseNot(_)
+                | BitwiseLeftShift(_)
+                | BitwiseLeftShiftScalar(_)
+                | BitwiseRightShift(_)
+                | BitwiseRightShiftScalar(_)
+        ),
+        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => matches!(
+            op,
+            Add(_)
+                | AddScalar(_)
+                | Sub(_)
+                | SubScalar(_)
+                | Mul(_)
+                | MulScalar(_)
+                | Div(_)
+                | DivScalar(_)
+                | Abs(_)
+                | Lower(_)
+                | LowerElem(_)
+                | Greater(_)
+                | GreaterElem(_)
+                | LowerEqual(_)
+                | LowerEqualElem(_)
+                | GreaterEqual(_)
+                | GreaterEqualElem(_)
+                | Full(_)
+                | Rem(_)
+                | RemScalar(_)
+                | Clamp(_)
+        ),
+        OperationIr::Activation(op) => !matches!(op, Softmax(_) | LogSoftmax(_) | Softmin(_)),
+        _ => false,
+    };
+    let out = op.outputs().next().filter(|_| joins)?;
+    let mut hasher = FxHasher::default();
+    out.shape.hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+/// Whether an operation gives its input another shape.
+pub(super) fn is_reshape(op: &OperationIr) -> bool {
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            matches!(op, BaseOperationIr::Reshape(_))
+        }
+        _ => false,
+    }
+}
+
+/// Whether an operation only looks at its first input's buffer in another way.
+pub(super) fn is_view(op: &OperationIr) -> bool {
+    let out = match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => match op {
+            BaseOperationIr::Reshape(op) | BaseOperationIr::Expand(op) => &op.out,
+            BaseOperationIr::SwapDims(op) => &op.out,
+            BaseOperationIr::Permute(op) => &op.out,
+            BaseOperationIr::Slice(op) => &op.out,
+            _ => return false,
+        },
+        _ => return false,
+    };
+    // Scales of blocks do not follow another order of the numbers.
+    !matches!(out.dtype, DType::QFloat(scheme) if scheme.block_size().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_ir::{MaxPool2dWithIndicesBackwardOpIr, ModuleOperationIr};
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_only_read_whichever_input_it_is() {
+        let tensor = |id: u64| TensorIr {
+            id: TensorId::new(id),
+            shape: [1, 1, 2, 2].into(),
+            status: TensorStatus::ReadWrite,
+            dtype: DType::F32,
+        };
+        let mut op =
+            OperationIr::Module(ModuleOperationIr::MaxPool2dWithIndicesBackward(MaxPool2dWithIndicesBackwardOpIr {
+                x: tensor(1),
+                grad: tensor(2),
+                indices: tensor(3),
+                kernel_size: [1, 1],
+                stride: [1, 1],
+                padding: [0, 0],
+                dilation: [1, 1],
+                ceil_mode: false,
+                out: TensorIr { status: TensorStatus::NotInit, ..tensor(4) },
+            }));
+        mark_read_only(&mut op, |id| [1, 3].contains(&id.value()));
+        let consumed = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+        assert_eq!(consumed.map(|input| input.id).collect::<Vec<_>>(), [TensorId::new(2)]);
+    }
+}

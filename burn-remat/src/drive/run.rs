@@ -1,0 +1,226 @@
+//! How one operation runs: made ready, with what stands in for its inputs, timed, with panics caught.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_remat_core::{Failure, OpKey, Ran, Reused, Run, Source};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::layout::Layout;
+use super::operation::{is_random, mark_read_only};
+use super::{Drive, GENERATOR, Hand, panic_message};
+use crate::backend::{RematBackend, lock};
+
+/// An operation that is ready to run.
+pub(super) struct Prepared {
+    pub op: OperationIr,
+    /// How its result is to lie.
+    pub layout: Option<Layout>,
+    /// Inputs of which it gets a copy, since others still need them.
+    pub copies: SmallVec<[TensorId; 2]>,
+    /// Tensors that it was to take and now only reads: they go when it is done.
+    pub left: SmallVec<[TensorId; 2]>,
+    /// An input that is evicted.
+    pub spared: Option<TensorId>,
+}
+
+impl<B: RematBackend> Drive<B> {
+    /// Makes an operation ready. Bytes that it needs for that.
+    #[inline]
+    pub(super) fn prepare(&mut self, run: &Run<'_>) -> u64 {
+        let Some(op) = self.taken_up(run) else {
+            self.prepared = None;
+            return 0;
+        };
+        let mut prepared = Prepared {
+            op,
+            layout: None,
+            copies: SmallVec::new(),
+            left: SmallVec::new(),
+            spared: run.substitute.map(|(id, _)| TensorId::new(id)),
+        };
+        let mut bytes = 0;
+        if let Some(reused) = run.reuse {
+            bytes = self.keep_layout(&mut prepared, reused);
+        }
+        self.prepared = Some(prepared);
+        bytes
+    }
+
+    /// Which of the inputs that it may take lie in order: kernels write over those only.
+    pub(super) fn arrangement_of_taken(&mut self) -> u64 {
+        let Some(Prepared { op, .. }) = &self.prepared else { return 0 };
+        let taken = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+        let taken: SmallVec<[TensorIr; 4]> =
+            taken.map(|input| TensorIr { status: TensorStatus::ReadOnly, ..input.clone() }).collect();
+        taken.iter().fold(1, |bits, input| bits << 1 | u64::from(self.executor.is_in_order(input)))
+    }
+
+    /// The operation itself.
+    #[inline]
+    fn taken_up(&mut self, run: &Run<'_>) -> Option<OperationIr> {
+        match run.source {
+            Source::AtHand { only_read } => {
+                let Hand::Operation(mut op) = std::mem::replace(&mut self.hand, Hand::Nothing) else { return None };
+                if !only_read.is_empty() {
+                    mark_read_only(&mut op, |id| only_read.contains(&id.value()));
+                }
+                Some(op)
+            }
+            Source::Kept { op, takes, renamed } => {
+                let mut op = OperationIr::clone(self.kept.get(op as usize)?);
+                let mut uses = FxHashMap::default();
+                for input in op.inputs().filter(|input| takes.contains(&input.id.value())) {
+                    *uses.entry(input.id).or_insert(0) += 1;
+                }
+                op.visit_mut(&mut Rewrite { remaining: uses, renamed });
+                Some(op)
+            }
+        }
+    }
+
+    /// What this does to results that depend on what an operation writes over.
+    fn keep_layout(&mut self, prepared: &mut Prepared, reused: Reused) -> u64 {
+        self.keep_parts(prepared, reused);
+        let layout = self.layout(prepared, reused);
+        let (copies, bytes) = self.set_apart(prepared, reused);
+        prepared.copies = copies;
+        let laying = layout.as_ref().map_or(0, |(_, bytes)| *bytes);
+        prepared.layout = layout.map(|(layout, _)| layout);
+        bytes.max(laying)
+    }
+
+    /// Runs the operation that is ready.
+    pub(super) fn run_prepared(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
+        let lost = "internal error: an operation was lost";
+        let Prepared { mut op, layout, copies, left, .. } = self.prepared.take().ok_or(lost)?;
+        let kept = run.keep.then(|| self.keep(&op));
+        let done = self.carry_out(run, &mut op, layout, copies);
+        left.into_iter().for_each(|id| self.executor.free(id.value()));
+        let (ns, rise, beside, candidates) = match done {
+            Ok(done) => done,
+            Err(failure) => {
+                if let Some(kept) = kept {
+                    burn_remat_core::Driver::forget(self, kept);
+                }
+                return Err(failure);
+            }
+        };
+        let mut ran = Ran { ns, rise, beside, kept, ..Ran::default() };
+        for (k, &id) in run.outputs.iter().enumerate() {
+            let buffer = self.buffer(&super::bare(id));
+            let compressible =
+                candidates.get(k).and_then(|candidate| self.settle_compressible(id, candidate.as_ref()?, buffer));
+            ran.buffers.push((buffer, compressible));
+        }
+        Ok(ran)
+    }
+
+    /// A copy of an operation, in a box that is used again where there is one. What the driver lets it only read, it may take again.
+    fn keep(&mut self, op: &OperationIr) -> OpKey {
+        let copy = match self.spare.pop() {
+            Some(mut spare) => {
+                *spare = op.clone();
+                spare
+            }
+            None => Box::new(op.clone()),
+        };
+        self.kept.insert(copy) as OpKey
+    }
+
+    /// Gives it what it needs and runs it: time, rise of the heap, bytes beside, and how its results could be compressed.
+    #[expect(clippy::type_complexity, reason = "read in one place, by name")]
+    fn carry_out(
+        &mut self,
+        run: &Run<'_>,
+        op: &mut OperationIr,
+        layout: Option<Layout>,
+        copies: SmallVec<[TensorId; 2]>,
+    ) -> Result<(u64, Option<u64>, u64, SmallVec<[Option<super::compress::Form>; 2]>), Failure> {
+        let mut beside = 0;
+        if let Some((id, need)) = run.substitute {
+            beside += self.stand_in(op, TensorId::new(id), need)?;
+        }
+        for id in copies {
+            beside += self.lend_copy(op, id);
+        }
+        let candidates = if run.compressible { self.forms_of(op) } else { SmallVec::new() };
+        let dry = self.dry_cost(op, run);
+        let timed = self.begin_timing(op, run);
+        let _alone = is_random(op).then(|| lock(&GENERATOR));
+        let probe = self.settings.probe.as_deref();
+        let before = probe.map_or(0, |probe| {
+            probe.reset_peak();
+            probe.current()
+        });
+        let (executor, seed) = (&mut self.executor, run.seed);
+        let op = std::mem::replace(op, OperationIr::Drop(super::bare(0)));
+        let start = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(move || {
+            if let Some(seed) = seed {
+                executor.seed(seed);
+            }
+            executor.run(op);
+            if let Some(layout) = layout {
+                executor.lay(&layout);
+            }
+        }));
+        let elapsed = start.elapsed().as_nanos() as u64;
+        let rise = probe.map(|probe| probe.peak().saturating_sub(before));
+        let known = self.end_timing(timed, result.is_ok(), run);
+        let ns = dry.or(known).unwrap_or(elapsed).max(1);
+        match result {
+            Ok(()) => Ok((ns, rise, beside, candidates)),
+            Err(payload) => Err(panic_message(&*payload).into()),
+        }
+    }
+
+    /// On a dry device, the time that an operation would take; it also learns there where in its step it is.
+    fn dry_cost(&mut self, op: &OperationIr, run: &Run<'_>) -> Option<u64> {
+        let position = run.position.unwrap_or_default() as usize;
+        let padding = self.padding;
+        let dry = self.executor.as_dry()?;
+        dry.at(position, run.kind);
+        let bytes = |tensor: &TensorIr| super::operation::facts(tensor, padding).bytes;
+        let touched = op.inputs().chain(op.outputs()).map(bytes).sum();
+        Some(dry.cost(touched))
+    }
+
+    /// Has an operation about to run only read some of what it would take, and frees that when it is done.
+    pub(super) fn only_read(prepared: &mut Prepared, keep: impl Fn(TensorId) -> bool) {
+        let taken = prepared.op.inputs().filter(|input| input.status == TensorStatus::ReadWrite && keep(input.id));
+        let kept: SmallVec<[TensorId; 2]> = taken.map(|input| input.id).collect();
+        if !kept.is_empty() {
+            mark_read_only(&mut prepared.op, |id| kept.contains(&id));
+            prepared.left.extend(kept);
+        }
+    }
+}
+
+/// Adapts an operation for a replay: inputs are read-only, but for the last use of a consumed tensor, and outputs that
+/// nobody waits for get another number.
+struct Rewrite<'a> {
+    /// Uses left per consumed tensor.
+    remaining: FxHashMap<TensorId, u32>,
+    renamed: &'a [(u64, u64)],
+}
+
+impl IrVisitorMut for Rewrite<'_> {
+    fn visit_tensor_mut(&mut self, tensor: &mut TensorIr) {
+        if tensor.status == TensorStatus::NotInit {
+            if let Some((_, id)) = self.renamed.iter().find(|(from, _)| *from == tensor.id.value()) {
+                tensor.id = TensorId::new(*id);
+            }
+            return;
+        }
+        tensor.status = TensorStatus::ReadOnly;
+        if let Some(left) = self.remaining.get_mut(&tensor.id) {
+            *left -= 1;
+            if *left == 0 {
+                tensor.status = TensorStatus::ReadWrite;
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The engine of one device: a [`Machine`] that decides, and a [`Drive`] that carries out what it commands.
+
+use burn_backend::{ExecutionError, TensorData};
+use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_remat_core::{
+    Alternative, Asked, CheckpointPolicy, Config, Entered, Failure, Kind, LayoutFollows, Machine, Most, Trace,
+};
+use burn_std::future::DynFut;
+use burn_std::id::StreamId;
+
+use crate::backend::RematBackend;
+use crate::budget::Budget;
+use crate::config::{RandomPolicy, RematConfig};
+use crate::drive::{Drive, Hand, Settings, asked};
+use crate::planning::{PlanReport, Plans, Wait};
+use crate::rehearse::Rehearsal;
+use crate::report::{FormReport, RematReport, StageReport};
+use crate::stage::NameId;
+
+/// See the [module](self).
+pub(crate) struct Engine<B: RematBackend> {
+    machine: Machine<Drive<B>>,
+    device: B::Device,
+    config: RematConfig,
+}
+
+fn thread() -> u64 {
+    StreamId::current().value
+}
+
+impl<B: RematBackend> Engine<B> {
+    /// An engine on `device` that holds nothing.
+    pub fn new(device: B::Device, config: RematConfig) -> Self {
+        let mut planning = config.planning.clone();
+        if config.budget == Budget::Unlimited {
+            planning.planner = None;
+        }
+        let plans = Plans::new(planning, B::device_name(&device), config.rehearsal.is_some());
+        let settings = Settings {
+            alternatives: config.alternatives,
+            probe: config.probe.clone(),
+            recompute_limit: config.recompute_limit,
+        };
+        let world = match &config.rehearsal {
+            Some(Rehearsal::Dry(guide)) => Drive::dry(device.clone(), guide.clone(), settings, plans),
+            _ => Drive::real(device.clone(), settings, plans),
+        };
+        let machine = Machine::new(core_config::<B>(&config), world);
+        Self { machine, device, config }
+    }
+
+    /// Takes one operation of the program, out of its place: operations are some 600 bytes large.
+    pub fn register(&mut self, op: &mut Option<OperationIr>) {
+        match op {
+            None | Some(OperationIr::Init(_)) => {}
+            Some(OperationIr::Drop(tensor)) => self.machine.dropped(thread(), tensor.id.value()),
+            Some(operation) => {
+                let world = self.machine.world_mut();
+                let asked = asked::<B>(operation, &self.device, world.padding());
+                world.learn_name(asked.kind, operation);
+                if let Some(operation) = op.take() {
+                    world.hand = Hand::Operation(operation);
+                    self.machine.operation(thread(), &asked);
+                }
+            }
+        }
+    }
+
+    /// Takes data of the host as tensor `id`.
+    pub fn upload(&mut self, id: TensorId, data: TensorData) {
+        let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
+        self.arrive(&ir, Hand::Data(data));
+    }
+
+    /// Takes a tensor of the same backend, moved to this engine's device, as `ir`.
+    pub fn import(&mut self, ir: TensorIr, tensor: HandleKind<B>) {
+        self.arrive(&ir.clone(), Hand::Tensor(ir, tensor));
+    }
+
+    fn arrive(&mut self, ir: &TensorIr, hand: Hand<B>) {
+        let world = self.machine.world_mut();
+        let facts = world.facts(ir);
+        world.hand = hand;
+        self.machine.upload(thread(), facts);
+    }
+
+    /// Makes `new` a second name for the buffer of `source`.
+    pub fn alias(&mut self, new: TensorId, source: TensorId) {
+        self.machine.alias(thread(), new.value(), source.value());
+    }
+
+    /// Reads a tensor. The future does not hold the engine.
+    pub fn read(&mut self, ir: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
+        let result = self.with_resident(&ir, |machine, ir| {
+            let circumstances = machine.circumstances();
+            machine.world_mut().read(ir, circumstances)
+        });
+        result.unwrap_or_else(|failure| {
+            let error = ExecutionError::with_context(failure.to_string());
+            Box::pin(std::future::ready(Err(error)))
+        })
+    }
+
+    /// The backend's handle of a tensor.
+    pub fn handle(&mut self, ir: &TensorIr) -> Result<B::Handle, Failure> {
+        self.with_resident(ir, |machine, ir| machine.world_mut().handle(&ir))
+    }
+
+    fn with_resident<T>(
+        &mut self,
+        ir: &TensorIr,
+        action: impl FnOnce(&mut Machine<Drive<B>>, TensorIr) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let read = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
+        let last = ir.status == TensorStatus::ReadWrite;
+        self.machine.read(thread(), ir.id.value(), last, |machine| action(machine, read))
+    }
+
+    /// Waits for all work; reports the first failure since the last call.
+    pub fn sync(&mut self) -> Result<(), ExecutionError> {
+        self.machine.world().sync(self.machine.circumstances())?;
+        match self.machine.take_failure() {
+            Some(failure) => Err(ExecutionError::with_context(failure.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// Seeds the backend's generator and the engine's own.
+    pub fn seed(&mut self, seed: u64) {
+        self.machine.seed(seed);
+        self.machine.world().seed(seed);
+    }
+
+    /// The program says that a step begins here.
+    pub fn mark(&mut self) {
+        self.machine.mark(thread());
+    }
+
+    /// A stage begins.
+    pub fn enter_stage(&mut self, name: NameId, number: i64, policy: Option<CheckpointPolicy>) {
+        self.machine.enter_stage(thread(), Entered { name, number, policy });
+    }
+
+    /// A stage ends.
+    pub fn leave_stage(&mut self, number: i64) {
+        self.machine.leave_stage(number);
+    }
+
+    /// On a dry device: the steps that it has seen, each kind once, in order.
+    pub fn rehearsed(&self) -> Vec<Trace> {
+        self.machine.world().plans.rehearsed().to_vec()
+    }
+
+    /// For waiting, without the engine, until no planner is at work.
+    pub fn planning(&self) -> Wait {
+        self.machine.world().plans.wait()
+    }
+
+    /// What has happened so far.
+    pub fn report(&self) -> RematReport {
+        let (machine, world) = (&self.machine, self.machine.world());
+        let (counters, holdings, pool) = (machine.counters(), machine.holdings(), world.pool_usage());
+        let name = |kind: Kind| world.known_name(kind).cloned();
+        let op = |most: Most| name(most.kind);
+        let state = &world.plans.state;
+        RematReport {
+            device: B::device_name(&self.device),
+            budget: self.config.budget,
+            budget_bytes: machine.budget(),
+            peak_bytes: counters.peak.bytes,
+            peak_op: op(counters.peak),
+            live_bytes: holdings.bytes,
+            device_bytes: pool.as_ref().map(|usage| usage.bytes_in_use + usage.bytes_padding),
+            device_reserved_bytes: pool.as_ref().map(|usage| usage.bytes_reserved),
+            device_peak_bytes: machine.pool_peak(),
+            room_bytes: machine.room_beside_tensors(),
+            operations: counters.operations,
+            recomputed_operations: counters.recomputed,
+            compute_ns: counters.times.compute,
+            recompute_ns: counters.times.recompute,
+            alternatives: self.alternatives(),
+            evictions: counters.evictions,
+            steps: counters.steps,
+            steps_over_budget: counters.steps_over_budget + u64::from(machine.is_over_budget()),
+            scratch_bytes: self.config.probe.is_some().then_some(counters.scratch.bytes),
+            scratch_op: op(counters.scratch),
+            floor_bytes: counters.floor.bytes,
+            floor_op: op(counters.floor),
+            unrepeatable: counters.varying.iter().filter_map(|&kind| name(kind)).collect(),
+            fused: B::FUSES,
+            plan: PlanReport::of(
+                &world.plans,
+                (counters.times.followed, counters.times.followed_recompute),
+                machine.budget(),
+            ),
+            planning_seconds: state.running.map(|since| since.elapsed().as_secs_f64()),
+            planning_problem: state.problem.clone(),
+            tensors: holdings.tensors as u64,
+            recipes: holdings.recipes as u64,
+            stages: self.stages(),
+            failure: counters.failure.clone().or_else(|| world.late_failure()).as_deref().map(str::to_owned),
+        }
+    }
+
+    fn alternatives(&self) -> Vec<FormReport> {
+        let (counters, error) = (self.machine.counters(), self.machine.world().largest_error());
+        let one = |alternative: &Alternative| {
+            let counts = counters.alternatives[*alternative as usize];
+            FormReport {
+                name: alternative.name().to_owned(),
+                tensors: counts.tensors,
+                from_bytes: counts.from,
+                to_bytes: counts.to,
+                ns: counts.ns,
+                largest_error: (*alternative == Alternative::Bf16).then_some(error),
+            }
+        };
+        Alternative::ALL.iter().map(one).filter(|report| report.tensors > 0).collect()
+    }
+
+    fn stages(&self) -> Vec<StageReport> {
+        let report = |(stage, counts): (&str, burn_remat_core::StageCounts)| StageReport {
+            stage: stage.to_owned(),
+            operations: counts.operations,
+            compute_ns: counts.compute_ns,
+            recomputed_operations: counts.recomputed,
+            recompute_ns: counts.recompute_ns,
+            recomputed_bytes: counts.recomputed_bytes,
+        };
+        self.machine.stages().map(report).collect()
+    }
+
+    /// Starts the counters anew; peak starts from what is held.
+    pub fn reset_report(&mut self) {
+        self.machine.reset_counters();
+        self.machine.world().forget_late_failure();
+    }
+}
+
+/// What the core has to know of a configuration.
+fn core_config<B: RematBackend>(config: &RematConfig) -> Config {
+    let is_dry = matches!(config.rehearsal, Some(Rehearsal::Dry(_)));
+    Config {
+        budget: match config.budget {
+            Budget::Unlimited => Asked::Unlimited,
+            Budget::Bytes(bytes) => Asked::Bytes(bytes),
+            // The device has made bytes of a share of its free memory.
+            Budget::Share(share) | Budget::Free(share) => Asked::Share(share),
+        },
+        reseed: config.random == RandomPolicy::Reseed,
+        strict: config.strict,
+        recompute_limit: config.recompute_limit,
+        count_workspaces: config.count_workspaces,
+        rehearsing: config.rehearsal.is_some(),
+        layout: match (B::LAYOUT_FOLLOWS_REUSE, B::PARTS_FOLLOW_REUSE) {
+            _ if is_dry => LayoutFollows::Nothing,
+            (true, _) => LayoutFollows::Reuse,
+            (false, true) => LayoutFollows::Parts,
+            (false, false) => LayoutFollows::Nothing,
+        },
+    }
+}
