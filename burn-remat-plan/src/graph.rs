@@ -142,6 +142,11 @@ impl Graph {
         (0..self.values.len()).filter(|&value| self.producer[value].is_none())
     }
 
+    /// Whether `value` cannot be computed again: an input of the graph, or made by an op that may run only once.
+    pub fn is_root(&self, value: ValueId) -> bool {
+        self.producer[value].is_none_or(|op| !self.ops[op].recomputable)
+    }
+
     /// Whether `value` must be resident at the end.
     pub fn is_result(&self, value: ValueId) -> bool {
         self.results.binary_search(&value).is_ok()

@@ -73,6 +73,7 @@
 //! | operators, for graphs of many ops | stages of the model: [`crate::views::stages_of`], `monet::on_stages` |
 
 pub mod articulation;
+mod ask;
 pub mod auto;
 pub mod chain_dp;
 mod chain_exchange;

@@ -9,7 +9,7 @@
 //! - the last segment is never dropped: its backward pass comes at once;
 //! - outputs of the other ops are retained to their last use.
 //!
-//! [`computations`] then gives the cheapest schedule, and [`plan_of`] evicts
+//! [`computations`](crate::frontier::computations) then gives the cheapest schedule, and [`plan_of`] evicts
 //! everything, checkpoints included, after its last use: the published heuristics keep checkpoints to the end.
 //!
 //! The forward pass is what the graph's phases say. Without phases it is all up to the op at the store-all peak: in a
@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use super::incumbent::Incumbent;
 use crate::error::PlanError;
-use crate::frontier::{Retention, computations};
+use crate::frontier::{Retention, computations_within};
 use crate::graph::{Graph, OpId, Phase};
 use crate::planner::{Outcome, Request, Status, StopReason};
 use crate::sequence::plan_of;
@@ -29,6 +29,9 @@ use crate::simulate::simulate;
 
 /// Most checkpoint sets that a greedy search tries.
 const MOST_SETS: usize = 48;
+
+/// What a schedule takes for each of its computations: its number, the steps of its plan, their memory.
+const BYTES_PER_COMPUTATION: u64 = 120;
 
 /// The forward ops of a graph and which of them may be checkpoints.
 pub(super) struct Segments<'a> {
@@ -162,9 +165,19 @@ impl<'a> Segments<'a> {
         retention
     }
 
-    /// The ops in the order in which a plan with these checkpoints computes them.
-    fn sequence(&self, checkpoints: &[OpId]) -> Vec<OpId> {
-        computations(self.graph, &self.retention(checkpoints))
+    /// Offers the schedules of `sets`, as far as the request's limits go. Where values reach over many segments, one of them may compute
+    /// nearly all that comes before it again: n ops may then take n² computations.
+    fn offer(&self, incumbent: &mut Incumbent<'_>, sets: &[Vec<OpId>], request: &Request) {
+        let deadline = request.deadline();
+        let most = usize::try_from(request.memory_limit / BYTES_PER_COMPUTATION).unwrap_or(usize::MAX);
+        for set in sets {
+            if deadline.passed() {
+                break;
+            }
+            if let Some(sequence) = computations_within(self.graph, &self.retention(set), most, deadline) {
+                incumbent.offer(&sequence);
+            }
+        }
     }
 
     /// The cheapest plan within the budget among `sets` and the store-all plan; of equally cheap ones, the one with
@@ -175,20 +188,16 @@ impl<'a> Segments<'a> {
     /// [`PlanError::Infeasible`] with the lowest peak among them and the op at which it stands.
     pub fn best(&self, name: &'static str, request: &Request, sets: Vec<Vec<OpId>>) -> Result<Outcome, PlanError> {
         let mut incumbent = Incumbent::new(self.graph, request.budget);
-        for set in &sets {
-            incumbent.offer(&self.sequence(set));
-        }
+        self.offer(&mut incumbent, &sets, request);
         log::debug!("{name}: tried {} sets of checkpoints", sets.len());
-        let outcome = incumbent.outcome(name, Status::Feasible, StopReason::Heuristic, None);
+        let outcome = incumbent.outcome(name, Status::Feasible, StopReason::Heuristic, None)?;
         outcome.ok_or_else(|| incumbent.infeasible())
     }
 
     /// Offers the schedules of all greedy sets.
     #[cfg(feature = "highs")]
-    pub fn offer_greedy(&self, incumbent: &mut Incumbent<'_>) {
-        for set in self.greedy_sets() {
-            incumbent.offer(&self.sequence(&set));
-        }
+    pub fn offer_greedy(&self, incumbent: &mut Incumbent<'_>, request: &Request) {
+        self.offer(incumbent, &self.greedy_sets(), request);
     }
 }
 

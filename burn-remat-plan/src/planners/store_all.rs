@@ -12,9 +12,9 @@ use crate::chain::{self, Chain, ChainOutcome};
 use crate::choice::least_makespan;
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};
-use crate::minimum::is_too_little;
+use crate::need::is_too_little;
 use crate::plan::{Plan, Step};
-use crate::planner::{Outcome, Planner, Request, Status, StopReason};
+use crate::planner::{Bound, Outcome, Planner, Request, Status, StopReason};
 use crate::simulate::simulate;
 
 /// The planner `store-all`.
@@ -87,8 +87,7 @@ impl Planner for StoreAll {
         if outcome.makespan > bound {
             (outcome.status, outcome.stop_reason) = (Status::Feasible, StopReason::Heuristic);
         }
-        outcome.lower_bound = Some(bound);
-        Ok(outcome)
+        outcome.bounded(Self::NAME, Bound::of_all(bound))
     }
 
     fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
@@ -102,9 +101,9 @@ impl Planner for StoreAll {
                 proven: request.budget < Terms::of_chain(chain).least_bytes(),
             });
         }
-        let mut outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
-        outcome.lower_bound = Some(outcome.makespan);
-        Ok(outcome)
+        let outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
+        let bound = Bound::of_all(outcome.makespan);
+        outcome.bounded(Self::NAME, bound)
     }
 }
 

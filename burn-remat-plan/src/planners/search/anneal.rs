@@ -29,6 +29,7 @@
 //! moves hardly find, since all orders on the way are dearer or do not fit.
 
 use super::problem::{Problem, WayId};
+use super::settings::Without;
 use super::state::{END, Instance, START, State};
 use crate::choice::Choice;
 use crate::graph::{OpId, ValueId};
@@ -82,17 +83,6 @@ const MOST_STRAYED: usize = 20_000;
 /// Repeats in a row that do not fit after which an exchange looks for no more.
 const MOST_MISSES: usize = 100;
 
-/// Parts of the walk that are left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Without {
-    pub swap: bool,
-    pub shift: bool,
-    pub postpone: bool,
-    pub merge: bool,
-    pub repack: bool,
-    pub ladder: bool,
-}
-
 /// What a byte over the budget costs a walk, kept such that the walk stays near the border.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pressure {
@@ -129,6 +119,8 @@ pub(crate) struct Walk<'p, 'g> {
     pub best: Option<(f64, Vec<Choice>)>,
     /// Parts left out, for ablations.
     pub without: Without,
+    /// Beyond so many computations the order does not grow.
+    pub most_computations: usize,
     /// Moves since the walk was last within the budget.
     strayed: usize,
     /// What the order may cost, were it within the budget, for the move under way to be accepted.
@@ -168,6 +160,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             choosers: problem.choosers(),
             best: None,
             without: Without::default(),
+            most_computations: usize::MAX,
             most_cost: 0.0,
         };
         walk.note_best();
@@ -354,6 +347,7 @@ impl<'p, 'g> Walk<'p, 'g> {
         let node = self.state.problem.way(way);
         let hopeless = self.state.cost + node.cost > self.most_cost && !self.repeats_behind(op, target);
         if inserted.len() >= LONGEST_CHAIN
+            || self.state.numbers() >= self.most_computations
             || hopeless && inserted.iter().all(|&(op, _)| !self.repeats_behind(op, target))
             || !node.inputs.iter().all(|&value| self.obtain(value, target, inserted))
         {
@@ -598,8 +592,8 @@ impl<'p, 'g> Walk<'p, 'g> {
     }
 
     /// Tries for each value whether it pays to evict it and to fill what that frees: the repeats that save most for each byte that keeping
-    /// their results takes are dropped, as far as all fits. Until it `is_over` for so many; returns how many values were tried.
-    pub fn repack(&mut self, is_over: impl Fn(u64) -> bool) -> u64 {
+    /// their results takes are dropped, as far as all fits. Until it `is_over` for so many, or `is_late`; returns how many values were tried.
+    pub fn repack(&mut self, is_over: impl Fn(u64) -> bool, is_late: impl Fn() -> bool) -> u64 {
         if self.without.repack || self.state.over() > 0 || self.evictable.is_empty() {
             return 0;
         }
@@ -613,7 +607,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             }
             let value = self.evictable[(first + at) % self.evictable.len()];
             tried += 1;
-            if self.exchange(value, &dense) {
+            if self.exchange(value, &dense, &is_late) {
                 self.note_best();
                 dense = self.densest_repeats();
             }
@@ -640,7 +634,7 @@ impl<'p, 'g> Walk<'p, 'g> {
     }
 
     /// Evicts a value where memory is fullest and drops, in this order, the repeats that then fit. Whether that is cheaper; else nothing changes.
-    fn exchange(&mut self, value: ValueId, dense: &[Repeat]) -> bool {
+    fn exchange(&mut self, value: ValueId, dense: &[Repeat], is_late: &impl Fn() -> bool) -> bool {
         let cost = self.state.cost;
         let Some((op, (from, target))) = self.state.problem.graph.producer(value).zip(self.fullest_gap(value)) else {
             return false;
@@ -664,7 +658,7 @@ impl<'p, 'g> Walk<'p, 'g> {
                 self.state.undo_to(pending);
                 self.state.cost = before;
                 misses += 1;
-                if misses == MOST_MISSES {
+                if misses == MOST_MISSES || misses % 16 == 0 && is_late() {
                     break;
                 }
             }
@@ -766,7 +760,7 @@ mod tests {
                 walk.run(1, 3.0);
                 if step % 50 == 49 {
                     let (over, cost) = (walk.state.over(), walk.state.cost);
-                    walk.repack(|_| false);
+                    walk.repack(|_| false, || false);
                     assert!(walk.state.over() == over && walk.state.cost <= cost);
                 }
                 let choices = walk.state.choices();
@@ -814,7 +808,7 @@ mod tests {
         let order: Vec<Choice> = (0..9).chain(reads).map(Choice::default_of).collect();
         let mut walk = Walk::new(State::new(&problem, &order), 0);
         assert_eq!((walk.state.over(), walk.state.cost), (0, 29.0));
-        assert_eq!(walk.repack(|_| false), 8);
+        assert_eq!(walk.repack(|_| false, || false), 8);
         assert_eq!((walk.state.over(), walk.state.cost), (0, 28.0));
         assert_eq!(walk.best.map(|(cost, _)| cost), Some(28.0));
     }
