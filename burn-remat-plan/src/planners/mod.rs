@@ -86,7 +86,6 @@ pub mod checkmate;
 pub mod chen;
 pub mod feng_huang;
 mod incumbent;
-#[cfg(feature = "highs")]
 mod limited;
 pub mod linearized;
 #[cfg(feature = "highs")]
@@ -108,6 +107,7 @@ pub use chain_dp::ChainDp;
 pub use checkmate::Checkmate;
 pub use chen::{ChenGreedy, ChenSqrt};
 pub use feng_huang::FengHuang;
+pub(crate) use limited::Guarded;
 pub use linearized::{LinearGreedy, LinearSqrt};
 #[cfg(feature = "highs")]
 pub use lp_rounding::LpRounding;

@@ -72,14 +72,14 @@ pub(super) const ENTRIES: &[Entry] = &[
         purpose: "chains of stages: checkpoints are inputs of stages only",
         source: "Griewank and Walther 2000",
         role: Role::Frugal,
-        make: || Box::new(planners::Revolve),
+        make: || Box::new(planners::Guarded(planners::Revolve)),
     },
     Entry {
         name: planners::ChainDp::NAME,
         purpose: "chains of stages: the cheapest persistent schedule",
         source: "Beaumont et al. 2019",
         role: Role::Quick { most_ops: 300 },
-        make: || Box::new(planners::ChainDp),
+        make: || Box::new(planners::Guarded(planners::ChainDp)),
     },
 ];
 

@@ -5,6 +5,7 @@ use crate::chain::{Chain, ChainOutcome, ChainPlan};
 use crate::error::PlanError;
 use crate::guard::isolated;
 use crate::planner::{Planner, Request};
+use crate::planners::limited::{Guarded, chain_within_limit};
 use crate::planners::{ChainDp, Revolve, Search, StoreAll, chain_search};
 
 /// Shares of the time of `chain-dp` and of `revolve`.
@@ -24,11 +25,12 @@ pub(super) fn run(findings: &mut Findings<'_, ChainPlan>, chain: &Chain) {
     if !findings.found.is_empty() {
         return;
     }
-    let persistent = solve(&ChainDp, &findings.within(PERSISTENT_SHARE));
+    let persistent = solve(&Guarded(ChainDp), &findings.within(PERSISTENT_SHARE));
     note(findings, ChainDp::NAME, persistent.clone());
     let short = findings.within(REVOLVE_SHARE);
-    note(findings, Revolve::NAME, solve(&Revolve, &short));
+    note(findings, Revolve::NAME, solve(&Guarded(Revolve), &short));
     let rest = findings.within(1.0);
-    let improved = isolated(Search::NAME, || chain_search::improve(Search::NAME, chain, &rest, persistent));
+    let improve = |chain: &Chain, request: &Request| chain_search::improve(Search::NAME, chain, request, persistent);
+    let improved = isolated(Search::NAME, || chain_within_limit(Search::NAME, chain, &rest, improve));
     note(findings, Search::NAME, improved);
 }

@@ -56,6 +56,7 @@ pub(crate) mod spine;
 mod state;
 
 use super::chain_search;
+use super::limited::chain_within_limit;
 use crate::chain::{Chain, ChainOutcome};
 use crate::choice::{Choice, has_alternatives};
 use crate::error::PlanError;
@@ -170,6 +171,7 @@ impl Planner for Search {
 
     fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
         // What it claims holds for every schedule.
-        chain_search::solve_chain(Self::NAME, chain, request).map(Outcome::binding_all)
+        let solve = |chain: &Chain, request: &Request| chain_search::solve_chain(Self::NAME, chain, request);
+        chain_within_limit(Self::NAME, chain, request, solve).map(Outcome::binding_all)
     }
 }

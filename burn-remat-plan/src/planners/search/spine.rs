@@ -8,6 +8,9 @@
 //!
 //! Complexity: that of `chain-dp`, O(stages^3 x units), with at most [`MOST_GROUPS`] stages and as many units as [`MOST_WORK`] allows.
 
+use std::time::Duration;
+
+use crate::chain::ChainStep;
 use crate::chain::terms::{Grouped, Terms};
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
@@ -26,6 +29,10 @@ const UNITS: std::ops::RangeInclusive<u64> = 12..=96;
 const MOST_WORK: u64 = 3_000_000_000;
 /// A cost, and a copy of those that are being made.
 const BYTES_PER_CELL: u64 = 10;
+/// The least memory of every sub-chain comes before the table, and is not interrupted: what a checkpoint takes.
+const TIME_PER_CHECKPOINT: Duration = Duration::from_nanos(8);
+/// Plans with more computations than this for each op are not looked at.
+const MOST_RUNS_PER_OP: usize = 40;
 /// Plans that fit among those for the most memory, since their peaks do not quite fall with the memory.
 const ENOUGH: usize = 2;
 
@@ -34,7 +41,7 @@ pub(super) fn spine(graph: &Graph, request: &Request, deadline: Deadline) -> Opt
     let mut best: Option<(f64, Vec<OpId>)> = None;
     for_each_table(graph, request, deadline, |most, plan_within| {
         let mut fitting = 0;
-        for plan in (0..=most).rev().map_while(plan_within) {
+        for plan in (0..=most).rev().take_while(|_| !deadline.passed()).filter_map(plan_within) {
             let timeline = simulate(graph, &plan);
             if timeline.peak_bytes <= request.budget {
                 if best.as_ref().is_none_or(|(least, _)| timeline.makespan < *least) {
@@ -42,7 +49,7 @@ pub(super) fn spine(graph: &Graph, request: &Request, deadline: Deadline) -> Opt
                 }
                 fitting += 1;
             }
-            if fitting == ENOUGH || deadline.passed() {
+            if fitting == ENOUGH {
                 break;
             }
         }
@@ -83,12 +90,19 @@ fn for_each_table(
         let terms = grouped.terms.in_nearest_units(unit);
         let most = (room / unit) as usize * 5 / 4 + 3;
         let cells = (terms.len() as u64).pow(2) / 2 * (most as u64 + 1);
-        if cells * BYTES_PER_CELL > request.memory_limit {
+        let least_time = TIME_PER_CHECKPOINT * u32::try_from(terms.len().pow(3) / 6).unwrap_or(u32::MAX);
+        if cells * BYTES_PER_CELL > request.memory_limit || least_time > deadline.left() {
             continue;
         }
         let deadline = deadline.instant();
         if let Some(table) = Table::fill(&terms, Choices::SavedAndInputs, most, request.threads, deadline) {
-            visit(most, &|units| Some(view.plan(graph, &grouped.expand(&table.schedule_within(units)?))));
+            visit(most, &|units| {
+                let steps = grouped.expand(&table.schedule_within(units)?);
+                // A plan takes time to write down: one that no walk could improve is not worth it.
+                let length = |step: &ChainStep| view.stages()[step.stage()].forward.len();
+                let short = steps.iter().map(length).sum::<usize>() <= MOST_RUNS_PER_OP * graph.ops().len();
+                short.then(|| view.plan(graph, &steps))
+            });
         }
     }
 }
