@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::format::FormatError;
-use crate::graph::{OpId, ValueId};
+use crate::ids::{OpId, ValueId};
 
 /// A graph that cannot be: the message names the field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -10,10 +10,7 @@
 
 use crate::error::GraphError;
 
-/// Index of an operation: its position in execution order, from 0.
-pub type OpId = usize;
-/// Index of a value, from 0.
-pub type ValueId = usize;
+pub use crate::ids::{OpId, ValueId};
 
 /// Which part of a training step an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]

@@ -40,6 +40,7 @@ pub mod frontier;
 pub mod generate;
 pub mod graph;
 mod guard;
+mod ids;
 pub mod lower_bound;
 pub mod memory;
 pub mod minimum;

@@ -10,7 +10,7 @@ use crate::graph::{Graph, GraphBuilder};
 use crate::planners::search::exact::{Limits as StateLimits, Verdict, exact};
 use crate::sequence::plan_of_choices;
 
-use super::Limits;
+use super::limits::Limits;
 use super::upper::Best;
 
 /// Most states of one search.

@@ -13,15 +13,16 @@
 //! on memory: it then knows less.
 
 mod exhaust;
+mod limits;
 mod upper;
 
 use crate::choice::Choice;
-use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId, ValueId};
 use crate::need::{largest, together};
 use crate::plan::{Plan, Step};
 use crate::planner::{Request, StopReason};
 use crate::simulate::simulate;
+use limits::Limits;
 use upper::Best;
 
 pub use crate::need::SetBy;
@@ -49,14 +50,6 @@ pub struct Minimum {
     /// [`StopReason::Proved`] where the halves meet, [`StopReason::TimeLimit`] where the search was cut short and more
     /// time may narrow the gap, [`StopReason::Heuristic`] where more time would not help.
     pub stop_reason: StopReason,
-}
-
-/// What finding it may take.
-#[derive(Clone, Copy)]
-struct Limits {
-    deadline: Deadline,
-    memory: u64,
-    threads: usize,
 }
 
 impl Minimum {

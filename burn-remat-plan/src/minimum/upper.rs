@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use super::Limits;
+use super::limits::Limits;
 use crate::choice::has_alternatives;
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};

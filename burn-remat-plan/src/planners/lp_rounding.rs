@@ -27,9 +27,9 @@ use highs::HighsStatus;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::checkmate::answers::{failed, largest_model, too_large};
 use super::checkmate::model::{Knapsacks, Model, estimated_entries};
 use super::checkmate::solver::{Relaxation, RelaxationSolver, Relaxed};
-use super::checkmate::{failed, largest_model, too_large};
 use super::incumbent::Incumbent;
 use super::limited::{Latest, within_limit};
 use crate::deadline::Deadline;

@@ -6,9 +6,8 @@
 //! Invariants: the makespan is the least of any plan, unless an op has a cheaper alternative; the peak is the least of any
 //! plan without recomputation, because a value leaves at the first step at which it may. Complexity: O(values + uses).
 
-use super::chain_dp::peak_stage;
 use crate::chain::terms::Terms;
-use crate::chain::{self, Chain, ChainOutcome};
+use crate::chain::{self, Chain, ChainOutcome, peak_stage};
 use crate::choice::least_makespan;
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};

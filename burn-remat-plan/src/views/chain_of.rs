@@ -1,7 +1,7 @@
 //! A training graph seen as a chain of stages, and chain schedules turned back into plans of the graph.
 //!
 //! Method. The ops before the first backward op are the forward list, the rest is the backward list, which runs once
-//! and in order. (Without phases the lists part where the plan that keeps everything holds most.) Values that the
+//! and in order. (Where the lists part, [`passes`](super::passes) tells.) Values that the
 //! forward list computes are *carried* across every place between their computation and their last use.
 //!
 //! 1. *Pinned* values are computed once and kept to their last use: outputs of ops that may not run again, results,
@@ -29,9 +29,10 @@ use std::ops::Range;
 
 use crate::chain::terms::Terms;
 use crate::chain::{ChainStep, StageId};
-use crate::graph::{Graph, OpId, Phase, ValueId};
+use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::Plan;
 use crate::sequence::plan_of;
+use crate::views::passes::forward_length;
 
 /// Most bytes that may cross a cut beside the one large value: a twentieth of that value.
 const REST_SHARE: u64 = 20;
@@ -52,31 +53,6 @@ pub struct Stage {
     pub forward: Range<OpId>,
     /// Backward ops; may be empty.
     pub backward: Range<OpId>,
-}
-
-/// Where the backward list begins: the first op of a later phase, or, without phases, the place at which the plan that
-/// keeps everything holds most.
-pub fn backward_start(graph: &Graph) -> OpId {
-    let later = |phase| matches!(phase, Some(Phase::Backward | Phase::Update));
-    let marked = graph.ops().iter().position(|op| later(op.phase));
-    marked.filter(|&at| at > 0).unwrap_or_else(|| {
-        let ops = graph.ops().len();
-        let mut change = vec![0_i128; ops + 1];
-        for value in 0..graph.values().len() {
-            let Some(from) = graph.producer(value) else { continue };
-            let last = graph.consumers(value).last().map_or(from + 1, |&op| op + 1);
-            change[from] += i128::from(graph.bytes(value));
-            change[if graph.is_result(value) { ops } else { last }] -= i128::from(graph.bytes(value));
-        }
-        let (mut held, mut most, mut at) = (0, 0, 0);
-        for (op, by) in change[..ops].iter().enumerate() {
-            held += by;
-            if held > most {
-                (most, at) = (held, op);
-            }
-        }
-        at + 1
-    })
 }
 
 /// The distance between a forward value's computation and its last use in the forward list, in ops.
@@ -106,7 +82,7 @@ impl ChainView {
     /// The same, each stage that costs next to nothing joined to the one behind it. Replays of a block that ends in an activation function
     /// compute that again at the start of the next block, rather than the whole block for its sake.
     pub(crate) fn joined_candidates(graph: &Graph) -> Vec<Self> {
-        let split = backward_start(graph);
+        let split = forward_length(graph);
         Self::candidates_with(graph, |cuts| joined_ahead(graph, split, &cuts))
     }
 
@@ -115,7 +91,7 @@ impl ChainView {
         if !(total * (graph.ops().len() + 1) as f64).is_finite() {
             return Vec::new();
         }
-        let split = backward_start(graph);
+        let split = forward_length(graph);
         let mut pin_sets: Vec<Vec<bool>> = Vec::new();
         for shortest in [usize::MAX, (split / 4).max(2), (split / 12).max(2)] {
             let pinned = pinned_values(graph, split, shortest);

@@ -22,14 +22,14 @@
 //!
 //! Complexity: exponential at worst. A graph whose program would not fit in memory is refused.
 
+pub(super) mod answers;
 pub(super) mod model;
 pub(super) mod program;
 pub(super) mod solver;
 
 use std::time::{Duration, Instant};
 
-use highs::HighsStatus;
-
+use self::answers::{failed, largest_model, too_large};
 use self::model::{Knapsacks, Model, estimated_entries};
 use self::program::Term;
 use self::solver::{End, Relaxation, RelaxationSolver, Relaxed, solve_integer};
@@ -48,15 +48,6 @@ use crate::sequence::order_of;
 use crate::views::without_alternatives;
 
 const NAME: &str = "checkmate";
-
-/// Most entries of a program that is worth the wait, and about what each takes with the solver's copies.
-const LARGEST_MODEL: u64 = 20_000_000;
-const BYTES_PER_ENTRY: u64 = 200;
-
-/// Most entries of a program within the request's memory limit.
-pub(super) fn largest_model(request: &Request) -> u64 {
-    LARGEST_MODEL.min(request.memory_limit / BYTES_PER_ENTRY)
-}
 
 /// How long `search` looks for a first plan, a tenth of the time limit at most.
 const SEARCH_TIME_PER_ENTRY: Duration = Duration::from_micros(4);
@@ -253,18 +244,4 @@ impl Solve<'_> {
         let outcome = self.incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, self.bound)?;
         Ok(outcome.unwrap_or_else(|| Outcome::without_plan(NAME, self.incumbent.general_bound(self.bound))))
     }
-}
-
-pub(super) fn failed(planner: &'static str, status: HighsStatus) -> PlanError {
-    PlanError::Internal { planner, reason: format!("HiGHS answered {status:?}") }
-}
-
-pub(super) fn too_large(planner: &'static str, graph: &Graph, request: &Request) -> PlanError {
-    let reason = format!(
-        "its program for {} ops would have about {} million entries, more than {}; use `search`",
-        graph.ops().len(),
-        estimated_entries(graph) / 1_000_000,
-        largest_model(request) / 1_000_000
-    );
-    PlanError::Unsupported { planner, reason }
 }

@@ -32,8 +32,7 @@ use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::planners::StoreAll;
 use policy::{Stuck, run};
 
-/// Above this many computations per op of the graph the policy is taken to thrash, and the budget not to be feasible.
-pub const MOST_RUNS_PER_OP: usize = 64;
+pub use policy::MOST_RUNS_PER_OP;
 
 /// The planner `online`.
 #[derive(Clone, Copy, Debug, Default)]

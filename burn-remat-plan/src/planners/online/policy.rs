@@ -1,9 +1,11 @@
 //! One run of the policy at one budget: see the parent module.
 
-use super::MOST_RUNS_PER_OP;
 use crate::deadline::{Deadline, Patience};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::{Plan, Step};
+
+/// Above this many computations per op of the graph the policy is taken to thrash, and the budget not to be feasible.
+pub const MOST_RUNS_PER_OP: usize = 64;
 
 /// Why a run ended without a plan.
 pub enum Stuck {

@@ -49,6 +49,7 @@ pub(crate) mod exact;
 mod improve;
 mod joint;
 mod problem;
+mod random;
 mod rounds;
 mod seeds;
 mod settings;

@@ -16,8 +16,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::anneal::{Random, Walk};
+use super::anneal::Walk;
 use super::problem::Problem;
+use super::random::Random;
 use super::settings::Without;
 use super::state::State;
 use crate::choice::Choice;
