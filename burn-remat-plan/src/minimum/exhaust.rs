@@ -7,7 +7,7 @@
 //! Complexity: at most [`MOST_PROBES`] searches of [`STATES`] states.
 
 use crate::graph::{Graph, GraphBuilder};
-use crate::planners::search::exact::{Limits as StateLimits, Verdict, exact};
+use crate::planners::search::exact::{StateLimits, Verdict, exact};
 use crate::sequence::plan_of_choices;
 
 use super::limits::Limits;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, HighsStatus, RowProblem, Sense, SolvedModel};
 
 use super::model::Model;
-use super::program::Program;
+use super::program::IntegerProgram;
 use crate::deadline::Deadline;
 use crate::planner::Request;
 
@@ -56,7 +56,7 @@ fn threads(request: &Request) -> i32 {
 /// Bounds of integer columns that replace the model's: `(column, number)`.
 type Fixings = [(usize, f64)];
 
-fn problem(program: &Program, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
+fn problem(program: &IntegerProgram, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
     let mut bounds: Vec<_> = program.columns.iter().map(|column| (column.lower, column.upper)).collect();
     for &(column, number) in fixings {
         bounds[column] = (number, number);
@@ -172,7 +172,7 @@ impl<'a> RelaxationSolver<'a> {
 
 /// Solves the integer program with `fixings`, from `start` if there is one.
 pub(in crate::planners) fn solve_integer(
-    program: &Program,
+    program: &IntegerProgram,
     fixings: &Fixings,
     start: Option<&[f64]>,
     request: &Request,

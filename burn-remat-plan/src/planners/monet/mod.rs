@@ -89,7 +89,7 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
 fn exact(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
     let deadline = request.deadline();
     let start = heuristic::start(graph, &Stages::new(graph), request, deadline);
-    let run = Run::new(graph, request, latest, deadline, start);
+    let run = Attempt::new(graph, request, latest, deadline, start);
     if run.need > request.budget { Err(run.infeasible()) } else { run.solve() }
 }
 
@@ -102,7 +102,7 @@ fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Res
     } else {
         heuristic::store_all(graph, &stages, request.budget)
     };
-    let mut run = Run::new(graph, request, latest, deadline, start);
+    let mut run = Attempt::new(graph, request, latest, deadline, start);
     if run.need > request.budget {
         return Err(run.infeasible());
     }
@@ -131,7 +131,7 @@ fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Res
 }
 
 /// One solve and what it has found.
-struct Run<'a> {
+struct Attempt<'a> {
     graph: &'a Graph,
     request: &'a Request,
     deadline: Deadline,
@@ -144,7 +144,7 @@ struct Run<'a> {
     bound: f64,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Attempt<'a> {
     fn new(graph: &'a Graph, request: &'a Request, latest: &'a Latest, deadline: Deadline, start: Start) -> Self {
         let (need, set_by) = largest(graph);
         let blocking_op = if let SetBy::Op(op) = set_by { Some(op) } else { None };

@@ -17,7 +17,7 @@
 use super::heuristic::{self, improve};
 use super::model::estimated_entries;
 use super::stages::{Candidate, Stages};
-use super::{Monet, Run, descent};
+use super::{Attempt, Monet, descent};
 use crate::choice::Choice;
 use crate::deadline::Deadline;
 use crate::error::PlanError;
@@ -46,7 +46,7 @@ fn views(graph: &Graph) -> Vec<StageView> {
 }
 
 /// Adds the plans of the views to what `run` has found, until `deadline`, and tells why the last solver stopped.
-pub(super) fn offer(run: &mut Run<'_>, deadline: Deadline) -> StopReason {
+pub(super) fn offer(run: &mut Attempt<'_>, deadline: Deadline) -> StopReason {
     let views = views(run.graph);
     let mut reason = StopReason::Heuristic;
     for (at, view) in views.iter().enumerate() {
@@ -67,7 +67,7 @@ pub(super) fn offer(run: &mut Run<'_>, deadline: Deadline) -> StopReason {
 }
 
 /// The program over a view's graph.
-fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopReason, PlanError> {
+fn solve(run: &mut Attempt<'_>, view: &StageView, request: &Request) -> Result<StopReason, PlanError> {
     let (graph, stages) = (view.graph(), Stages::new(view.graph()));
     let deadline = request.deadline();
     let mut start = heuristic::start(graph, &stages, request, deadline);
@@ -77,7 +77,7 @@ fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopR
         add(run, view, &plan_of_choices(graph, &best.choices));
     }
     let latest = Latest::default();
-    let coarse = Run::new(graph, request, &latest, deadline, start);
+    let coarse = Attempt::new(graph, request, &latest, deadline, start);
     if coarse.need > request.budget {
         return Err(coarse.infeasible());
     }
@@ -89,7 +89,7 @@ fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopR
 }
 
 /// Offers the plan of a view's graph as a schedule of the graph itself.
-fn add(run: &mut Run<'_>, view: &StageView, plan: &Plan) {
+fn add(run: &mut Attempt<'_>, view: &StageView, plan: &Plan) {
     let ops = order_of(&view.plan(run.graph, plan));
     let choices = ops.into_iter().map(Choice::default_of).collect();
     let found = improve(run.graph, &Candidate::new(run.graph, choices), run.request.budget);

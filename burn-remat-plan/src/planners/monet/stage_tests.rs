@@ -9,6 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::descent::{Mode, State};
 use super::*;
 use crate::check::check;
+use crate::choice::implementations;
 use crate::generate::{Knobs, Options, by_name, random_graph, random_training_graph};
 use crate::graph::{GraphBuilder, Op, Phase};
 use crate::plan::Step;
@@ -87,7 +88,7 @@ fn request(budget: u64, seconds: f64) -> Request {
 fn by_stages(graph: &Graph, request: &Request) -> Option<Candidate> {
     let start = heuristic::store_all(graph, &Stages::new(graph), request.budget);
     let (latest, deadline) = (Latest::default(), request.deadline());
-    let mut run = Run::new(graph, request, &latest, deadline, start);
+    let mut run = Attempt::new(graph, request, &latest, deadline, start);
     on_stages::offer(&mut run, deadline);
     run.start.best
 }

@@ -32,7 +32,7 @@ pub(crate) enum Verdict {
 
 /// What a search may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct StateLimits {
     /// Most states.
     pub states: usize,
     pub deadline: Deadline,
@@ -43,7 +43,7 @@ const BYTES_PER_STATE: u64 = 192;
 /// Most sets to evict that are looked at for each state that is allowed.
 const SETS_PER_STATE: usize = 100;
 
-impl Limits {
+impl StateLimits {
     /// At most `states` states, fewer where they would take more than `memory` bytes.
     pub fn new(states: usize, memory: u64, deadline: Deadline) -> Self {
         let fitting = usize::try_from(memory / BYTES_PER_STATE).unwrap_or(usize::MAX);
@@ -181,7 +181,7 @@ enum Go {
 }
 
 /// Searches as far as `limits` goes.
-pub(crate) fn exact(graph: &Graph, budget: u64, limits: Limits) -> Verdict {
+pub(crate) fn exact(graph: &Graph, budget: u64, limits: StateLimits) -> Verdict {
     if graph.values().len() > 64 || limits.states == 0 {
         return Verdict::GaveUp;
     }
@@ -208,7 +208,7 @@ struct Exploration<'a> {
 }
 
 impl<'a> Exploration<'a> {
-    fn new(graph: &'a Graph, masks: &'a Masks, budget: u64, resident: u64, limits: Limits) -> Self {
+    fn new(graph: &'a Graph, masks: &'a Masks, budget: u64, resident: u64, limits: StateLimits) -> Self {
         Self {
             graph,
             masks,
@@ -308,7 +308,7 @@ mod tests {
         builder.op(Op::new("", 1.0, vec![], vec![large]));
         builder.op(Op::new("", 1.0, small, vec![last]));
         let graph = builder.build().unwrap();
-        assert_eq!(exact(&graph, 60, Limits::new(2000, u64::MAX, Deadline::NEVER)), Verdict::GaveUp);
-        assert_eq!(Limits::new(2000, 19_200, Deadline::NEVER).states, 100);
+        assert_eq!(exact(&graph, 60, StateLimits::new(2000, u64::MAX, Deadline::NEVER)), Verdict::GaveUp);
+        assert_eq!(StateLimits::new(2000, 19_200, Deadline::NEVER).states, 100);
     }
 }

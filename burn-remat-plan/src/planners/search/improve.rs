@@ -39,7 +39,7 @@ const MOST_ENTRIES: u64 = 3_000_000;
 const MOST_MOMENTS: u64 = 81;
 
 /// Where to begin.
-pub(super) struct Start {
+pub(super) struct Beginning {
     /// Schedules that fit.
     pub known: Vec<Vec<Choice>>,
     /// How to find one in default implementations; `None` not at all.
@@ -51,7 +51,7 @@ pub(super) fn improve(
     graph: &Graph,
     request: &Request,
     settings: Settings,
-    start: Start,
+    start: Beginning,
 ) -> Result<Outcome, PlanError> {
     let clock = Clock::start(request, settings.moves);
     let problem = Problem::new(graph, request.budget);
@@ -91,10 +91,10 @@ pub(super) fn improve(
 fn begin(
     graph: &Graph,
     request: &Request,
-    start: Start,
+    start: Beginning,
     clock: &Clock,
 ) -> (Vec<Vec<Choice>>, (f64, Vec<Hint>), Option<Minimum>) {
-    let Start { mut known, quick } = start;
+    let Beginning { mut known, quick } = start;
     let relax = || {
         if relaxation_bytes(graph, 1) > request.memory_limit / RELAXATION_SHARE {
             return (0.0, Vec::new());

@@ -67,8 +67,8 @@ use crate::plan::{Plan, Step};
 use crate::planner::{Bound, Outcome, Planner, Request, Status, StopReason};
 use crate::sequence::{choices_of, plan_of_choices};
 use crate::simulate::simulate;
-use exact::{Limits, Verdict, exact};
-use improve::{Start, improve, infeasible};
+use exact::{StateLimits, Verdict, exact};
+use improve::{Beginning, improve, infeasible};
 use seeds::Quick;
 use settings::Settings;
 
@@ -86,7 +86,7 @@ impl Search {
     /// The name of the planner.
     pub const NAME: &str = "search";
 
-    /// Limits the search to so many moves per thread: then the same request gives the same plan wherever the time limit
+    /// StateLimits the search to so many moves per thread: then the same request gives the same plan wherever the time limit
     /// is not reached first.
     #[must_use]
     pub fn with_iterations(mut self, moves: u64) -> Self {
@@ -150,7 +150,7 @@ impl Planner for Search {
         }
         let states = if self.settings.without.exact { 0 } else { STATES };
         let late = deadline.within(request.time_limit.mul_f64(EXACT_SHARE));
-        match exact(graph, request.budget, Limits::new(states, request.memory_limit, late)) {
+        match exact(graph, request.budget, StateLimits::new(states, request.memory_limit, late)) {
             Verdict::Optimal(order) => return proven(graph, &order),
             Verdict::Infeasible => {
                 return Err(infeasible(graph, &within(1.0), true));
@@ -158,7 +158,7 @@ impl Planner for Search {
             Verdict::GaveUp => {}
         }
         let fitting = self.starts.iter().filter(|plan| simulate(graph, plan).peak_bytes <= request.budget);
-        let mut start = Start { known: fitting.map(choices_of).collect(), quick: Some(self.quick) };
+        let mut start = Beginning { known: fitting.map(choices_of).collect(), quick: Some(self.quick) };
         if has_alternatives(graph) {
             // The starts may choose implementations, which the graph without them does not know.
             let starts = self.starts.iter().filter(|plan| is_default(plan)).cloned().collect();
