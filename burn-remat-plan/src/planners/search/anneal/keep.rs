@@ -37,12 +37,8 @@ impl Walk<'_, '_> {
         let Some(since) = self.last_before(op, until).map(label) else { return };
         let mut early = Vec::new();
         for &value in &problem.graph.ops()[op].outputs {
-            for reader in problem.readers(value) {
-                let repeats = &self.state.instances(reader.op as usize)[1..];
-                early.extend(repeats.iter().copied().filter(|&instance| {
-                    (since..until).contains(&label(instance)) && self.state.way(instance).reads(value)
-                }));
-            }
+            let readers = self.state.readers_between(value, since, until).iter().copied();
+            early.extend(readers.filter(|&reader| !self.state.is_first(reader)));
         }
         early.sort_unstable();
         early.dedup();

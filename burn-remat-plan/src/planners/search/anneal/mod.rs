@@ -90,7 +90,7 @@ fn is_evictable(problem: &Problem<'_>, value: ValueId) -> bool {
     let graph = problem.graph;
     problem.bytes(value) > 0
         && graph.producer(value).is_some_and(|op| graph.ops()[op].recomputable)
-        && (!problem.readers(value).is_empty() || graph.is_result(value))
+        && (problem.is_read(value) || graph.is_result(value))
 }
 
 /// Share of the moves that change the way of a computation, where there is a choice.
