@@ -16,7 +16,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::anneal::Walk;
+use super::anneal::{Copies, Walk};
 use super::problem::Problem;
 use super::random::Random;
 use super::settings::Without;
@@ -131,6 +131,7 @@ impl<'p, 'g> Ladder<'p, 'g> {
                 if ops.len() > MOST_LADDER_OPS {
                     // There is no time to learn how much it takes to stay within the budget.
                     walk.pressure.weight *= ops.len() as f64;
+                    walk.copies = Copies::EachRun;
                 }
                 walk
             })

@@ -66,6 +66,15 @@ impl Pressure {
     }
 }
 
+/// When the order is copied that is the best so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Whenever there is a better one.
+    EachBest,
+    /// After each run of moves, where the order then is the best: a long order takes longer to copy than a move takes.
+    EachRun,
+}
+
 pub(crate) struct Walk<'p, 'g> {
     pub state: State<'p, 'g>,
     pub random: Random,
@@ -79,6 +88,7 @@ pub(crate) struct Walk<'p, 'g> {
     pub without: Without,
     /// Beyond so many computations the order does not grow.
     pub most_computations: usize,
+    pub copies: Copies,
     /// Moves since the walk was last within the budget.
     strayed: usize,
     /// What the order may cost, were it within the budget, for the move under way to be accepted.
@@ -116,6 +126,7 @@ impl<'p, 'g> Walk<'p, 'g> {
             best: None,
             without: Without::default(),
             most_computations: usize::MAX,
+            copies: Copies::EachBest,
             most_cost: 0.0,
         };
         walk.note_best();
@@ -137,6 +148,9 @@ impl<'p, 'g> Walk<'p, 'g> {
     pub fn run(&mut self, moves: usize, temperature: f64) {
         for _ in 0..moves {
             self.one(temperature);
+            if self.copies == Copies::EachBest {
+                self.note_best();
+            }
             let is_within = self.state.over() == 0;
             self.pressure.observe(is_within);
             self.strayed = if is_within { 0 } else { self.strayed + 1 };
@@ -147,6 +161,7 @@ impl<'p, 'g> Walk<'p, 'g> {
                 self.strayed = 0;
             }
         }
+        self.note_best();
     }
 
     /// The energy that the order has at a weight.
@@ -192,7 +207,6 @@ impl<'p, 'g> Walk<'p, 'g> {
         let delta = self.state.cost - cost + self.pressure.weight * (self.state.over() - over) as f64;
         if done && delta <= loss {
             self.state.commit();
-            self.note_best();
         } else {
             self.state.undo();
             self.state.cost = cost;
