@@ -24,7 +24,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// What work may take beyond its limit, to end in good order: a twentieth, but no less than the system's clock ticks.
 pub(crate) fn grace(limit: Duration) -> Duration {
-    (limit / 20).clamp(Duration::from_millis(5), Duration::from_millis(500))
+    (limit / 20).clamp(Duration::from_millis(10), Duration::from_millis(500))
 }
 
 /// The latest outcome of work under way.
