@@ -1,6 +1,6 @@
 //! The smallest feasible budget, with its certificate.
 //!
-//! *Lower half.* What [some moment of every schedule](crate::need) holds.
+//! *Lower half.* What some moment of every schedule holds (`need.rs`).
 //!
 //! *Upper half.* The smallest peak of the plans that several methods find (`upper.rs`).
 //!
