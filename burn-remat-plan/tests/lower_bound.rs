@@ -42,6 +42,20 @@ fn iterations(iterations: u64) -> Effort {
     Effort { iterations, ..Effort::time(Duration::from_secs(600)) }
 }
 
+/// Run with `cargo test --release -p burn-remat-plan --test lower_bound -- --ignored`.
+#[test]
+#[ignore = "minutes: thirty thousand brute forces"]
+fn no_bound_is_ever_false() {
+    for (seed, graph, budget, optimum) in cases(100_000..130_000) {
+        assert_eq!(state_bound(&graph, budget, states(1_000_000)), optimum, "seed {seed}, budget {budget}");
+        let cut = state_bound(&graph, budget, states((seed % 60) as usize));
+        assert!(cut <= optimum, "seed {seed}, budget {budget}: {cut} is above {optimum}");
+        let all: Vec<usize> = (0..graph.ops().len()).collect();
+        let joint = lower_bound_at(&graph, budget, &all, iterations(500));
+        assert!(joint <= optimum, "seed {seed}, budget {budget}: {joint} is above {optimum}");
+    }
+}
+
 #[test]
 fn the_states_of_a_small_graph_give_its_optimum() {
     let mut dearer = 0;

@@ -119,6 +119,9 @@ pub const MOST_OPS: usize = 2_000;
 /// States that differ by so much of the makespan are dealt with at once.
 const SLACK: f64 = 1e-3;
 
+/// The part of the time of an abstraction for the searches that begin behind the start.
+const MOMENTS_SHARE: f64 = 0.8;
+
 /// Whether sums of costs are exact.
 pub(super) fn has_whole_costs(graph: &Graph) -> bool {
     let is_whole = |cost: f64| cost.fract() == 0.0 && cost < 1e12;
@@ -130,7 +133,7 @@ fn details(graph: &Graph) -> Vec<(Detail, f64)> {
     let largest = graph.values().iter().map(|value| value.bytes).max().unwrap_or(0);
     let mean = graph.ops().iter().map(least_cost).sum::<f64>() / graph.ops().len() as f64;
     let all = [
-        (Detail { least_bytes: largest / 10, cheap: mean * 0.1 }, 0.3),
+        (Detail { least_bytes: largest / 10, cheap: mean * 0.1 }, 0.45),
         (Detail { least_bytes: largest / 100, cheap: mean * 0.01 }, 0.3),
         (Detail { least_bytes: 0, cheap: 0.0 }, 1.0),
     ];
@@ -167,7 +170,7 @@ impl Problem<'_> {
         let model = Model::<W>::new(self.graph, self.detail);
         let mut known = Known::new();
         let now = Instant::now();
-        let until = now + limits.deadline.saturating_duration_since(now).mul_f64(0.5);
+        let until = now + limits.deadline.saturating_duration_since(now).mul_f64(MOMENTS_SHARE);
         let moments = moments::narrow(&model, self.budget);
         let mut left = moments.len();
         for &op in moments.iter().rev() {
