@@ -10,7 +10,7 @@ use super::settings::Settings;
 use crate::choice::{Choice, has_alternatives};
 use crate::error::PlanError;
 use crate::graph::Graph;
-use crate::lower_bound::{Effort, Hint, hints, joint_bound};
+use crate::lower_bound::{Effort, Hint, StateEffort, hints, joint_bound, state_bound};
 use crate::minimum::{Minimum, minimum_within};
 use crate::planner::{Bound, Outcome, Progress, Request, Status, StopReason};
 use crate::sequence::{choices_of, plan_of_choices};
@@ -22,6 +22,10 @@ const NAME: &str = "search";
 /// the first schedules.
 const HINT_SHARE: f64 = 0.1;
 const JOINT_SHARE: f64 = 0.15;
+/// The share of the search of states for a bound, where the thread that does it is not the only one; a third of it where it is.
+const STATES_SHARE: f64 = 0.3;
+/// States of that search where the search is limited by moves.
+const STATES: usize = 500;
 const MINIMUM_SHARE: f64 = 0.4;
 const POLISH_SHARE: f64 = 0.3;
 const JOINT_POLISH_SHARE: f64 = 0.1;
@@ -66,7 +70,18 @@ pub(super) fn improve(
     let starts = starts(graph, request, settings, &hints, &known);
     clock.raise(bound);
     let joint = effort(&clock, JOINT_SHARE);
+    let states = StateEffort {
+        states: if settings.moves.is_some() { STATES } else { usize::MAX },
+        enough: known.first().map_or(f64::INFINITY, cost),
+        ..StateEffort::time(
+            effort(&clock, if request.threads > 1 { STATES_SHARE } else { STATES_SHARE / 3.0 }).time_limit,
+        )
+    };
     let aside = || {
+        clock.raise(state_bound(graph, request.budget, states));
+        if clock.bound() >= states.enough {
+            return;
+        }
         if relaxation_bytes(graph, MOST_MOMENTS) <= request.memory_limit / RELAXATION_SHARE {
             clock.raise(joint_bound(graph, request.budget, joint));
         }

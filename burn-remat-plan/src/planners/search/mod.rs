@@ -17,8 +17,9 @@
 //!    proportional to the change (`state.rs`, `blocks.rs`). Where there is a choice, three moves in ten change the
 //!    implementation of a computation (`problem.rs` has the *ways* in which an op may run). How much a move may lose is drawn before it is made, so
 //!    that one which is sure to lose more ends before it costs much: that halves the time of a move.
-//! 5. *Bound.* The last thread first spends up to 15% of the time on the joint relaxation of several moments. The search
-//!    ends when a plan meets the bound.
+//! 5. *Bound.* The last thread first spends up to 30% of the time (10% where it is the only one) on the search of states
+//!    and up to 15% on the joint relaxation of several moments, both in [`lower_bound`](mod@crate::lower_bound). The
+//!    search ends when a plan meets the bound.
 //!
 //! A plan computes every op. So one that only an alternative reads (to pack a value, say) runs once even where nothing
 //! chooses that alternative; its outputs then go at once.
