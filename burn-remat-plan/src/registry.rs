@@ -132,6 +132,24 @@ const ENTRIES: &[Entry] = &[
         make: || Box::new(planners::MissingFeature { planner: "monet", feature: "highs" }),
     },
     Entry {
+        name: planners::MinCut::NAME,
+        purpose: "a baseline: the compiler's cut of fewest saved bytes, with a knapsack over dear ops",
+        source: "PyTorch, activation_memory_budget",
+        make: || Box::new(planners::MinCut),
+    },
+    Entry {
+        name: planners::HloRemat::NAME,
+        purpose: "a baseline: one pass over the program that recomputes later what frees most bytes for its cost",
+        source: "XLA, HloRematerialization",
+        make: || Box::new(planners::HloRemat),
+    },
+    Entry {
+        name: planners::EveryNthBlock::NAME,
+        purpose: "a baseline: checkpoints around every n-th block, the largest n that fits",
+        source: "PyTorch and TorchTitan, selective activation checkpointing",
+        make: || Box::new(planners::EveryNthBlock),
+    },
+    Entry {
         name: planners::Auto::NAME,
         purpose: "any input: runs what suits it and the time, returns the best plan and says which won",
         source: "this project",
