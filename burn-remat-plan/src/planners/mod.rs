@@ -54,6 +54,7 @@
 //! | Algorithm 2 | `chain_table`: `walk` |
 //! | 5.2, discretised sizes | [`chain_dp`]: `SLOTS`, `chain::terms`: `in_units` |
 //! | 5.3, sequential, revolve | [`chen`], [`revolve`] |
+//! | several saved sets per stage, equal blocks once (Rockmate, Zhao et al. 2023) | `chain_sets`, `views::stage_options` |
 //!
 //! *Feng and Huang*: "Optimal gradient checkpoint search for arbitrary computation graphs", 2018.
 //!
@@ -81,6 +82,7 @@ pub mod chain_dp;
 mod chain_exchange;
 pub(crate) mod chain_on_graph;
 pub(crate) mod chain_search;
+mod chain_sets;
 mod chain_table;
 mod chain_tiles;
 #[cfg(feature = "highs")]

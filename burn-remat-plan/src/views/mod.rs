@@ -5,6 +5,7 @@ pub mod cuts;
 pub(crate) mod plain;
 mod saved_sets;
 mod split;
+pub(crate) mod stage_options;
 pub mod stages_of;
 
 pub use cuts::{Segment, articulation_points, segments, separators};

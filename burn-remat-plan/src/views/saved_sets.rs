@@ -49,7 +49,7 @@ pub(super) fn external_reads(graph: &Graph, order: &[OpId]) -> BTreeSet<ValueId>
 /// The sequences of ops for the backward ops `share` of a stage: first with the whole saved set, then with less and less.
 pub(super) fn backward_ways(graph: &Graph, forward: &Range<OpId>, share: Range<OpId>) -> Vec<Vec<OpId>> {
     let turns = share.map(|op| (graph.ops()[op].inputs.clone(), Some(op))).collect();
-    let mut points = Stage { graph, forward, turns }.nested();
+    let mut points = Stage { graph, forward, turns, always: &|_| false }.nested();
     worth_a_choice(&points).into_iter().map(|at| std::mem::take(&mut points[at].order)).collect()
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Split {
 
 /// Splits the `outputs` of the repeatable ops in `forward` where a part is far cheaper to compute from the rest.
 pub(super) fn forward_split(graph: &Graph, forward: &Range<OpId>, outputs: &[ValueId]) -> Option<Split> {
-    let stage = |outputs: Vec<ValueId>| Stage { graph, forward, turns: vec![(outputs, None)] };
+    let stage = |outputs: Vec<ValueId>| Stage { graph, forward, turns: vec![(outputs, None)], always: &|_| false };
     let mut points = stage(outputs.to_vec()).nested();
     let at = cheap(&points);
     let (all, none) = (&points[0], &points[points.len() - 1]);
@@ -77,13 +77,25 @@ pub(super) fn forward_split(graph: &Graph, forward: &Range<OpId>, outputs: &[Val
     Some(Split { dear: kept, dear_ops, cheap_ops: order })
 }
 
+/// The nested sets of what the backward ops `share` read of the forward values, from all to nothing; what `always` names
+/// is there in any case.
+pub(super) fn nested_sets(
+    graph: &Graph,
+    forward: &Range<OpId>,
+    share: Range<OpId>,
+    always: &dyn Fn(ValueId) -> bool,
+) -> Vec<Point> {
+    let turns = share.map(|op| (graph.ops()[op].inputs.clone(), Some(op))).collect();
+    Stage { graph, forward, turns, always }.nested()
+}
+
 /// A kept set.
-struct Point {
-    kept: BTreeSet<ValueId>,
-    bytes: u64,
+pub(super) struct Point {
+    pub kept: BTreeSet<ValueId>,
+    pub bytes: u64,
     /// Cost of what is computed again.
-    cost: f64,
-    order: Vec<OpId>,
+    pub cost: f64,
+    pub order: Vec<OpId>,
 }
 
 /// A stage's forward ops and, in order, what is to be there and the op that reads it.
@@ -91,11 +103,16 @@ struct Stage<'a> {
     graph: &'a Graph,
     forward: &'a Range<OpId>,
     turns: Vec<(Vec<ValueId>, Option<OpId>)>,
+    /// What is there in any case.
+    always: &'a dyn Fn(ValueId) -> bool,
 }
 
 impl Stage<'_> {
-    /// Whether the stage can compute `value` again.
+    /// Whether the stage can, and may have to, compute `value` again.
     fn is_own(&self, value: ValueId) -> bool {
+        if (self.always)(value) {
+            return false;
+        }
         let maker = self.graph.producer(value).filter(|op| self.forward.contains(op));
         maker.is_some_and(|op| self.graph.ops()[op].recomputable)
     }
