@@ -90,7 +90,9 @@ fn named_stages_make_a_chain_where_no_single_value_does() {
     assert!(ChainView::candidates(&plain)[0].stages().len() < 6);
     assert!(ChainView::candidates(&named).iter().any(|view| view.stages().len() == 6));
     let request = Request::new(store_all_peak(&named) * 7 / 10);
-    assert!(matches!(solve(&ChainDp, &plain, &request), Err(PlanError::Infeasible { .. })));
+    // Whole saved sets at cuts find nothing; stages that drop a part of theirs do.
+    assert!(solve(&Revolve, &plain, &request).is_err());
+    assert!(solve(&ChainDp, &plain, &request).is_ok());
     let planned = solve(&ChainDp, &named, &request).unwrap().outcome;
     assert!(planned.peak_bytes <= request.budget);
     #[cfg(feature = "highs")]

@@ -61,6 +61,27 @@ pub(super) const ENTRIES: &[Entry] = &[
         make: || Box::new(planners::Online),
     },
     Entry {
+        name: planners::MinCut::NAME,
+        purpose: "a baseline: the compiler's cut of fewest saved bytes, with a knapsack over dear ops",
+        source: "PyTorch, activation_memory_budget",
+        role: Role::Alone,
+        make: || Box::new(planners::Guarded(planners::MinCut)),
+    },
+    Entry {
+        name: planners::HloRemat::NAME,
+        purpose: "a baseline: one pass over the program that recomputes later what frees most bytes for its cost",
+        source: "XLA, HloRematerialization",
+        role: Role::Alone,
+        make: || Box::new(planners::Guarded(planners::HloRemat)),
+    },
+    Entry {
+        name: planners::EveryNthBlock::NAME,
+        purpose: "a baseline: checkpoints around every n-th block, the largest n that fits",
+        source: "PyTorch and TorchTitan, selective activation checkpointing",
+        role: Role::Alone,
+        make: || Box::new(planners::Guarded(planners::EveryNthBlock)),
+    },
+    Entry {
         name: planners::FengHuang::NAME,
         purpose: "no budget: fewest bytes of checkpoints and largest independent segment",
         source: "Feng & Huang 2018",

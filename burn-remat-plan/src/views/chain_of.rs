@@ -63,7 +63,7 @@ pub(crate) fn reach(graph: &Graph, value: ValueId, split: OpId) -> usize {
 }
 
 /// Values to be computed once and kept: see the module. `shortest` is the least reach of a value pinned for its reach.
-fn pinned_values(graph: &Graph, split: OpId, shortest: usize) -> Vec<bool> {
+pub(super) fn pinned_values(graph: &Graph, split: OpId, shortest: usize) -> Vec<bool> {
     let pinned = |value: ValueId| {
         let Some(op) = graph.producer(value).filter(|&op| op < split) else { return false };
         !graph.ops()[op].recomputable || graph.is_result(value) || reach(graph, value, split) >= shortest
@@ -119,6 +119,11 @@ impl ChainView {
     /// Costs and sizes of the chain; its budget is the graph's less the constant bytes.
     pub(crate) fn terms(&self) -> &Terms {
         &self.terms
+    }
+
+    /// Per forward op whether it runs in every forward run of its stage.
+    pub(super) fn repeats(&self) -> &[bool] {
+        &self.repeats
     }
 
     /// The plan of the graph for a schedule of the chain.
@@ -193,19 +198,19 @@ pub(crate) fn share_out(graph: &Graph, split: OpId, pinned: &[bool], cuts: &[OpI
 }
 
 /// Works out stages and terms.
-struct Builder<'a> {
-    graph: &'a Graph,
+pub(super) struct Builder<'a> {
+    pub graph: &'a Graph,
     split: OpId,
-    pinned: &'a [bool],
-    stages: Vec<Stage>,
+    pub pinned: &'a [bool],
+    pub stages: Vec<Stage>,
     /// Stage of each op.
-    stage_of: Vec<StageId>,
+    pub stage_of: Vec<StageId>,
     /// Last stage that needs each value.
-    last_stage: Vec<StageId>,
+    pub last_stage: Vec<StageId>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool], cuts: &[OpId]) -> Self {
+    pub fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool], cuts: &[OpId]) -> Self {
         let (stages, stage_of) = share_out(graph, split, pinned, cuts);
         let last_stage = |value| graph.consumers(value).iter().map(|&op| stage_of[op]).max().unwrap_or(0);
         let last_stage = (0..graph.values().len()).map(last_stage).collect();
@@ -213,7 +218,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Whether `value` is computed anew in each forward run of its stage.
-    fn is_stage_value(&self, value: ValueId) -> bool {
+    pub fn is_stage_value(&self, value: ValueId) -> bool {
         !self.pinned[value] && self.graph.producer(value).is_some_and(|op| op < self.split)
     }
 
@@ -221,11 +226,11 @@ impl<'a> Builder<'a> {
         self.graph.producer(value).map_or(0, |op| self.stage_of[op])
     }
 
-    fn used_backward(&self, value: ValueId) -> bool {
+    pub fn used_backward(&self, value: ValueId) -> bool {
         self.graph.consumers(value).last().is_some_and(|&op| op >= self.split)
     }
 
-    fn finish(self) -> ChainView {
+    pub fn finish(self) -> ChainView {
         let n = self.stages.len();
         let ops = self.graph.ops();
         let is_repeated = |op: OpId| ops[op].outputs.iter().any(|&value| self.is_stage_value(value));
@@ -241,7 +246,7 @@ impl<'a> Builder<'a> {
                 saved[from] += self.graph.bytes(value);
             }
         }
-        let (gradient, backward_bytes) = self.backward_side();
+        let BackwardSide { gradient, during: backward_bytes, .. } = self.backward_side();
         let forward_cost = |stage: &Stage| stage.forward.clone().filter(|&op| repeats[op]).map(|op| ops[op].cost).sum();
         let backward_cost = |stage: &Stage| stage.backward.clone().map(|op| ops[op].cost).sum();
         let terms = Terms {
@@ -260,10 +265,15 @@ impl<'a> Builder<'a> {
     /// Most bytes of a stage's own values and scratch during its forward run; with `save` what its backward ops need
     /// stays.
     fn forward_peak(&self, i: StageId, save: bool) -> u64 {
+        self.forward_peak_keeping(i..i + 1, |value| save && self.used_backward(value))
+    }
+
+    /// The same for several stages as one, where the values of `saves` stay, beside those that later stages need.
+    pub fn forward_peak_keeping(&self, run: Range<StageId>, saves: impl Fn(ValueId) -> bool) -> u64 {
         let graph = self.graph;
-        let range = self.stages[i].forward.clone();
-        let keeps = |value: ValueId| self.last_stage[value] > i || (save && self.used_backward(value));
-        let own = |value: ValueId| self.is_stage_value(value) && self.stage_of_value(value) == i;
+        let range = self.stages[run.start].forward.start..self.stages[run.end - 1].forward.end;
+        let keeps = |value: ValueId| self.last_stage[value] >= run.end || saves(value);
+        let own = |value: ValueId| self.is_stage_value(value) && run.contains(&self.stage_of_value(value));
         let last_use = |value: ValueId| {
             let uses = graph.consumers(value);
             uses[..uses.partition_point(|&op| op < range.end)].last().copied()
@@ -281,9 +291,8 @@ impl<'a> Builder<'a> {
         peak
     }
 
-    /// For each stage the bytes of inputs, pinned values and gradients held before its backward ops, and the most of
-    /// them during these ops.
-    fn backward_side(&self) -> (Vec<u64>, Vec<u64>) {
+    /// What is held of inputs, pinned values and gradients as the backward list goes on.
+    pub fn backward_side(&self) -> BackwardSide {
         let (graph, n) = (self.graph, self.stages.len());
         let mut released_after: Vec<u64> = vec![0; graph.ops().len()];
         let mut released_with: Vec<u64> = vec![0; n];
@@ -308,25 +317,37 @@ impl<'a> Builder<'a> {
         }
         let mut gradient = vec![0; n];
         let mut during = vec![0; n];
+        let mut before_op = vec![0; graph.ops().len()];
         for (i, stage) in self.stages.iter().enumerate().rev() {
             gradient[i] = held;
             during[i] = held;
             for op in stage.backward.clone() {
+                before_op[op] = held;
                 held += graph.bytes_of(&graph.ops()[op].outputs);
                 during[i] = during[i].max(held + graph.ops()[op].scratch_bytes);
                 held -= released_after[op];
             }
             held -= released_with[i];
         }
-        (gradient, during)
+        BackwardSide { gradient, during, before_op }
     }
+}
+
+/// Bytes of inputs, pinned values and gradients.
+pub(super) struct BackwardSide {
+    /// Before the backward ops of each stage.
+    pub gradient: Vec<u64>,
+    /// The most during these ops.
+    during: Vec<u64>,
+    /// Before each backward op.
+    pub before_op: Vec<u64>,
 }
 
 /// Share of the mean cost of a stage below which one costs next to nothing.
 const SMALL_SHARE: f64 = 0.05;
 
 /// `cuts` without those behind stages that cost next to nothing.
-fn joined_ahead(graph: &Graph, split: OpId, cuts: &[OpId]) -> Vec<OpId> {
+pub(super) fn joined_ahead(graph: &Graph, split: OpId, cuts: &[OpId]) -> Vec<OpId> {
     let cost = |range: Range<OpId>| graph.ops()[range].iter().map(|op| op.cost).sum::<f64>();
     let small = SMALL_SHARE * cost(0..split) / (cuts.len() + 1) as f64;
     let starts = std::iter::once(0).chain(cuts.iter().copied());

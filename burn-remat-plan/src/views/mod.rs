@@ -4,6 +4,7 @@ pub mod chain_of;
 pub mod passes;
 pub(crate) mod plain;
 mod saved_sets;
+pub(crate) mod stage_options;
 pub mod stages_of;
 
 pub use plain::without_alternatives;

@@ -17,7 +17,6 @@
 
 use super::bits::Bits;
 use crate::choice::{Choice, implementation, least_cost, useful_implementations};
-use crate::frontier::is_root;
 use crate::graph::{Graph, OpId, ValueId};
 
 /// What an abstraction remembers.
@@ -95,7 +94,7 @@ fn sure_roots(graph: &Graph, useful: &[Vec<ValueId>]) -> Vec<Option<usize>> {
     }
     graph.results().iter().for_each(|&value| until[value] = Some(graph.ops().len() + 1));
     let is_useless = |value: ValueId, done: usize| useful.get(done).is_none_or(|of| of.binary_search(&value).is_err());
-    let is_sure = |value: ValueId, until: usize| is_root(graph, value) && is_useless(value, until);
+    let is_sure = |value: ValueId, until: usize| graph.is_root(value) && is_useless(value, until);
     until.into_iter().enumerate().map(|(value, until)| until.filter(|&until| is_sure(value, until))).collect()
 }
 
