@@ -33,11 +33,11 @@ fn plan_at_many_budgets(graph: &Graph) -> usize {
 #[test]
 fn every_random_graph_gets_a_valid_plan_or_a_clear_no() {
     let mut plans = 0;
-    for seed in 0..150 {
+    for seed in 0..100 {
         plans += plan_at_many_budgets(&generate::random_graph(seed, &Knobs::ops(1, 40)));
         plans += plan_at_many_budgets(&generate::random_training_graph(seed, &Knobs::ops(1, 40)));
     }
-    assert!(plans > 500, "{plans}");
+    assert!(plans > 350, "{plans}");
 }
 
 #[test]

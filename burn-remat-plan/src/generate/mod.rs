@@ -47,7 +47,8 @@ pub use transformers::{GptStyle, encoder_decoder, gpt, mixture_of_experts, vit};
 
 use crate::error::GraphError;
 use crate::graph::Graph;
-use net_tokens::{Attention, Kernels};
+use net::Kernels;
+use net_tokens::Attention;
 
 /// How much of a training step a graph covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

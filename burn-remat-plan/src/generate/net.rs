@@ -4,8 +4,6 @@
 //! that the output is the input divided by the stride, rounded up. Nothing here can overflow: sizes saturate, and the
 //! graph's own validation refuses what is then too large.
 
-use super::net_tokens::Kernels;
-
 /// Index of a layer of a [`Net`]. Index 0 is the network's input.
 pub type Node = usize;
 
@@ -143,6 +141,15 @@ pub struct Window {
 /// Shorthand for a [`Window`].
 pub const fn window(size: u64, stride: u64) -> Window {
     Window { size, stride }
+}
+
+/// How many kernels a layer of tokens takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    /// One for each layer.
+    Fused,
+    /// One for each elementary operation.
+    Elementary,
 }
 
 /// A network under construction. The layers read only layers before them.

@@ -9,16 +9,7 @@
 //! With [`Kernels::Elementary`] norms, softmax, GELU, dropout and the split into heads are several ops each, as in a
 //! framework that has no kernel for them, with the values that these save.
 
-use super::net::{Backward, Net, Node, Shape, window};
-
-/// How many kernels a layer takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernels {
-    /// One for each layer.
-    Fused,
-    /// One for each elementary operation.
-    Elementary,
-}
+use super::net::{Backward, Kernels, Net, Node, Shape, window};
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Families of transformers, one shape each, with a depth: the number of layers.
 
-use super::net::{Net, Node, Shape, window};
-use super::net_tokens::{Attention, Heads, Kernels};
+use super::net::{Kernels, Net, Node, Shape, window};
+use super::net_tokens::{Attention, Heads};
 use super::nets::image;
 
 /// GPT-2's vocabulary, and the positions of its table.

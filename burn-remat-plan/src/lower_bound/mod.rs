@@ -53,7 +53,6 @@ pub use states::{MOST_OPS, StateEffort, state_bound};
 use std::time::{Duration, Instant};
 
 use crate::graph::{Graph, OpId};
-use crate::minimum::needs;
 use pdhg::Solver;
 use relax::Relaxation;
 
@@ -190,7 +189,7 @@ fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     let excess = |op: OpId| crowded.iter().find(|&&(at, _)| at == op).map_or(0, |&(_, excess)| excess);
     singles.sort_by_key(|&op| (std::cmp::Reverse(excess(op)), op));
     let mut levels: Vec<Vec<OpId>> = relax::spread(&crowded, 1).into_iter().map(|op| vec![op]).collect();
-    let tight = tight_moments(graph, budget, &crowded);
+    let tight = relax::tight_moments(graph, budget, &crowded);
     levels.extend(tight.iter().map(|&op| vec![op]));
     levels.extend(singles.into_iter().map(|op| vec![op]));
     if !tight.is_empty() {
@@ -205,20 +204,6 @@ fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     levels.dedup();
     levels
 }
-
-/// The crowded moments whose op leaves least room for anything else, at most a tenth of the budget: near the smallest
-/// feasible budget they tell more than those at which most would be resident. Of ops with equal room, the latest.
-fn tight_moments(graph: &Graph, budget: u64, crowded: &[(OpId, u64)]) -> Vec<OpId> {
-    let needs = needs(graph);
-    let room = |op: OpId| budget.saturating_sub(needs[op]);
-    let mut tight: Vec<OpId> = crowded.iter().map(|&(op, _)| op).filter(|&op| room(op) <= budget / 10).collect();
-    tight.sort_by_key(|&op| (room(op), std::cmp::Reverse(op)));
-    tight.truncate(TIGHT);
-    tight
-}
-
-/// How many tight moments are tried.
-const TIGHT: usize = 3;
 
 /// How many moments are tried alone.
 const SINGLES: usize = 6;

@@ -3,6 +3,7 @@
 use super::pdhg::{Program, Row};
 use crate::choice::{Choice, implementation, least_cost, least_makespan, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
+use crate::need::needs;
 use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
@@ -33,6 +34,20 @@ pub(super) fn spread(crowded: &[(OpId, u64)], count: usize) -> Vec<OpId> {
         .filter_map(|part| part.iter().max_by_key(|&&(op, excess)| (excess, std::cmp::Reverse(op))).map(|&(op, _)| op))
         .collect()
 }
+
+/// The crowded moments whose op leaves least room for anything else, at most a tenth of the budget: near the smallest
+/// feasible budget they tell more than those at which most would be resident. Of ops with equal room, the latest.
+pub(super) fn tight_moments(graph: &Graph, budget: u64, crowded: &[(OpId, u64)]) -> Vec<OpId> {
+    let needs = needs(graph);
+    let room = |op: OpId| budget.saturating_sub(needs[op]);
+    let mut tight: Vec<OpId> = crowded.iter().map(|&(op, _)| op).filter(|&op| room(op) <= budget / 10).collect();
+    tight.sort_by_key(|&op| (room(op), std::cmp::Reverse(op)));
+    tight.truncate(TIGHT);
+    tight
+}
+
+/// How many tight moments are tried.
+const TIGHT: usize = 3;
 
 /// The sizes that most of the bytes are in pieces of, at most [`UNITS`].
 fn units(items: &[(u32, u64)]) -> Vec<u64> {

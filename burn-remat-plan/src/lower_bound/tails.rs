@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::pdhg::Solver;
 use super::relax::{self, Relaxation};
-use super::{pdhg::Solver, tight_moments};
 use crate::graph::{Graph, OpId};
 
 /// What is spent from a moment on.
@@ -38,7 +38,7 @@ pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, limit: Duration
         return Vec::new();
     }
     let mut moments = relax::spread(&crowded, TAILS);
-    moments.extend(tight_moments(graph, budget, &crowded));
+    moments.extend(relax::tight_moments(graph, budget, &crowded));
     moments.sort_unstable();
     moments.dedup();
     let count = moments.len();

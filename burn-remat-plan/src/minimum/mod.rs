@@ -26,7 +26,6 @@ use limits::Limits;
 use upper::Best;
 
 pub use crate::need::SetBy;
-pub(crate) use crate::need::needs;
 
 /// The smallest feasible budget of a graph: see the [module](self).
 #[derive(Clone, Debug, PartialEq)]

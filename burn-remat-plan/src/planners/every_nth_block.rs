@@ -5,7 +5,7 @@
 //!
 //! Method: blocks are the stages that the graph names, in the forward pass; without names, what lies between its cuts
 //! (places crossed by a single value). Of every n blocks the first is wrapped. Values that leave a block stay (they are
-//! the inputs of checkpoints), and so does what cannot be computed again. All n up to [`MOST_STEPS`] are tried, then
+//! the inputs of checkpoints), and so does what cannot be computed again. All n up to `MOST_STEPS` are tried, then
 //! each twice the one before; the cheapest plan that fits wins, so n is the largest that fits.
 //!
 //! Invariants: n = 1 wraps everything; as n grows, less is computed again.

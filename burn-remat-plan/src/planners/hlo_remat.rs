@@ -8,19 +8,19 @@
 //! 1. Walk through the program and track what is held: what is of use later.
 //! 2. While an instruction holds more than the limit, look at all that is held beside its own operands and results.
 //!    Dropping the results of an instruction frees their bytes, less those of its operands that are no longer held and
-//!    would have to be. The instruction may go together with those, [`MOST_BLOCK`] in all, that give it such operands.
+//!    would have to be. The instruction may go together with those, `MOST_BLOCK` in all, that give it such operands.
 //!    Take what frees most bytes for its cost.
 //! 3. A copy of it is put right before the next use of its results, where it reads the same operands; walk on. Copies may be
 //!    dropped again where they lie too long in turn.
-//! 4. A longer life of operands may lift earlier places above the limit again: up to [`PASSES`] walks follow each other
+//! 4. A longer life of operands may lift earlier places above the limit again: up to `PASSES` walks follow each other
 //!    until the peak fits.
 //!
-//! Where the limit itself gives no plan, each of [`RUNGS`] fixed shares of the store-all peak is tried as the limit: a
+//! Where the limit itself gives no plan, each of `RUNGS` fixed shares of the store-all peak is tried as the limit: a
 //! walk with a lower limit may end lower.
 //!
 //! Invariants: each drop frees bytes at the place at hand, so a walk ends; copies are inserted behind that place only.
 //!
-//! Complexity: O(held values · log uses) for each drop, at most [`MOST_COPIES`] copies for each op.
+//! Complexity: O(held values · log uses) for each drop, at most `MOST_COPIES` copies for each op.
 //!
 //! Source: `xla/hlo/transforms/memory/hlo_rematerialization.cc`. Departures: XLA divides by nothing (its cost is the inverse of the
 //! bytes freed), we by the cost of the op, so that a convolution does not go before a ReLU of the same size; its blocks are runs of

@@ -13,17 +13,17 @@
 //!    largest together and whose outputs fit. The others may run again, and the cut is made anew.
 //! 4. The forward pass runs once and keeps the cut; the backward pass computes the rest where it first needs it.
 //!
-//! The knapsack is filled for [`LEVELS`] sizes, and the cheapest plan wins whose peak, by simulation, is within the
+//! The knapsack is filled for `LEVELS` sizes, and the cheapest plan wins whose peak, by simulation, is within the
 //! request's budget.
 //!
 //! Invariants: with an empty knapsack every op that may run again does where that saves bytes; this is the plan of
 //! fewest saved bytes, not of least peak, because all that is computed again in the backward pass stays to its last use.
 //!
-//! Complexity: O(dear ops · [`SLOTS`]) for the knapsacks, and for each level a maximum flow on twice as many nodes as
+//! Complexity: O(dear ops · `SLOTS`) for the knapsacks, and for each level a maximum flow on twice as many nodes as
 //! there are values (see `max_flow`).
 //!
 //! Source: PyTorch 2.4 and later. Departures: PyTorch knows ops by name; here those of least cost per byte are cheap, up
-//! to [`CHEAP_SHARE`] of the cost of the forward pass. Its budget is a share of the saved bytes and the peak is not
+//! to `CHEAP_SHARE` of the cost of the forward pass. Its budget is a share of the saved bytes and the peak is not
 //! looked at; it stops at the first set below its budget, and halts recomputation at reductions and at the ends of long
 //! fusible chains.
 
