@@ -25,9 +25,9 @@
 //!
 //! # How
 //!
-//! Naively: memory is added up afresh over all values at each step, O(steps · values). After a violation the step is
-//! taken to have happened as far as it can, so that one fault does not hide the next; a step with an index out of
-//! range is skipped. *All* violations are returned.
+//! One pass: what becomes resident is added to the memory held, what leaves is taken off, O(steps + uses). After a
+//! violation the step is taken to have happened as far as it can, so that one fault does not hide the next; a step with
+//! an index out of range is skipped. *All* violations are returned.
 
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::{Plan, Step};
@@ -206,13 +206,13 @@ impl CheckedPlan {
 }
 
 /// Checks `plan` for `graph` at `budget` bytes. See the [module](self) for the definition.
-/// Complexity: O(steps · values).
+/// Complexity: O(steps + uses).
 ///
 /// # Errors
 ///
 /// All violations.
 pub fn check(graph: &Graph, plan: &Plan, budget: u64) -> Result<CheckedPlan, Violations> {
-    let mut run = Run::start(graph, budget);
+    let mut run = Checker::start(graph, budget);
     for (step, &what) in plan.steps.iter().enumerate() {
         run.step(step, what);
     }
@@ -224,10 +224,14 @@ pub fn check(graph: &Graph, plan: &Plan, budget: u64) -> Result<CheckedPlan, Vio
     }
 }
 
-struct Run<'a> {
+struct Checker<'a> {
     graph: &'a Graph,
     budget: u64,
     resident: Vec<bool>,
+    /// Constant bytes and all resident values.
+    held: u64,
+    /// The last op in execution order that was computed.
+    furthest: Option<OpId>,
     /// The step of the first computation of each op.
     first: Vec<Option<usize>>,
     peak: u64,
@@ -235,7 +239,7 @@ struct Run<'a> {
     violations: Vec<Violation>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Checker<'a> {
     fn start(graph: &'a Graph, budget: u64) -> Self {
         let mut resident = vec![true; graph.values().len()];
         for op in graph.ops() {
@@ -243,29 +247,16 @@ impl<'a> Run<'a> {
                 resident[value] = false;
             }
         }
-        let mut run = Self {
-            graph,
-            budget,
-            resident,
-            first: vec![None; graph.ops().len()],
-            peak: 0,
-            makespan: 0.0,
-            violations: Vec::new(),
-        };
-        let bytes = run.held();
-        run.peak = bytes;
-        if bytes > budget {
-            run.violations.push(Violation::OverBudgetAtStart { bytes, budget });
-        }
-        run
+        let values = graph.values().iter().zip(&resident);
+        let held =
+            graph.constant_bytes() + values.filter(|&(_, &here)| here).map(|(value, _)| value.bytes).sum::<u64>();
+        let first = vec![None; graph.ops().len()];
+        let violations =
+            if held > budget { vec![Violation::OverBudgetAtStart { bytes: held, budget }] } else { Vec::new() };
+        Self { graph, budget, resident, held, furthest: None, first, peak: held, makespan: 0.0, violations }
     }
 
-    /// Constant bytes and all resident values, counted afresh.
-    fn held(&self) -> u64 {
-        let values = self.graph.values().iter().zip(&self.resident);
-        self.graph.constant_bytes() + values.map(|(value, &here)| if here { value.bytes } else { 0 }).sum::<u64>()
-    }
-
+    /// Counts what is held during a step.
     fn memory(&mut self, step: usize, bytes: u64) {
         self.peak = self.peak.max(bytes);
         if bytes > self.budget {
@@ -290,9 +281,10 @@ impl<'a> Run<'a> {
         if !self.resident[value] {
             self.violations.push(Violation::EvictsNothing { step, value });
         }
-        self.resident[value] = false;
-        let bytes = self.held();
-        self.memory(step, bytes);
+        if std::mem::replace(&mut self.resident[value], false) {
+            self.held -= self.graph.values()[value].bytes;
+        }
+        self.memory(step, self.held);
     }
 
     fn compute(&mut self, step: usize, id: OpId, alternative: Option<usize>) {
@@ -316,11 +308,12 @@ impl<'a> Run<'a> {
             self.violations.push(Violation::InputMissing { step, op: id, value });
         }
         for &value in &op.outputs {
-            self.resident[value] = true;
+            if !std::mem::replace(&mut self.resident[value], true) {
+                self.held += self.graph.values()[value].bytes;
+            }
         }
         self.makespan += cost;
-        let bytes = self.held() + scratch;
-        self.memory(step, bytes);
+        self.memory(step, self.held + scratch);
     }
 
     /// Rules 2 and 3.
@@ -331,9 +324,10 @@ impl<'a> Run<'a> {
             }
             Some(_) => {}
             None => {
-                if let Some(after) = (id + 1..self.first.len()).rev().find(|&op| self.first[op].is_some()) {
+                if let Some(after) = self.furthest.filter(|&op| op > id) {
                     self.violations.push(Violation::OutOfOrder { step, op: id, after });
                 }
+                self.furthest = self.furthest.max(Some(id));
                 self.first[id] = Some(step);
             }
         }

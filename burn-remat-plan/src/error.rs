@@ -1,7 +1,9 @@
 //! What can be wrong with a graph, and why a plan could not be made.
 
+use std::time::Duration;
+
 use crate::format::FormatError;
-use crate::graph::{OpId, ValueId};
+use crate::ids::{OpId, ValueId};
 
 /// A graph that cannot be: the message names the field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -168,6 +170,14 @@ pub enum PlanError {
         planner: &'static str,
         /// Name of the feature.
         feature: &'static str,
+    },
+    /// The planner did not come back in time and was left behind. Its thread may still run.
+    #[error("planner `{planner}` did not return within its limit of {limit:?}")]
+    Overdue {
+        /// Name of the planner.
+        planner: &'static str,
+        /// The time that it had.
+        limit: Duration,
     },
     /// A planner or its solver broke: never the input's fault.
     #[error("planner `{planner}` failed: {reason}; please report this with the input file")]

@@ -23,6 +23,7 @@
 //! Complexity: [`computations`] is O(values + spans log spans + inputs of all computed ops), [`plan_of`](crate::sequence::plan_of) is linear in
 //! the uses of the sequence.
 
+use crate::deadline::{Deadline, Patience};
 use crate::graph::{Graph, OpId, ValueId};
 
 /// Which values are resident at the start of which stages.
@@ -73,24 +74,29 @@ impl Retention {
     }
 }
 
-/// Whether `value` cannot be computed again: an input of the graph, or made by an op that may run only once.
-pub fn is_root(graph: &Graph, value: ValueId) -> bool {
-    graph.producer(value).is_none_or(|op| !graph.ops()[op].recomputable)
-}
-
 /// The ops of all stages in order: the cheapest way to have `retention` hold.
 pub fn computations(graph: &Graph, retention: &Retention) -> Vec<OpId> {
+    computations_within(graph, retention, usize::MAX, Deadline::NEVER).expect("without limits nothing ends early")
+}
+
+/// As [`computations`]; `None` where there are more than `most`, of which no more is then kept, or where time is up.
+pub fn computations_within(graph: &Graph, retention: &Retention, most: usize, deadline: Deadline) -> Option<Vec<OpId>> {
+    let mut patience = Patience::until(deadline);
     let spans = retention.normalized(graph);
     let count = graph.ops().len();
     let mut sequence = Vec::with_capacity(count * 2);
     // Last stage of the span that is under way, per value; roots are held throughout.
     let mut held_until: Vec<Option<usize>> =
-        (0..graph.values().len()).map(|value| is_root(graph, value).then_some(usize::MAX)).collect();
+        (0..graph.values().len()).map(|value| graph.is_root(value).then_some(usize::MAX)).collect();
     let mut seen_in = vec![usize::MAX; count];
-    let mut next = 0;
+    let (mut next, mut last_row) = (0, 0);
     let mut stack = Vec::new();
     for stage in 0..count {
         let row_start = sequence.len();
+        if row_start > most || patience.is_over(row_start - last_row) {
+            return None;
+        }
+        last_row = row_start;
         stack.push(stage);
         // A span that begins at the next stage needs its value by the end of this one.
         let mut begin = next;
@@ -115,7 +121,7 @@ pub fn computations(graph: &Graph, retention: &Retention) -> Vec<OpId> {
         }
         next = begin;
     }
-    sequence
+    Some(sequence)
 }
 
 /// What a plan that computes `sequence` retains between the stages: whatever it still uses before computing it again.

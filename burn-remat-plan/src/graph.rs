@@ -10,10 +10,7 @@
 
 use crate::error::GraphError;
 
-/// Index of an operation: its position in execution order, from 0.
-pub type OpId = usize;
-/// Index of a value, from 0.
-pub type ValueId = usize;
+pub use crate::ids::{OpId, ValueId};
 
 /// Which part of a training step an operation belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
@@ -140,6 +137,11 @@ impl Graph {
     /// Values that no op computes: resident from the start, never recomputable.
     pub fn inputs(&self) -> impl Iterator<Item = ValueId> + '_ {
         (0..self.values.len()).filter(|&value| self.producer[value].is_none())
+    }
+
+    /// Whether `value` cannot be computed again: an input of the graph, or made by an op that may run only once.
+    pub fn is_root(&self, value: ValueId) -> bool {
+        self.producer[value].is_none_or(|op| !self.ops[op].recomputable)
     }
 
     /// Whether `value` must be resident at the end.

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::chain::{self, Chain, ChainPlan};
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::graph::{Graph, ValueId};
+use crate::memory::default_limit;
 use crate::plan::Plan;
 use crate::simulate::simulate;
 
@@ -22,12 +24,15 @@ pub struct Request {
     pub seed: u64,
     /// Threads that may be used at once.
     pub threads: usize,
+    /// About the most bytes that the planner itself may take while it works: tables, programs, copies of the order.
+    pub memory_limit: u64,
     /// Called now and then during long work.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
 }
 
 impl Request {
-    /// A request with the defaults: 60 s, gap 0, seed 0, as many threads as the machine has.
+    /// A request with the defaults: 60 s, gap 0, seed 0, as many threads as the machine has, a quarter of the memory that
+    /// is free.
     pub fn new(budget: u64) -> Self {
         Self {
             budget,
@@ -35,8 +40,14 @@ impl Request {
             gap: 0.0,
             seed: 0,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_limit: default_limit(),
             progress: None,
         }
+    }
+
+    /// When the time limit is over, counted from now.
+    pub fn deadline(&self) -> Deadline {
+        Deadline::after(self.time_limit)
     }
 
     /// Tells the caller how far the work is.
@@ -82,6 +93,50 @@ pub enum StopReason {
     TimeLimit,
     /// The method ended; it proves nothing.
     Heuristic,
+}
+
+/// The schedules of which a lower bound speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Every schedule of the problem within the budget: no planner finds a cheaper plan.
+    AllSchedules,
+    /// The schedules that the planner ranges over, as its documentation says; others may be cheaper.
+    #[default]
+    OwnClass,
+}
+
+/// A makespan that no schedule of a scope falls below.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// The makespan.
+    pub value: f64,
+    /// The schedules for which it holds.
+    pub scope: Scope,
+}
+
+impl Bound {
+    /// For every schedule.
+    pub fn of_all(value: f64) -> Self {
+        Self { value, scope: Scope::AllSchedules }
+    }
+
+    /// For the schedules that the planner ranges over.
+    pub fn of_class(value: f64) -> Self {
+        Self { value, scope: Scope::OwnClass }
+    }
+
+    /// The bound as far as `makespan`, that of a plan for which it holds. It may lie above by what rounding explains.
+    ///
+    /// # Errors
+    ///
+    /// Where it lies above by more: such a bound is a defect, which must come to light and not be cut off.
+    pub fn below(self, makespan: f64) -> Result<Self, String> {
+        if self.value.is_nan() || self.value > makespan * (1.0 + 1e-6) + 1e-9 {
+            return Err(format!("claims the lower bound {} of a plan that costs {makespan}", self.value));
+        }
+        Ok(Self { value: self.value.min(makespan), ..self })
+    }
 }
 
 /// A plan as an [`Outcome`] holds it: of a graph or of a chain.
@@ -140,9 +195,11 @@ pub struct Outcome<P = Plan> {
     pub makespan: f64,
     /// Most bytes resident at once.
     pub peak_bytes: u64,
-    /// A proven lower bound on the makespan of the planner's class of schedules within the budget; where ops have
-    /// alternatives it holds whichever implementations are chosen.
+    /// A proven lower bound on the makespan of schedules within the budget; where ops have alternatives it holds
+    /// whichever implementations are chosen. For which schedules it holds, [`scope`](Self::scope) tells.
     pub lower_bound: Option<f64>,
+    /// The schedules for which [`lower_bound`](Self::lower_bound) holds.
+    pub scope: Scope,
     /// Time the planner took.
     pub solve_time: Duration,
     /// `feng-huang` alone: its checkpoints and what they weigh.
@@ -169,6 +226,28 @@ impl<P: AnyPlan> Outcome<P> {
 }
 
 impl<P> Outcome<P> {
+    /// The lower bound with what it holds for.
+    pub fn bound(&self) -> Option<Bound> {
+        self.lower_bound.map(|value| Bound { value, scope: self.scope })
+    }
+
+    /// This outcome, whose bound is known to hold for every schedule.
+    #[must_use]
+    pub fn binding_all(self) -> Self {
+        Self { scope: Scope::AllSchedules, ..self }
+    }
+
+    /// This outcome with a bound that holds for its plan.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::Internal`] where the bound lies above the plan's makespan by more than rounding.
+    pub fn bounded(mut self, planner: &'static str, bound: Bound) -> Result<Self, PlanError> {
+        let bound = bound.below(self.makespan).map_err(|reason| PlanError::Internal { planner, reason })?;
+        (self.lower_bound, self.scope) = (Some(bound.value), bound.scope);
+        Ok(self)
+    }
+
     /// The outcome where the time limit came before any plan.
     pub fn without_plan(planner: &str, lower_bound: Option<f64>) -> Self {
         Self {
@@ -179,6 +258,7 @@ impl<P> Outcome<P> {
             makespan: 0.0,
             peak_bytes: 0,
             lower_bound,
+            scope: Scope::OwnClass,
             solve_time: Duration::ZERO,
             checkpoints: None,
         }
@@ -189,6 +269,12 @@ impl<P> Outcome<P> {
 pub trait Planner: Send + Sync {
     /// The name by which the command knows it.
     fn name(&self) -> &'static str;
+
+    /// Counts up whenever the planner may give another plan for the same request: what a cache knows of a planner beside its
+    /// name.
+    fn version(&self) -> u32 {
+        1
+    }
 
     /// The cargo feature without which this planner plans nothing, where this build lacks it.
     fn missing_feature(&self) -> Option<&'static str> {

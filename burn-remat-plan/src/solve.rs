@@ -1,11 +1,13 @@
 //! Runs a planner and lets nothing unchecked out.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::chain::{self, Chain, ChainOutcome};
 use crate::check::{CheckedPlan, check};
 use crate::error::PlanError;
 use crate::graph::Graph;
+use crate::guard::{Ended, isolated, within_limit};
 use crate::planner::{Outcome, Planner, Request};
 
 /// What a planner found, and its plan as the checker accepted it.
@@ -32,14 +34,66 @@ pub struct Solved {
 ///
 /// # Errors
 ///
-/// What the planner says; [`PlanError::Internal`] where its plan fails the check, or costs other than the outcome claims.
+/// What the planner says; [`PlanError::Internal`] where it panics, its plan fails the check or costs other than the outcome
+/// claims, or its bound lies above the plan.
 pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<Solved, PlanError> {
     let start = Instant::now();
-    let mut outcome = planner.solve(graph, request)?;
+    let mut outcome = isolated(planner.name(), || planner.solve(graph, request))?;
     outcome.solve_time = start.elapsed();
-    let internal = |reason: String| PlanError::Internal { planner: planner.name(), reason };
+    judged(planner.name(), graph, request.budget, outcome)
+}
+
+/// As [`solve`], for a planner that may not return: it runs on a thread of its own and is left behind soon after the time
+/// limit, a twentieth of it at most. The thread goes on until the planner ends it, which costs processor time and
+/// memory, but keeps nobody waiting.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use burn_remat_plan::{Graph, GraphBuilder, Op, Outcome, PlanError, Planner, Request, solve_guarded};
+///
+/// struct Asleep;
+///
+/// impl Planner for Asleep {
+///     fn name(&self) -> &'static str {
+///         "asleep"
+///     }
+///
+///     fn solve(&self, _: &Graph, _: &Request) -> Result<Outcome, PlanError> {
+///         loop {
+///             std::thread::sleep(Duration::from_secs(3600));
+///         }
+///     }
+/// }
+///
+/// let mut builder = GraphBuilder::new("one op");
+/// let x = builder.value(100, "x");
+/// builder.op(Op::new("f", 1.0, vec![], vec![x]));
+/// let request = Request { time_limit: Duration::from_millis(10), ..Request::new(300) };
+/// let found = solve_guarded(Arc::new(Asleep), &builder.build()?, &request);
+/// assert!(matches!(found, Err(PlanError::Overdue { planner: "asleep", .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// As [`solve`]; [`PlanError::Overdue`] where the planner does not return.
+pub fn solve_guarded(planner: Arc<dyn Planner>, graph: &Graph, request: &Request) -> Result<Solved, PlanError> {
+    let (start, name) = (Instant::now(), planner.name());
+    let owned = graph.clone();
+    let mut outcome = match within_limit(name, request, move |request, _| planner.solve(&owned, request))? {
+        Ended::Done(outcome) => outcome,
+        Ended::Left(_) => return Err(PlanError::Overdue { planner: name, limit: request.time_limit }),
+    };
+    outcome.solve_time = start.elapsed();
+    judged(name, graph, request.budget, outcome)
+}
+
+/// Passes an outcome on if all that it claims is so.
+fn judged(planner: &'static str, graph: &Graph, budget: u64, outcome: Outcome) -> Result<Solved, PlanError> {
+    let internal = |reason: String| PlanError::Internal { planner, reason };
     let Some(plan) = &outcome.plan else { return Ok(Solved { outcome, checked: None }) };
-    let checked = check(graph, plan, request.budget).map_err(|violations| internal(violations.to_string()))?;
+    let checked = check(graph, plan, budget).map_err(|violations| internal(violations.to_string()))?;
     if (checked.peak_bytes(), checked.makespan()) != (outcome.peak_bytes, outcome.makespan) {
         return Err(internal(format!(
             "claims a peak of {} bytes and a makespan of {}, but the plan has {} and {}",
@@ -49,13 +103,13 @@ pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<
             checked.makespan()
         )));
     }
-    judge_bound(outcome.lower_bound, outcome.makespan).map_err(internal)?;
+    outcome.bound().map_or(Ok(()), |bound| bound.below(outcome.makespan).map(drop)).map_err(internal)?;
     log::info!(
         "{}: makespan {} at {} of {} bytes, {:?}, after {:?}",
         outcome.planner,
         outcome.makespan,
         outcome.peak_bytes,
-        request.budget,
+        budget,
         outcome.status,
         outcome.solve_time
     );
@@ -69,7 +123,7 @@ pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<
 /// As [`solve`].
 pub fn solve_chain(planner: &dyn Planner, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
     let start = Instant::now();
-    let mut outcome = planner.solve_chain(chain, request)?;
+    let mut outcome = isolated(planner.name(), || planner.solve_chain(chain, request))?;
     outcome.solve_time = start.elapsed();
     let internal = |reason: String| PlanError::Internal { planner: planner.name(), reason };
     let Some(plan) = &outcome.plan else { return Ok(outcome) };
@@ -80,14 +134,6 @@ pub fn solve_chain(planner: &dyn Planner, chain: &Chain, request: &Request) -> R
     if (timeline.peak_bytes, timeline.makespan) != (outcome.peak_bytes, outcome.makespan) {
         return Err(internal("claims another peak or makespan than its plan has".to_owned()));
     }
-    judge_bound(outcome.lower_bound, outcome.makespan).map_err(internal)?;
+    outcome.bound().map_or(Ok(()), |bound| bound.below(outcome.makespan).map(drop)).map_err(internal)?;
     Ok(outcome)
-}
-
-/// A lower bound above the plan is a defect. Bounds come from floating-point solvers: they are allowed their rounding.
-fn judge_bound(bound: Option<f64>, makespan: f64) -> Result<(), String> {
-    match bound.filter(|&bound| bound > makespan * (1.0 + 1e-6) + 1e-9) {
-        Some(bound) => Err(format!("claims the lower bound {bound} of a plan that costs {makespan}")),
-        None => Ok(()),
-    }
 }

@@ -33,11 +33,11 @@ fn plan_at_many_budgets(graph: &Graph) -> usize {
 #[test]
 fn every_random_graph_gets_a_valid_plan_or_a_clear_no() {
     let mut plans = 0;
-    for seed in 0..150 {
+    for seed in 0..100 {
         plans += plan_at_many_budgets(&generate::random_graph(seed, &Knobs::ops(1, 40)));
         plans += plan_at_many_budgets(&generate::random_training_graph(seed, &Knobs::ops(1, 40)));
     }
-    assert!(plans > 500, "{plans}");
+    assert!(plans > 350, "{plans}");
 }
 
 #[test]
@@ -90,7 +90,9 @@ fn named_stages_make_a_chain_where_no_single_value_does() {
     assert!(ChainView::candidates(&plain)[0].stages().len() < 6);
     assert!(ChainView::candidates(&named).iter().any(|view| view.stages().len() == 6));
     let request = Request::new(store_all_peak(&named) * 7 / 10);
-    assert!(matches!(solve(&ChainDp, &plain, &request), Err(PlanError::Infeasible { .. })));
+    // Whole saved sets at cuts find nothing; stages that drop a part of theirs do.
+    assert!(solve(&Revolve, &plain, &request).is_err());
+    assert!(solve(&ChainDp, &plain, &request).is_ok());
     let planned = solve(&ChainDp, &named, &request).unwrap().outcome;
     assert!(planned.peak_bytes <= request.budget);
     #[cfg(feature = "highs")]

@@ -184,16 +184,15 @@ fn path(depth: usize) -> Graph {
 }
 
 #[test]
-fn a_time_limit_of_zero_returns_the_heuristics_plan() {
+fn without_time_there_may_be_no_plan_and_with_some_there_is_the_heuristics() {
     let graph = path(12);
     // At 4 values no segment heuristic fits; what `search` starts from does.
     for budget in [8 << 30, 4 << 30] {
-        let request = Request { time_limit: Duration::ZERO, ..Request::new(budget) };
-        let start = std::time::Instant::now();
-        let outcome = solve(&Checkmate, &graph, &request).unwrap().outcome;
-        assert_eq!((outcome.status, outcome.stop_reason), (Status::Feasible, StopReason::TimeLimit));
-        assert!(outcome.plan.is_some());
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        let request = |time_limit: Duration| Request { time_limit, ..Request::new(budget) };
+        let outcome = solve(&Checkmate, &graph, &request(Duration::ZERO)).unwrap().outcome;
+        assert!([Status::Feasible, Status::NoSolution].contains(&outcome.status));
+        assert_eq!(outcome.stop_reason, StopReason::TimeLimit);
+        assert!(solve(&Checkmate, &graph, &request(Duration::from_secs(5))).unwrap().outcome.plan.is_some());
     }
 }
 

@@ -139,6 +139,8 @@ fn options_that_are_none_end_with_2() {
         ["--gap", "inf"],
         ["--gap", "-1"],
         ["--threads", "0"],
+        ["--memory-limit", "0"],
+        ["--memory-limit", "1.5"],
         ["--seed", "x"],
     ] {
         run(&folder, 2, &[&base[..], &option[..]].concat());

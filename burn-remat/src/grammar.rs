@@ -11,7 +11,7 @@ pub(crate) const BUDGET_FORMS: &str = "Write for example `8 GiB`, `512MB`, `1000
 pub(crate) const ZERO_BYTES: &str = "zero bytes leave no memory at all";
 
 /// Names of the planners, in the order of the registry of `burn-remat-plan`.
-pub(crate) const PLANNERS: [&str; 16] = [
+pub(crate) const PLANNERS: [&str; 19] = [
     "store-all",
     "chen-sqrt",
     "chen-greedy",
@@ -19,13 +19,16 @@ pub(crate) const PLANNERS: [&str; 16] = [
     "ap-greedy",
     "linear-sqrt",
     "linear-greedy",
-    "search",
     "online",
+    "min-cut",
+    "hlo-remat",
+    "every-nth-block",
     "feng-huang",
-    "checkmate",
-    "lp-rounding",
     "revolve",
     "chain-dp",
+    "search",
+    "checkmate",
+    "lp-rounding",
     "monet",
     "auto",
 ];

@@ -13,8 +13,8 @@
 use std::time::{Duration, Instant};
 
 use super::terms::{Grouped, Terms};
-use super::{Chain, ChainPlan, StageId, simulate};
-use crate::planners::chain_dp::{least_persistent, peak_stage};
+use super::{Chain, ChainPlan, StageId, peak_stage, simulate};
+use crate::planners::chain_dp::least_persistent;
 use crate::planners::chain_search::{Exact, exact};
 
 /// Most time that [`minimum`] gives the exact search.

@@ -38,6 +38,7 @@ mod json;
 mod minimum;
 mod plan;
 mod simulate;
+mod store_all;
 pub(crate) mod terms;
 
 pub use crate::planner::ChainOutcome;
@@ -45,6 +46,7 @@ pub use check::{ChainViolation, check};
 pub use minimum::{ChainMinimum, minimum};
 pub use plan::{ChainPlan, ChainStep, ParseChainStepError};
 pub use simulate::{ChainTimeline, simulate};
+pub(crate) use store_all::peak_stage;
 
 pub(crate) use minimum::minimum_until;
 
@@ -149,21 +151,5 @@ impl Chain {
     /// All stages; the last is the loss.
     pub fn stages(&self) -> &[ChainStage] {
         &self.stages
-    }
-
-    /// The plan that saves everything: each operation runs once.
-    pub fn store_all_plan(&self) -> ChainPlan {
-        let n = self.stages.len();
-        ChainPlan { steps: (0..n).map(ChainStep::SaveAll).chain((0..n).rev().map(ChainStep::Backward)).collect() }
-    }
-
-    /// Peak of [`store_all_plan`](Self::store_all_plan) in bytes.
-    pub fn store_all_peak(&self) -> u64 {
-        simulate(self, &self.store_all_plan()).peak_bytes
-    }
-
-    /// Makespan of [`store_all_plan`](Self::store_all_plan): no plan is cheaper.
-    pub fn store_all_makespan(&self) -> f64 {
-        simulate(self, &self.store_all_plan()).makespan
     }
 }

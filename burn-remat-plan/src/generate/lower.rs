@@ -4,7 +4,7 @@
 //! reads the gradient of its layer's output and what its layer saved (inputs, output, both or neither), and writes
 //! the gradient of each of its layer's inputs except the network's input. Where a layer feeds several others, its
 //! gradient arrives in parts that are added up pairwise, each as soon as it is there. A sum passes its gradient on in
-//! the same storage, so it has no backward op. Gradients of parameters live in the constant bytes; a backward op that
+//! the same storage, so it has no backward op, except where an input is smaller than the sum. Gradients of parameters live in the constant bytes; a backward op that
 //! writes nothing else, or that feeds an update, writes a token of zero bytes.
 
 use super::Pass;
@@ -36,6 +36,8 @@ struct Lowering<'a> {
     builder: GraphBuilder,
     /// The value of each layer's output.
     outputs: Vec<ValueId>,
+    /// What each layer computes for its backward op alone.
+    statistics: Vec<Option<ValueId>>,
     /// The gradient of each layer's output, as far as its parts have arrived.
     gradients: Vec<Option<ValueId>>,
     /// Tokens of the gradients of parameters, with their layers.
@@ -54,6 +56,7 @@ impl<'a> Lowering<'a> {
             pass,
             builder,
             outputs: Vec::with_capacity(gradients.len()),
+            statistics: vec![None; gradients.len()],
             gradients,
             parameter_gradients: Vec::new(),
             results: Vec::new(),
@@ -64,11 +67,17 @@ impl<'a> Lowering<'a> {
         for (node, layer) in self.net.layers.iter().enumerate() {
             let output = self.builder.value(layer.bytes, format!("{}.out", layer.name));
             self.outputs.push(output);
-            if node == 0 {
+            if layer.is_input {
                 continue;
             }
+            let mut outputs = vec![output];
+            if layer.statistics_bytes > 0 {
+                let statistics = self.builder.value(layer.statistics_bytes, format!("{}.statistics", layer.name));
+                self.statistics[node] = Some(statistics);
+                outputs.push(statistics);
+            }
             let inputs: Vec<ValueId> = layer.inputs.iter().map(|&input| self.outputs[input]).collect();
-            let mut op = Op::new(layer.name.clone(), layer.cost, inputs.clone(), vec![output]);
+            let mut op = Op::new(layer.name.clone(), layer.cost, inputs.clone(), outputs);
             op.scratch_bytes = layer.scratch_bytes;
             op.recomputable = layer.recomputable;
             op.alternatives = layer
@@ -93,7 +102,7 @@ impl<'a> Lowering<'a> {
             let layer = &self.net.layers[node];
             let gradient = self.gradients[node];
             if gradient.is_none() && node != last {
-                continue; // nothing that leads to the loss reads this layer
+                continue; // nothing that leads to the loss reads this layer, or it needs no gradient
             }
             match (layer.backward, gradient) {
                 (Backward::Shared, Some(gradient)) => {
@@ -101,9 +110,28 @@ impl<'a> Lowering<'a> {
                         self.arrive(input, gradient);
                     }
                 }
+                (Backward::Spread, Some(gradient)) => {
+                    for &input in &layer.inputs {
+                        let is_small = self.net.layers[input].bytes < layer.bytes;
+                        let part = if is_small { self.added_up(node, input, gradient) } else { gradient };
+                        self.arrive(input, part);
+                    }
+                }
                 _ => self.backward_op(node, gradient),
             }
         }
+    }
+
+    /// The gradient of an input that the sum `node` spreads out.
+    fn added_up(&mut self, node: Node, input: Node, gradient: ValueId) -> ValueId {
+        let (layer, to) = (&self.net.layers[node], &self.net.layers[input]);
+        if !to.needs_gradient {
+            return gradient;
+        }
+        let part = self.builder.value(to.bytes, format!("{}.grad:{}", to.name, layer.name));
+        let op = Op::new(format!("{}.grad", layer.name), (layer.bytes / F32) as f64, vec![gradient], vec![part]);
+        self.push(op, layer, Phase::Backward);
+        part
     }
 
     fn backward_op(&mut self, node: Node, gradient: Option<ValueId>) {
@@ -111,14 +139,18 @@ impl<'a> Lowering<'a> {
         // The loss that ends the network starts from the constant 1; where a sum ends it, there is nothing to read.
         let (reads_inputs, reads_output) = match layer.backward {
             Backward::Op { reads_inputs, reads_output } => (reads_inputs, reads_output),
-            Backward::Shared => (false, true),
+            Backward::Shared | Backward::Spread => (false, true),
         };
         let outputs = &self.outputs;
         let reads = |reads_inputs: bool, reads_output: bool| -> Vec<ValueId> {
             let inputs = layer.inputs.iter().filter(|_| reads_inputs).map(|&input| outputs[input]);
-            gradient.into_iter().chain(inputs).chain(reads_output.then(|| outputs[node])).collect()
+            let kept = inputs.chain(reads_output.then(|| outputs[node])).chain(self.statistics[node]);
+            gradient.into_iter().chain(kept).collect()
         };
-        let inputs = reads(reads_inputs, reads_output);
+        let inputs = match &layer.saves {
+            None => reads(reads_inputs, reads_output),
+            Some(saved) => reads(false, false).into_iter().chain(saved.iter().map(|&node| outputs[node])).collect(),
+        };
         let variants: Vec<(&BackwardVariant, Vec<ValueId>)> = layer
             .backward_variants
             .iter()
@@ -129,7 +161,7 @@ impl<'a> Lowering<'a> {
         distinct.dedup();
         let parts: Vec<(Node, ValueId)> = distinct
             .into_iter()
-            .filter(|&input| input != 0)
+            .filter(|&input| self.net.layers[input].needs_gradient)
             .map(|input| {
                 let name = format!("{}.grad:{}", self.net.layers[input].name, layer.name);
                 (input, self.builder.value(self.net.layers[input].bytes, name))
@@ -141,7 +173,7 @@ impl<'a> Lowering<'a> {
             outputs.push(token);
             self.parameter_gradients.push((node, token));
         }
-        let reads_network_input = layer.inputs.contains(&0);
+        let reads_network_input = layer.inputs.iter().any(|&input| !self.net.layers[input].needs_gradient);
         let saved = if reads_network_input { layer.input_gradient_cost } else { 0.0 };
         let mut op = Op::new(format!("{}.grad", layer.name), layer.backward_cost - saved, inputs, outputs);
         op.scratch_bytes = layer.scratch_bytes;
@@ -161,10 +193,10 @@ impl<'a> Lowering<'a> {
 
     /// Adds `part` to the gradient of a layer's output.
     fn arrive(&mut self, node: Node, part: ValueId) {
-        if node == 0 {
-            return; // nobody asks for the gradient of the network's input
-        }
         let layer = &self.net.layers[node];
+        if !layer.needs_gradient {
+            return; // nobody asks for the gradient of an input or a mask
+        }
         self.gradients[node] = Some(match self.gradients[node] {
             None => part,
             Some(before) => {

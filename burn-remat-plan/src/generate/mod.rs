@@ -1,14 +1,16 @@
 //! Graphs to plan for: network families, published networks, and random cases.
 //!
-//! Three kinds, all deterministic:
+//! Four kinds, all deterministic:
 //!
 //! - **Families** ([`linear`], [`residual`], [`unet`], [`dense`], [`inception`], [`random`]): small convolutional nets of
 //!   one shape each, with a depth.
+//! - **Large families** ([`gpt`] in three styles, [`mixture_of_experts`], [`encoder_decoder`], [`vit`],
+//!   [`diffusion_unet`], [`lstm`]): published sizes with the depth left open, up to thousands of ops.
 //! - **Published networks** ([`vgg16`], [`vgg19`], [`mobilenet`], [`resnet50`], [`unet416x608`], [`densenet161`]): layer
 //!   tables from the papers, on 224x224 images (416x608 for U-Net, as in Checkmate).
 //! - **Nasty cases** ([`random_graph`], [`random_training_graph`], [`random_chain`]): every feature that a graph may have, zero sizes and costs included, for tests.
 //!
-//! The first two are described layer by layer ([`net`]) and lowered to a graph ([`lower`]) for the
+//! All but the last are described layer by layer ([`net`]) and lowered to a graph ([`lower`]) for the
 //! forward pass alone or for a whole training step. Costs are floating-point operations (a multiply-add counts two),
 //! computed from the shapes; sizes are bytes of `f32` times the batch. Parameters, and in a training step their
 //! gradients, are in the graph's constant bytes, as in Checkmate: a planner cannot evict them.
@@ -23,21 +25,30 @@
 
 pub mod alternatives;
 mod chains;
+mod diffusion;
 mod families;
 pub mod lower;
 pub mod net;
+pub mod net_tokens;
 mod nets;
 mod nets_large;
 mod random;
+mod recurrent;
+mod transformers;
 
 pub use chains::random_chain;
+pub use diffusion::diffusion_unet;
 pub use families::{dense, inception, linear, random, residual, unet};
 pub use nets::{mobilenet, unet416x608, vgg16, vgg19};
 pub use nets_large::{densenet161, resnet50};
 pub use random::{Knobs, random_graph, random_training_graph};
+pub use recurrent::lstm;
+pub use transformers::{GptStyle, encoder_decoder, gpt, mixture_of_experts, vit};
 
 use crate::error::GraphError;
 use crate::graph::Graph;
+use net::Kernels;
+use net_tokens::Attention;
 
 /// How much of a training step a graph covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +73,7 @@ pub enum Implementations {
 /// What [`by_name`] is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
-    /// Images per step.
+    /// Images or sequences per step.
     pub batch: u64,
     /// How much of a training step.
     pub pass: Pass,
@@ -107,7 +118,7 @@ pub enum GenerateError {
 }
 
 /// The names that [`by_name`] knows, each with a line about it.
-pub const NAMES: [(&str, &str); 12] = [
+pub const NAMES: [(&str, &str); 20] = [
     ("linear", "a chain of convolutions; depth: layers"),
     ("residual", "blocks of two convolutions with a skip connection; depth: blocks"),
     ("unet", "encoder and decoder with skip connections across; depth: levels, at most 8"),
@@ -120,6 +131,14 @@ pub const NAMES: [(&str, &str); 12] = [
     ("resnet50", "He et al. 2015, 224x224"),
     ("unet416x608", "Ronneberger et al. 2015 with padded convolutions, 416x608"),
     ("densenet161", "Huang et al. 2016, growth 48, 224x224"),
+    ("gpt", "GPT-2 with dropout, scores in memory, width 1024; depth: layers, at most 1000 (24: medium)"),
+    ("gpt-flash", "the same with flash attention"),
+    ("gpt-elementary", "gpt where norms, softmax, GELU and dropout are several ops each"),
+    ("encoder-decoder", "Vaswani et al. 2017, base, with dropout; depth: layers on each side, at most 1000 (6)"),
+    ("diffusion-unet", "U-Net of Stable Diffusion 1 with attention; depth: blocks per level, at most 100 (2)"),
+    ("vit", "ViT-B/16, 224x224; depth: layers, at most 1000 (12)"),
+    ("lstm", "language model of one LSTM layer, unrolled; depth: steps, at most 10000"),
+    ("mixture-of-experts", "gpt-flash, every second layer with eight experts; depth: layers, at most 1000"),
 ];
 
 fn names_text() -> String {
@@ -140,11 +159,15 @@ pub fn by_name(name: &str, options: &Options) -> Result<Graph, GenerateError> {
     let deepest = match name {
         "unet" => 8,
         "dense" => 64,
+        "diffusion-unet" => 100,
+        "gpt" | "gpt-flash" | "gpt-elementary" | "encoder-decoder" | "vit" | "mixture-of-experts" => 1000,
+        "lstm" => 10_000,
         _ => MOST_DEPTH,
     };
     check_range("batch", options.batch, MOST_BATCH)?;
     check_range("depth", options.depth as u64, deepest)?;
     let (batch, depth) = (options.batch, options.depth);
+    let style = |attention, kernels| gpt(name, batch, depth, GptStyle { attention, kernels });
     let mut net = match name {
         "linear" => linear(batch, depth),
         "residual" => residual(batch, depth),
@@ -158,6 +181,14 @@ pub fn by_name(name: &str, options: &Options) -> Result<Graph, GenerateError> {
         "resnet50" => resnet50(batch),
         "unet416x608" => unet416x608(batch),
         "densenet161" => densenet161(batch),
+        "gpt" => style(Attention::Plain, Kernels::Fused),
+        "gpt-flash" => style(Attention::Flash, Kernels::Fused),
+        "gpt-elementary" => style(Attention::Plain, Kernels::Elementary),
+        "encoder-decoder" => encoder_decoder(batch, depth),
+        "diffusion-unet" => diffusion_unet(batch, depth),
+        "vit" => vit(batch, depth),
+        "lstm" => lstm(batch, depth),
+        "mixture-of-experts" => mixture_of_experts(batch, depth),
         _ => return Err(GenerateError::UnknownName { name: name.to_owned() }),
     };
     if options.implementations == Implementations::Several {

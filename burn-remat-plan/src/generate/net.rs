@@ -37,6 +37,8 @@ pub enum Backward {
     },
     /// The gradient of the output is the gradient of every input, in the same storage: a sum.
     Shared,
+    /// A sum that spreads smaller inputs out: their gradients are added up, each by an op of its own.
+    Spread,
 }
 
 /// Another way to run the forward op of a layer.
@@ -99,6 +101,15 @@ pub struct Layer {
     pub scratch_bytes: u64,
     /// How gradients pass.
     pub backward: Backward,
+    /// Layers whose outputs the backward op reads, itself among them or not, where the flags of [`Backward`] are too
+    /// coarse to say it.
+    pub saves: Option<Vec<Node>>,
+    /// Bytes of a second output that only the backward op reads: means and deviations, the sums of a softmax.
+    pub statistics_bytes: u64,
+    /// An input of the network: there from the start, no op makes it.
+    pub is_input: bool,
+    /// Whether a gradient flows to it: not to inputs, masks and indices.
+    pub needs_gradient: bool,
     /// Whether the forward op may run again.
     pub recomputable: bool,
     /// Other implementations of the forward op.
@@ -132,15 +143,26 @@ pub const fn window(size: u64, stride: u64) -> Window {
     Window { size, stride }
 }
 
+/// How many kernels a layer of tokens takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    /// One for each layer.
+    Fused,
+    /// One for each elementary operation.
+    Elementary,
+}
+
 /// A network under construction. The layers read only layers before them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Net {
     /// Name of the graph.
     pub name: String,
-    /// Images per step.
+    /// Images or sequences per step.
     pub batch: u64,
     /// The layers; entry 0 is the input and has no op.
     pub layers: Vec<Layer>,
+    /// How many ops a layer of tokens takes.
+    pub kernels: Kernels,
     shapes: Vec<Shape>,
     stage: String,
 }
@@ -152,11 +174,20 @@ impl Net {
             name: format!("{name}-b{batch}"),
             batch,
             layers: Vec::new(),
+            kernels: Kernels::Fused,
             shapes: Vec::new(),
             stage: "input".to_owned(),
         };
-        net.push("input", &[], input, 0.0, Backward::Shared);
+        net.input("input", input);
         net
+    }
+
+    /// Another input.
+    pub fn input(&mut self, name: &str, shape: Shape) -> Node {
+        let node = self.push(name, &[], shape, 0.0, Backward::Shared);
+        self.layers[node].is_input = true;
+        self.layers[node].needs_gradient = false;
+        node
     }
 
     /// Names the stage of the layers that follow.
@@ -189,6 +220,10 @@ impl Net {
             parameters: 0,
             scratch_bytes: 0,
             backward,
+            saves: None,
+            statistics_bytes: 0,
+            is_input: false,
+            needs_gradient: true,
             recomputable: true,
             variants: Vec::new(),
             backward_variants: Vec::new(),
@@ -199,7 +234,7 @@ impl Net {
     }
 
     /// A layer with weights: `macs` multiply-adds per image forward, twice that backward (weights and input).
-    fn weighted(
+    pub(super) fn weighted(
         &mut self,
         name: &str,
         x: Node,
@@ -344,10 +379,14 @@ impl Net {
 
     /// Softmax cross entropy, averaged to one number per image and position: the end of every network.
     pub fn loss(&mut self, x: Node) -> Node {
-        self.stage("loss");
+        self.stage("loss").cross_entropy("loss", x)
+    }
+
+    /// The same within the network.
+    pub fn cross_entropy(&mut self, name: &str, x: Node) -> Node {
         let from = self.shape(x);
         let shape = Shape { channels: 1, ..from };
-        self.push("loss", &[x], shape, 5.0 * from.elements() as f64, reads_inputs())
+        self.push(name, &[x], shape, 5.0 * from.elements() as f64, reads_inputs())
     }
 }
 

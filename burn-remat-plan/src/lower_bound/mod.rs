@@ -1,5 +1,16 @@
 //! A lower bound on the makespan of every schedule within a budget.
 //!
+//! *Class of schedules.* All that [`check`](mod@crate::check) accepts. First computations come in the program's order;
+//! beside that any op that may run again does so anywhere, in any order and any number of times, each time in any of its
+//! implementations; values are evicted at any time. So a bound holds for every planner of this crate.
+//!
+//! Two methods, each with what the other lacks:
+//!
+//! - A *relaxation*, below, weighs all values of large graphs against each other, but keeps them in part and forgets
+//!   what is resident between its moments. Where there is some room it is tight.
+//! - A *search of states* ([`state_bound`]) keeps them whole and counts all memory. On graphs of some fifty ops, and on
+//!   larger ones near the smallest feasible budget, it is exact or nearly so.
+//!
 //! *Relaxation.* Choose some *moments*: first computations of ops t1 < t2 < .. . Of a schedule remember only which
 //! values are resident while each of these ops runs (`keep`), and which ops run again at least once between two of
 //! these moments (`again`). Whatever the schedule does, these 0/1 facts obey:
@@ -11,11 +22,14 @@
 //!    in between; so has an op that runs again; so has, behind the last moment, a result.
 //!
 //! The cost is at least that of all first computations plus that of all `again`. Order within an interval, memory
-//! between the moments and the number of repeats are given up; so is integrality, which leaves a linear program.
+//! between the moments and the number of repeats are given up; so is integrality, which leaves a linear program. A part
+//! of it comes back: rule 1 is also stated in units of the sizes that most of the bytes are in, all sizes and the room
+//! rounded down to whole units (Gomory 1958, Chvatal 1973), since only whole values are kept.
 //!
 //! *Bound.* The program is solved roughly by a first-order method (`pdhg.rs`). Any non-negative multipliers `y` of
 //! its rows give a valid bound, because the variables lie in a box: `b y - sum max(0, A'y - c)`. So the bound never
-//! rests on convergence. Rounding is covered by a margin of 1e-9 of the sum of all magnitudes.
+//! rests on convergence. Rounding is covered by a margin of 1e-9 of the sum of all magnitudes. What fits and what does
+//! not is decided in whole bytes.
 //!
 //! *Levels.* One moment makes a small program that converges at once and is often tight already: a knapsack of values
 //! with the closure of what each missing one costs. More moments make a tighter program that converges slowly. The
@@ -31,11 +45,14 @@
 
 mod pdhg;
 mod relax;
+pub mod states;
+mod tails;
+
+pub use states::{MOST_OPS, StateEffort, state_bound};
 
 use std::time::{Duration, Instant};
 
 use crate::graph::{Graph, OpId};
-use crate::minimum::needs;
 use pdhg::Solver;
 use relax::Relaxation;
 
@@ -75,7 +92,23 @@ impl Effort {
 /// # Ok::<(), burn_remat_plan::GraphError>(())
 /// ```
 pub fn lower_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
-    climb(graph, budget, effort, &levels(graph, budget), &mut Vec::new())
+    let start = Instant::now();
+    let half = Effort { time_limit: effort.time_limit / 2, ..effort };
+    let relaxed = climb(graph, budget, half, &levels(graph, budget), &mut Vec::new());
+    if relaxed >= effort.enough {
+        return relaxed;
+    }
+    let states = StateEffort {
+        states: usize::try_from(effort.iterations).unwrap_or(usize::MAX),
+        enough: effort.enough,
+        ..StateEffort::time(effort.time_limit.saturating_sub(start.elapsed()))
+    };
+    state_bound(graph, budget, states).max(relaxed)
+}
+
+/// The bound of the relaxation with these moments alone, ascending: for tests and experiments.
+pub fn lower_bound_at(graph: &Graph, budget: u64, moments: &[OpId], effort: Effort) -> f64 {
+    climb(graph, budget, effort, &[moments.to_vec()], &mut Vec::new())
 }
 
 /// What a relaxation with a single moment would keep there: a good start for a search.
@@ -111,10 +144,7 @@ pub(crate) fn joint_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
 fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints: &mut Vec<Hint>) -> f64 {
     let start = Instant::now();
     let base = relax::first_computations(graph);
-    let whole = graph
-        .ops()
-        .iter()
-        .all(|op| op.cost.fract() == 0.0 && op.cost < 1e12 && op.alternatives.iter().all(|a| a.cost.fract() == 0.0));
+    let whole = states::has_whole_costs(graph);
     let mut best = base;
     for moments in levels {
         let left = effort.time_limit.saturating_sub(start.elapsed());
@@ -127,8 +157,8 @@ fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints
         }
         // No level may use more than a part of what is left.
         let deadline = Instant::now() + left.mul_f64(0.35).min(Duration::from_secs(86_400));
-        let (gain, solution) =
-            Solver::new(&relaxation.program).solve(effort.iterations, deadline, effort.enough - base);
+        let solved = Solver::new(&relaxation.program).solve(effort.iterations, deadline, effort.enough - base);
+        let (gain, solution) = (solved.bound, solved.solution);
         if let [moment] = moments[..] {
             hints.push(Hint {
                 moment,
@@ -159,7 +189,7 @@ fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     let excess = |op: OpId| crowded.iter().find(|&&(at, _)| at == op).map_or(0, |&(_, excess)| excess);
     singles.sort_by_key(|&op| (std::cmp::Reverse(excess(op)), op));
     let mut levels: Vec<Vec<OpId>> = relax::spread(&crowded, 1).into_iter().map(|op| vec![op]).collect();
-    let tight = tight_moments(graph, budget, &crowded);
+    let tight = relax::tight_moments(graph, budget, &crowded);
     levels.extend(tight.iter().map(|&op| vec![op]));
     levels.extend(singles.into_iter().map(|op| vec![op]));
     if !tight.is_empty() {
@@ -174,20 +204,6 @@ fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     levels.dedup();
     levels
 }
-
-/// The crowded moments whose op leaves least room for anything else, at most a tenth of the budget: near the smallest
-/// feasible budget they tell more than those at which most would be resident. Of ops with equal room, the latest.
-fn tight_moments(graph: &Graph, budget: u64, crowded: &[(OpId, u64)]) -> Vec<OpId> {
-    let needs = needs(graph);
-    let room = |op: OpId| budget.saturating_sub(needs[op]);
-    let mut tight: Vec<OpId> = crowded.iter().map(|&(op, _)| op).filter(|&op| room(op) <= budget / 10).collect();
-    tight.sort_by_key(|&op| (room(op), std::cmp::Reverse(op)));
-    tight.truncate(TIGHT);
-    tight
-}
-
-/// How many tight moments are tried.
-const TIGHT: usize = 3;
 
 /// How many moments are tried alone.
 const SINGLES: usize = 6;

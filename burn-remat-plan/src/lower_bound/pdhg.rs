@@ -53,6 +53,18 @@ impl Program {
         self.right.push(right / scale);
     }
 
+    /// Adds that the sum of `items`, each with its factor, is at most `most`. Numbers that a float does not hold are
+    /// rounded so that the row asks for less.
+    pub fn at_most(&mut self, items: &[(u32, u64)], most: i128) {
+        let mut row = Row::default();
+        for &(column, factor) in items {
+            let near = factor as f64;
+            row.push(column, -if near as u128 > u128::from(factor) { near.next_down() } else { near });
+        }
+        let near = most as f64;
+        self.row(row, -if (near as i128) < most { near.next_up() } else { near });
+    }
+
     pub fn entries(&self) -> usize {
         self.columns.len()
     }
@@ -69,6 +81,13 @@ impl Sparse {
     fn product(&self, row: usize, x: &[f64]) -> f64 {
         let range = self.starts[row]..self.starts[row + 1];
         self.columns[range.clone()].iter().zip(&self.factors[range]).map(|(&c, f)| f * x[c as usize]).sum()
+    }
+
+    /// The product and the sum of the magnitudes of its terms.
+    fn product_with_magnitude(&self, row: usize, x: &[f64]) -> (f64, f64) {
+        let range = self.starts[row]..self.starts[row + 1];
+        let terms = self.columns[range.clone()].iter().zip(&self.factors[range]).map(|(&c, f)| f * x[c as usize]);
+        terms.fold((0.0, 0.0), |(sum, magnitude), term| (sum + term, magnitude + term.abs()))
     }
 
     fn magnitude(&self, row: usize) -> f64 {
@@ -94,6 +113,16 @@ impl Sparse {
         }
         Self { starts, columns: rows, factors }
     }
+}
+
+/// What a [`Solver`] found.
+pub(super) struct Solved {
+    /// No solution costs less.
+    pub bound: f64,
+    /// A solution that goes with it, roughly.
+    pub solution: Vec<f64>,
+    /// The multipliers that prove the bound.
+    multipliers: Vec<f64>,
 }
 
 pub(super) struct Solver {
@@ -146,11 +175,20 @@ impl Solver {
             magnitude += (y * right).abs();
         }
         for (column, cost) in self.cost.iter().enumerate() {
-            let price = self.by_column.product(column, y);
+            let (price, terms) = self.by_column.product_with_magnitude(column, y);
             sum -= (price - cost).max(0.0);
-            magnitude += price.abs() + cost;
+            magnitude += terms + cost;
         }
         (sum - 1e-9 * magnitude) * self.unit
+    }
+
+    /// By column, how much more [`Solved::bound`] would be if the column were zero. Several columns add up.
+    pub fn regrets(&self, solved: &Solved) -> Vec<f64> {
+        let regret = |(column, cost): (usize, &f64)| {
+            let (price, terms) = self.by_column.product_with_magnitude(column, &solved.multipliers);
+            (price - cost - 1e-9 * (terms + cost)).max(0.0) * self.unit
+        };
+        self.cost.iter().enumerate().map(regret).collect()
     }
 
     /// How far a point is from optimal: violation and gap, weighted.
@@ -176,9 +214,8 @@ impl Solver {
         }
     }
 
-    /// The best bound found in so many iterations, or until `deadline`, or once it reaches `enough`; and a solution
-    /// that goes with it, roughly.
-    pub fn solve(&self, iterations: u64, deadline: Instant, enough: f64) -> (f64, Vec<f64>) {
+    /// The best bound found in so many iterations, or until `deadline`, or once it reaches `enough`.
+    pub fn solve(&self, iterations: u64, deadline: Instant, enough: f64) -> Solved {
         let mut point = Point { x: vec![0.0; self.cost.len()], y: vec![0.0; self.right.len()] };
         let mut origin = Point { x: point.x.clone(), y: point.y.clone() };
         let mut sum = Point { x: point.x.clone(), y: point.y.clone() };
@@ -187,7 +224,7 @@ impl Solver {
         let (mut error_at_restart, mut last_error) = (f64::INFINITY, f64::INFINITY);
         let mut done = 0;
         let mut stale = 0;
-        let mut solution = point.x.clone();
+        let (mut solution, mut multipliers) = (point.x.clone(), point.y.clone());
         while done < iterations && best < enough && stale < 60 {
             for step in 0..40 {
                 // An iteration over millions of entries takes a while.
@@ -205,6 +242,9 @@ impl Solver {
             let (here, there) = (self.bound(&point.y), self.bound(&average.y));
             let new = best.max(here).max(there);
             stale = if new > best + 1e-5 * self.unit.max(best) { 0 } else { stale + 1 };
+            if new > best {
+                multipliers.clone_from(if here >= there { &point.y } else { &average.y });
+            }
             best = new;
             let (error_here, error_there) = (self.error(&point, here, weight), self.error(&average, there, weight));
             let to_average = error_there < error_here;
@@ -233,6 +273,6 @@ impl Solver {
                 last_error = f64::INFINITY;
             }
         }
-        (best, solution)
+        Solved { bound: best, solution, multipliers }
     }
 }

@@ -3,6 +3,7 @@
 use super::pdhg::{Program, Row};
 use crate::choice::{Choice, implementation, least_cost, least_makespan, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
+use crate::need::needs;
 use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
@@ -33,6 +34,35 @@ pub(super) fn spread(crowded: &[(OpId, u64)], count: usize) -> Vec<OpId> {
         .filter_map(|part| part.iter().max_by_key(|&&(op, excess)| (excess, std::cmp::Reverse(op))).map(|&(op, _)| op))
         .collect()
 }
+
+/// The crowded moments whose op leaves least room for anything else, at most a tenth of the budget: near the smallest
+/// feasible budget they tell more than those at which most would be resident. Of ops with equal room, the latest.
+pub(super) fn tight_moments(graph: &Graph, budget: u64, crowded: &[(OpId, u64)]) -> Vec<OpId> {
+    let needs = needs(graph);
+    let room = |op: OpId| budget.saturating_sub(needs[op]);
+    let mut tight: Vec<OpId> = crowded.iter().map(|&(op, _)| op).filter(|&op| room(op) <= budget / 10).collect();
+    tight.sort_by_key(|&op| (room(op), std::cmp::Reverse(op)));
+    tight.truncate(TIGHT);
+    tight
+}
+
+/// How many tight moments are tried.
+const TIGHT: usize = 3;
+
+/// The sizes that most of the bytes are in pieces of, at most [`UNITS`].
+fn units(items: &[(u32, u64)]) -> Vec<u64> {
+    let mut bytes = std::collections::BTreeMap::<u64, u128>::new();
+    for &(_, size) in items.iter().filter(|&&(_, size)| size > 1) {
+        *bytes.entry(size).or_default() += u128::from(size);
+    }
+    let mut sizes: Vec<u64> = bytes.keys().copied().collect();
+    sizes.sort_by_key(|size| (std::cmp::Reverse(bytes[size]), *size));
+    sizes.truncate(UNITS);
+    sizes
+}
+
+/// How many rounded rows a moment has at most.
+const UNITS: usize = 3;
 
 const NONE: u32 = u32::MAX;
 
@@ -113,6 +143,12 @@ impl Relaxation {
         self.keep[0].iter().map(part).collect()
     }
 
+    /// By value, how much more the bound would be if it were not kept at the first moment, given that by column.
+    pub fn regrets(&self, by_column: &[f64]) -> Vec<f64> {
+        let regret = |&column: &u32| if column < FIXED { by_column[column as usize] } else { 0.0 };
+        self.keep[0].iter().map(regret).collect()
+    }
+
     /// Per op the implementation that a solution chooses most for its first computation.
     pub fn first(&self, solution: &[f64]) -> Vec<usize> {
         self.most(&self.chosen, solution)
@@ -172,7 +208,8 @@ impl<'g> Builder<'g> {
             }
         }
         let mut keep = vec![NONE; useful.len()];
-        let mut room = budget as f64 - self.bytes_of_op(moment);
+        // Whole bytes: sizes have 63 bits, more than a float holds.
+        let mut room = i128::from(budget) - i128::from(self.bytes_of_op(moment));
         let possible: Vec<ValueId> =
             (0..useful.len()).filter(|&value| useful[value] && self.produced_before(value, moment)).collect();
         for &value in &possible {
@@ -182,12 +219,12 @@ impl<'g> Builder<'g> {
                 || self.inputs[moment].binary_search(&value).is_ok();
             if certain {
                 keep[value] = FIXED;
-                room -= self.graph.bytes(value) as f64;
+                room -= i128::from(self.graph.bytes(value));
             }
         }
         // What does not fit by itself beside these is never kept; a row of the program would say so only in the limit.
         for value in possible {
-            if keep[value] == NONE && self.graph.bytes(value) as f64 <= room {
+            if keep[value] == NONE && i128::from(self.graph.bytes(value)) <= room {
                 keep[value] = self.program.column(0.0);
             }
         }
@@ -196,18 +233,19 @@ impl<'g> Builder<'g> {
     }
 
     /// What is resident at a moment beside the values that are kept.
-    fn bytes_of_op(&self, moment: OpId) -> f64 {
+    fn bytes_of_op(&self, moment: OpId) -> u64 {
         let op = &self.graph.ops()[moment];
-        self.graph.constant_bytes() as f64 + self.graph.bytes_of(&op.outputs) as f64 + least_scratch(op) as f64
+        self.graph.constant_bytes() + self.graph.bytes_of(&op.outputs) + least_scratch(op)
     }
 
     fn memory(&mut self, at: usize, budget: u64) {
         let moment = self.moments[at];
-        let mut held = self.bytes_of_op(moment);
-        let mut row = Row::default();
+        let mut room = i128::from(budget) - i128::from(self.bytes_of_op(moment));
+        // What takes room if a variable is one.
+        let mut items: Vec<(u32, u64)> = Vec::new();
         for (way, column) in self.choice_of_first(moment) {
             let (inputs, _, scratch) = self.implementation(way);
-            row.push(column, -((scratch - least_scratch(&self.graph.ops()[moment])) as f64));
+            items.push((column, scratch - least_scratch(&self.graph.ops()[moment])));
             // What it reads is there.
             for &value in inputs {
                 let keep = self.keep[at][value];
@@ -224,11 +262,18 @@ impl<'g> Builder<'g> {
         for (value, &keep) in self.keep[at].iter().enumerate() {
             match keep {
                 NONE => {}
-                FIXED => held += self.graph.bytes(value) as f64,
-                column => row.push(column, -(self.graph.bytes(value) as f64)),
+                FIXED => room -= i128::from(self.graph.bytes(value)),
+                column => items.push((column, self.graph.bytes(value))),
             }
         }
-        self.program.row(row, held - budget as f64);
+        self.program.at_most(&items, room);
+        // Where there is no room at all there is no schedule.
+        if let Ok(room) = u64::try_from(room) {
+            for unit in units(&items) {
+                let whole: Vec<(u32, u64)> = items.iter().map(|&(column, bytes)| (column, bytes / unit)).collect();
+                self.program.at_most(&whole, (room / unit).into());
+            }
+        }
     }
 
     fn ways_of(&self, op: OpId) -> std::ops::Range<usize> {

@@ -7,9 +7,10 @@
 //! Complexity: at most [`MOST_PROBES`] searches of [`STATES`] states.
 
 use crate::graph::{Graph, GraphBuilder};
-use crate::planners::search::exact::{Exact, exact};
+use crate::planners::search::exact::{StateLimits, Verdict, exact};
 use crate::sequence::plan_of_choices;
 
+use super::limits::Limits;
 use super::upper::Best;
 
 /// Most states of one search.
@@ -20,26 +21,27 @@ const MOST_PROBES: usize = 25;
 const MOST_GIVEN_UP: usize = 3;
 
 /// Tries budgets from `low` to the peak of `best`, which it improves; returns what is then known to bound every schedule.
-pub(super) fn close(graph: &Graph, mut low: u64, best: &mut Best) -> u64 {
+pub(super) fn close(graph: &Graph, mut low: u64, best: &mut Best, limits: Limits) -> u64 {
     if low >= best.peak || graph.values().len() > 64 {
         return low;
     }
     let free = without_costs(graph);
+    let states = StateLimits::new(STATES, limits.memory, limits.deadline);
     let (mut probe, mut next, mut given_up, found_before) = (low, low, 0, best.peak);
     for _ in 0..MOST_PROBES {
-        if next >= best.peak || given_up == MOST_GIVEN_UP {
+        if next >= best.peak || given_up == MOST_GIVEN_UP || limits.deadline.passed() {
             break;
         }
-        match exact(&free, probe, STATES, None) {
-            Exact::Optimal(order) => best.offer(graph, plan_of_choices(graph, &order)),
-            Exact::Infeasible => (low, next) = (probe + 1, probe + 1),
-            Exact::GaveUp => (next, given_up) = (probe + 1, given_up + 1),
+        match exact(&free, probe, states) {
+            Verdict::Optimal(order) => best.offer(graph, plan_of_choices(graph, &order)),
+            Verdict::Infeasible => (low, next) = (probe + 1, probe + 1),
+            Verdict::GaveUp => (next, given_up) = (probe + 1, given_up + 1),
         }
         probe = next + best.peak.saturating_sub(next) / 2;
     }
     if best.peak < found_before {
         // A plan found without looking at costs may be dear.
-        if let Exact::Optimal(order) = exact(graph, best.peak, STATES, None) {
+        if let Verdict::Optimal(order) = exact(graph, best.peak, states) {
             *best = Best::new(graph, plan_of_choices(graph, &order));
         }
     }

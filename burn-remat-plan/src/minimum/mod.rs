@@ -1,11 +1,6 @@
 //! The smallest feasible budget, with its certificate.
 //!
-//! *Lower half.* While op k runs for the first time, its inputs, outputs and scratch are resident (those of its lightest
-//! implementation at least), and so is every value that a later first computation (or the end) uses in any case and that
-//! cannot be computed again: an input of the graph or an output of an op that may run only once. The largest such sum over all k bounds every schedule; the op and those
-//! values are the certificate. At the start all inputs are resident, which bounds too.
-//!
-//! At the end all results are resident, which bounds too.
+//! *Lower half.* What some moment of every schedule holds (`need.rs`).
 //!
 //! *Upper half.* The smallest peak of the plans that several methods find (`upper.rs`).
 //!
@@ -14,16 +9,23 @@
 //! Where the halves meet, [`Minimum::is_exact`]. Between them lies the question whether *unlimited* recomputation
 //! helps, a pebbling problem (PSPACE-hard in general).
 //!
-//! Complexity: O(n + uses) for the lower half; for the upper one see there.
+//! Complexity: O(n + uses) for the lower half; for the upper one see there. [`minimum_within`] keeps to a limit on time and
+//! on memory: it then knows less.
 
 mod exhaust;
+mod limits;
 mod upper;
 
-use crate::choice::{Choice, has_alternatives, implementation, implementations};
+use crate::choice::Choice;
 use crate::graph::{Graph, OpId, ValueId};
+use crate::need::{largest, together};
 use crate::plan::{Plan, Step};
+use crate::planner::{Request, StopReason};
 use crate::simulate::simulate;
+use limits::Limits;
 use upper::Best;
+
+pub use crate::need::SetBy;
 
 /// The smallest feasible budget of a graph: see the [module](self).
 #[derive(Clone, Debug, PartialEq)]
@@ -44,19 +46,9 @@ pub struct Minimum {
     pub together: Vec<ValueId>,
     /// The scratch at that moment: that of the lightest implementation of its op.
     pub scratch_bytes: u64,
-}
-
-/// What sets the smallest feasible budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetBy {
-    /// The inputs of the graph: all are resident at the start.
-    Start,
-    /// What every schedule holds while this op runs for the first time.
-    Op(OpId),
-    /// The results: all are resident at the end.
-    End,
-    /// No single moment: all schedules were tried. What is told is what the plan holds at its peak, while this op runs.
-    Exhaustion(OpId),
+    /// [`StopReason::Proved`] where the halves meet, [`StopReason::TimeLimit`] where the search was cut short and more
+    /// time may narrow the gap, [`StopReason::Heuristic`] where more time would not help.
+    pub stop_reason: StopReason,
 }
 
 impl Minimum {
@@ -76,7 +68,8 @@ impl Minimum {
     }
 }
 
-/// Finds the smallest feasible budget of `graph`.
+/// Finds the smallest feasible budget of `graph`, within the limits of a [`Request::new`]: a minute, which graphs of some
+/// tens of thousands of ops do not need.
 ///
 /// ```
 /// use burn_remat_plan::{GraphBuilder, Op, minimum};
@@ -92,9 +85,21 @@ impl Minimum {
 /// # Ok::<(), burn_remat_plan::GraphError>(())
 /// ```
 pub fn minimum(graph: &Graph) -> Minimum {
-    let (certified, set_by) = lower_half(graph);
-    let mut best = upper::best(graph, certified);
-    let lower_bound = exhaust::close(graph, certified, &mut best);
+    minimum_within(graph, &Request::new(0))
+}
+
+/// As [`minimum`], within the time and the memory that `request` allows; its budget plays no part. What was found is
+/// valid wherever the search was cut short: [`Minimum::stop_reason`] tells.
+pub fn minimum_within(graph: &Graph, request: &Request) -> Minimum {
+    let limits = Limits { deadline: request.deadline(), memory: request.memory_limit, threads: request.threads };
+    let (certified, set_by) = largest(graph);
+    let mut best = upper::best(graph, certified, limits);
+    let lower_bound = exhaust::close(graph, certified, &mut best, limits);
+    let stop_reason = match (lower_bound == best.peak, limits.deadline.passed()) {
+        (true, _) => StopReason::Proved,
+        (false, true) => StopReason::TimeLimit,
+        (false, false) => StopReason::Heuristic,
+    };
     let (set_by, (together, scratch_bytes)) = match peak_of(graph, &best) {
         Some((step, op, held)) if lower_bound > certified && lower_bound == best.peak => {
             let scratch = Choice::of_step(step).map_or(0, |choice| choice.scratch(graph));
@@ -108,7 +113,7 @@ pub fn minimum(graph: &Graph) -> Minimum {
         SetBy::End => graph.ops().len() - 1,
     };
     let Best { plan, peak: achieved } = best;
-    Minimum { lower_bound, achieved, plan, blocking_op, set_by, together, scratch_bytes }
+    Minimum { lower_bound, achieved, plan, blocking_op, set_by, together, scratch_bytes, stop_reason }
 }
 
 /// The computation at which a plan holds its peak, and the values that it then holds.
@@ -125,131 +130,6 @@ fn peak_of(graph: &Graph, best: &Best) -> Option<(Step, OpId, Vec<ValueId>)> {
         }
     }
     Some((best.plan.steps[at], op, (0..resident.len()).filter(|&v| resident[v]).collect()))
-}
-
-/// The last op whose first computation uses each value, `ops().len()` for results.
-fn last_uses(graph: &Graph) -> Vec<Option<OpId>> {
-    let end = graph.ops().len();
-    (0..graph.values().len())
-        .map(|v| if graph.is_result(v) { Some(end) } else { graph.consumers(v).last().copied() })
-        .collect()
-}
-
-fn is_root(graph: &Graph, value: ValueId) -> bool {
-    graph.producer(value).is_none_or(|op| !graph.ops()[op].recomputable)
-}
-
-/// What an op reads whatever implementation is chosen.
-fn certain_inputs(graph: &Graph, op: OpId) -> Vec<ValueId> {
-    let op = &graph.ops()[op];
-    op.inputs.iter().copied().filter(|v| op.alternatives.iter().all(|a| a.inputs.binary_search(v).is_ok())).collect()
-}
-
-/// The last *certain* use: with alternatives a use may be avoided.
-fn last_certain_uses(graph: &Graph) -> Vec<Option<OpId>> {
-    if !has_alternatives(graph) {
-        return last_uses(graph);
-    }
-    let mut last = vec![None; graph.values().len()];
-    for op in 0..graph.ops().len() {
-        for value in certain_inputs(graph, op) {
-            last[value] = Some(op);
-        }
-    }
-    for &value in graph.results() {
-        last[value] = Some(graph.ops().len());
-    }
-    last
-}
-
-/// The values that are resident in every schedule at a moment, and the scratch then.
-fn together(graph: &Graph, set_by: SetBy) -> (Vec<ValueId>, u64) {
-    let op = match set_by {
-        SetBy::Start => return (graph.inputs().collect(), 0),
-        SetBy::End => return (graph.results().to_vec(), 0),
-        SetBy::Op(op) | SetBy::Exhaustion(op) => op,
-    };
-    let last = last_certain_uses(graph);
-    let mut values: Vec<ValueId> = (0..graph.values().len())
-        .filter(|&v| {
-            let produced = graph.producer(v).is_none_or(|p| p < op);
-            produced && is_root(graph, v) && last[v].is_some_and(|last| last > op)
-        })
-        .collect();
-    let lightest = lightest_inputs(graph, op, &last);
-    values.extend(lightest.inputs);
-    values.extend_from_slice(&graph.ops()[op].outputs);
-    values.sort_unstable();
-    values.dedup();
-    (values, lightest.scratch)
-}
-
-/// What an implementation needs beside the roots that are used later.
-struct Needs {
-    inputs: Vec<ValueId>,
-    scratch: u64,
-    /// Of both.
-    bytes: u64,
-}
-
-/// The implementation of `op` that needs least beside the roots used later.
-fn lightest_inputs(graph: &Graph, op: OpId, last: &[Option<OpId>]) -> Needs {
-    let is_held = |v: ValueId| is_root(graph, v) && last[v].is_some_and(|last| last > op);
-    let weigh = |k: usize| {
-        let (inputs, _, scratch) = implementation(&graph.ops()[op], k);
-        let inputs: Vec<ValueId> = inputs.iter().copied().filter(|&v| !is_held(v)).collect();
-        let bytes = graph.bytes_of(&inputs) + scratch;
-        Needs { inputs, scratch, bytes }
-    };
-    (1..implementations(&graph.ops()[op]))
-        .map(weigh)
-        .fold(weigh(0), |least, way| if way.bytes < least.bytes { way } else { least })
-}
-
-/// The bytes that some moment of every schedule holds, and that moment.
-fn lower_half(graph: &Graph) -> (u64, SetBy) {
-    let start = graph.constant_bytes() + graph.inputs().map(|v| graph.bytes(v)).sum::<u64>();
-    let end = graph.constant_bytes() + graph.bytes_of(graph.results());
-    let ops = needs(graph).into_iter().enumerate().map(|(op, need)| (need, SetBy::Op(op)));
-    // Of equals the first op, then the start.
-    let moments = ops.chain([(start, SetBy::Start), (end, SetBy::End)]);
-    moments.fold((0, SetBy::Op(0)), |most, moment| if moment.0 > most.0 { moment } else { most })
-}
-
-/// Whether it is certain that no schedule at all fits in `budget`.
-pub(crate) fn is_too_little(graph: &Graph, budget: u64) -> bool {
-    budget < lower_half(graph).0
-}
-
-/// The bytes that are resident in every schedule while each op runs for the first time.
-pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
-    let last = last_certain_uses(graph);
-    let end = graph.ops().len();
-    // Bytes of the roots that are needed after each op, found by sweeping with the ops at which they stop counting.
-    let mut leaving = vec![0u64; end + 1];
-    let mut held = graph.constant_bytes();
-    for value in graph.inputs() {
-        if let Some(at) = last[value] {
-            held += graph.bytes(value);
-            leaving[at] += graph.bytes(value);
-        }
-    }
-    let mut needs = Vec::with_capacity(end);
-    for id in 0..end {
-        // Roots whose last use is this very op stop counting here and come back among its inputs.
-        held -= leaving[id];
-        let op = &graph.ops()[id];
-        needs.push(held + lightest_inputs(graph, id, &last).bytes + graph.bytes_of(&op.outputs));
-        if !op.recomputable {
-            for &value in &op.outputs {
-                if let Some(at) = last[value].filter(|&at| at > id) {
-                    held += graph.bytes(value);
-                    leaving[at] += graph.bytes(value);
-                }
-            }
-        }
-    }
-    needs
 }
 
 #[cfg(test)]
@@ -297,6 +177,16 @@ mod tests {
         let found = minimum(&builder.build().unwrap());
         assert_eq!(found.achieved, 12);
         assert!(found.is_exact());
+    }
+
+    #[test]
+    fn without_time_it_is_valid_and_says_that_it_was_cut_short() {
+        use crate::generate::{Options, by_name};
+        let graph = by_name("residual", &Options { depth: 30, ..Options::default() }).unwrap();
+        let whole = minimum(&graph);
+        let found = minimum_within(&graph, &Request { time_limit: std::time::Duration::ZERO, ..Request::new(0) });
+        assert_eq!((found.lower_bound, found.stop_reason), (whole.lower_bound, StopReason::TimeLimit));
+        assert!(found.achieved >= whole.achieved && crate::check(&graph, &found.plan, found.achieved).is_ok());
     }
 
     fn read(text: &str) -> (Graph, Minimum) {

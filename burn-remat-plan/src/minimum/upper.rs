@@ -8,12 +8,18 @@
 //!    of a table over the chain of the network's blocks (`planners::search`'s `spine`), whose schedules of least memory would compute too much.
 //! 3. Where ops have alternatives, the same once more in the implementations of the least working set.
 //!
+//! After the deadline no further attempt is made; the store-all plan is always there.
+//!
 //! Passes are cut off at `40 n + 20000` computations, and `online` is too, so that the plan is always one that can be
 //! written down.
 //!
 //! Complexity: at most 25 passes and as many runs of `online`; O(n³) for at most 400 stages of a chain.
 
+use std::time::Duration;
+
+use super::limits::Limits;
 use crate::choice::has_alternatives;
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
 use crate::planner::Request;
@@ -52,52 +58,69 @@ impl Best {
 }
 
 /// The best plan of `graph`, of which none holds less than `lower`.
-pub(super) fn best(graph: &Graph, lower: u64) -> Best {
-    let mut best = by_default(graph, lower);
+pub(super) fn best(graph: &Graph, lower: u64, limits: Limits) -> Best {
+    let mut best = by_default(graph, lower, limits);
     if has_alternatives(graph) && lower < best.peak {
         let lightest = Plain::lightest(graph);
-        let other = by_default(&lightest.graph, lower);
+        let other = by_default(&lightest.graph, lower, limits);
         best.offer(graph, plan_of_choices(graph, &lightest.choices(&order_of(&other.plan))));
     }
     best
 }
 
 /// The best plan with every op in its default implementation.
-fn by_default(graph: &Graph, lower: u64) -> Best {
+fn by_default(graph: &Graph, lower: u64, limits: Limits) -> Best {
+    let deadline = limits.deadline;
     let all: Vec<OpId> = (0..graph.ops().len()).collect();
     let mut best = Best::new(graph, plan_of(graph, &all));
     let step_limit = 40 * graph.ops().len() + 20_000;
     // Passes over large graphs take long.
     let (rounds, policies) = if graph.ops().len() > 4000 { (10, 1) } else { (MOST_ROUNDS, 3) };
-    bisect(graph, lower, rounds, &mut best, |budget| {
+    bisect(graph, (lower, deadline), rounds, &mut best, |budget| {
         let passes = &[(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)][..policies];
-        let order =
-            passes.iter().find_map(|&(cost, distance)| construct(graph, budget, Policy { cost, distance, step_limit }));
+        let mut passes = passes.iter().map(|&(cost, distance)| Policy { cost, distance, step_limit });
+        let order = passes.find_map(|policy| construct(graph, budget, policy, deadline));
         order.map(|order| plan_of(graph, &order))
     });
-    if lower >= best.peak {
+    if lower >= best.peak || deadline.passed() {
         return best;
     }
     if graph.ops().len() > MOST_OPS {
-        let request = Request::new(best.peak);
+        let (memory_limit, threads) = (limits.memory, limits.threads);
+        let request = Request { time_limit: deadline.left(), memory_limit, threads, ..Request::new(best.peak) };
         for plan in frugal(graph, &request, step_limit) {
             best.offer(graph, tightened(graph, &plan));
         }
     } else {
-        for plan in least_memory_plans(graph) {
-            best.offer(graph, tightened(graph, &plan));
+        if deadline.left() > time_of_chains(graph) {
+            for plan in least_memory_plans(graph) {
+                best.offer(graph, tightened(graph, &plan));
+            }
         }
-        let online = |budget| plan_within(graph, budget).map(|plan| tightened(graph, &plan));
-        bisect(graph, lower, MOST_ROUNDS, &mut best, online);
+        let online = |budget| plan_within(graph, budget, deadline).map(|plan| tightened(graph, &plan));
+        bisect(graph, (lower, deadline), MOST_ROUNDS, &mut best, online);
     }
     best
 }
 
+/// About the most that the chain planners take for the least memory: a dozen tables of cubic size, which are not
+/// interrupted.
+fn time_of_chains(graph: &Graph) -> Duration {
+    let stages = (graph.ops().len() as f64 / 2.0).min(400.0);
+    Duration::from_secs_f64(0.002 + 4e-9 * stages.powi(3))
+}
+
 /// Bisects between `low`, which is tried first, and the best peak.
-fn bisect(graph: &Graph, mut low: u64, rounds: usize, best: &mut Best, plan_at: impl Fn(u64) -> Option<Plan>) {
+fn bisect(
+    graph: &Graph,
+    (mut low, deadline): (u64, Deadline),
+    rounds: usize,
+    best: &mut Best,
+    plan_at: impl Fn(u64) -> Option<Plan>,
+) {
     let mut probe = low;
     for _ in 0..rounds {
-        if low >= best.peak {
+        if low >= best.peak || deadline.passed() {
             break;
         }
         match plan_at(probe) {

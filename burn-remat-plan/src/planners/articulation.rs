@@ -10,7 +10,9 @@
 //!
 //! Departures: the paper looks for cut vertices of the undirected graph. The test here asks for what it wants them
 //! for, in the order of execution: it leaves out a vertex that merely cuts off a dead end or a second source, and
-//! needs no depth-first search. On a path every op is a candidate, so the planners equal `chen-*` there.
+//! needs no depth-first search. Where one op comes first and one last, with a source before the one and a target behind the
+//! other, both find the same: an edge that jumps over an op is a way around it, and without such an edge there is none. On
+//! a path every op is a candidate, so the planners equal `chen-*` there.
 //!
 //! Complexity: candidates O(ops + uses); at most 50 sets, each linear in the steps of its plan.
 

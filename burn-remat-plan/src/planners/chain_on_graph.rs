@@ -2,14 +2,18 @@
 //!
 //! Every candidate view is planned. The plan of a view is measured on the graph itself, so what the view counts twice
 //! costs opportunities, never validity. Where even keeping everything fits, that is the plan.
+//!
+//! Where saved sets may be kept, stages with several saved sets each ([`chain_sets`]) are planned
+//! too. The cheapest of all is never dearer, and much cheaper where stages hold what costs little to compute again.
 
 use super::StoreAll;
 use super::chain_dp::{EASY_CELLS, least_memory_schedule, solve_terms};
+use super::chain_sets;
 use super::chain_table::Choices;
 use super::store_all::peak_op;
 use crate::error::PlanError;
 use crate::graph::Graph;
-use crate::minimum::is_too_little;
+use crate::need::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 use crate::views::chain_of::ChainView;
@@ -63,6 +67,12 @@ pub(super) fn solve(
         } else if least.as_ref().is_none_or(|least| outcome.peak_bytes < least.0) {
             least = outcome.plan.map(|plan| (outcome.peak_bytes, plan));
         }
+    }
+    if choices == Choices::SavedAndInputs
+        && let Some((makespan, plan)) = chain_sets::best_plan(graph, request)
+        && best.as_ref().is_none_or(|best| makespan < best.makespan)
+    {
+        best = Some(Outcome::of_plan(name, graph, plan, Status::Feasible, StopReason::Heuristic));
     }
     best.ok_or_else(|| PlanError::Infeasible {
         budget: request.budget,

@@ -3,9 +3,9 @@
 use crate::choice::{has_alternatives, least_makespan};
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
-use crate::minimum::is_too_little;
+use crate::need::is_too_little;
 use crate::plan::Plan;
-use crate::planner::{Outcome, Status, StopReason};
+use crate::planner::{Bound, Outcome, Status, StopReason};
 use crate::sequence::plan_of;
 use crate::simulate::simulate;
 
@@ -84,8 +84,18 @@ impl<'a> Incumbent<'a> {
     /// The outcome around the best schedule, with the better of `bound` and the least cost; `None` where none fits.
     /// These schedules use default implementations, and so does the proof behind `status` and `bound`: where ops have
     /// alternatives it proves nothing.
-    pub fn outcome(&self, name: &str, status: Status, reason: StopReason, bound: Option<f64>) -> Option<Outcome> {
-        let best = self.best.as_ref()?;
+    ///
+    /// # Errors
+    ///
+    /// Where `bound` lies above the best schedule, for which it holds.
+    pub fn outcome(
+        &self,
+        name: &'static str,
+        status: Status,
+        reason: StopReason,
+        bound: Option<f64>,
+    ) -> Result<Option<Outcome>, PlanError> {
+        let Some(best) = &self.best else { return Ok(None) };
         let least = least_makespan(self.graph);
         let (status, reason, bound) = if best.cost <= least {
             (Status::Optimal, StopReason::Proved, None)
@@ -96,8 +106,9 @@ impl<'a> Incumbent<'a> {
         } else {
             (Status::Feasible, reason, None)
         };
-        let mut outcome = Outcome::of_plan(name, self.graph, best.plan.clone(), status, reason);
-        outcome.lower_bound = Some(bound.unwrap_or(0.0).max(least).min(outcome.makespan));
-        Some(outcome)
+        let outcome = Outcome::of_plan(name, self.graph, best.plan.clone(), status, reason);
+        let bound =
+            bound.filter(|&bound| bound.is_nan() || bound > least).map_or(Bound::of_all(least), Bound::of_class);
+        outcome.bounded(name, bound).map(Some)
     }
 }

@@ -27,11 +27,12 @@ use highs::HighsStatus;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::checkmate::answers::{failed, largest_model, too_large};
 use super::checkmate::model::{Knapsacks, Model, estimated_entries};
-use super::checkmate::solver::{Deadline, Relaxation, RelaxationSolver, Relaxed};
-use super::checkmate::{LARGEST_MODEL, failed, too_large};
+use super::checkmate::solver::{Relaxation, RelaxationSolver, Relaxed};
 use super::incumbent::Incumbent;
 use super::limited::{Latest, within_limit};
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::frontier::computations;
 use crate::graph::Graph;
@@ -70,13 +71,13 @@ impl Planner for LpRounding {
 
 fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
     let start = Instant::now();
-    let deadline = Deadline::new(start, request.time_limit);
+    let deadline = request.deadline();
     let mut incumbent = Incumbent::new(graph, request.budget);
-    if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
+    if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None)? {
         return Ok(outcome);
     }
-    if estimated_entries(graph) > LARGEST_MODEL {
-        return Err(too_large(NAME, graph));
+    if estimated_entries(graph) > largest_model(request) {
+        return Err(too_large(NAME, graph, request));
     }
     let least = (request.budget as f64 * (1.0 - ALLOWANCES[ALLOWANCES.len() - 1])) as u64;
     let model = Model::new(graph, request.budget, least, Knapsacks::Omit);
@@ -103,7 +104,7 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
                     dive(graph, &model, &mut solver, &relaxation, &mut incumbent, limit)
                         .map_err(|status| failed(NAME, status))?;
                 }
-                let stopped = incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, Some(bound));
+                let stopped = incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, Some(bound))?;
                 latest
                     .set(stopped.unwrap_or_else(|| Outcome::without_plan(NAME, incumbent.general_bound(Some(bound)))));
                 request.report(Progress { incumbent: incumbent.cost(), lower_bound: Some(bound) });
@@ -111,7 +112,7 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
             }
         }
     }
-    match incumbent.outcome(NAME, Status::Feasible, reason, bound) {
+    match incumbent.outcome(NAME, Status::Feasible, reason, bound)? {
         Some(outcome) => Ok(outcome),
         None if reason == StopReason::TimeLimit => Ok(Outcome::without_plan(NAME, incumbent.general_bound(bound))),
         None => Err(incumbent.infeasible()),

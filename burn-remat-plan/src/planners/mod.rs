@@ -16,6 +16,9 @@
 //! | `monet` | `monet` | MONeT, sections 3 and 4, appendices B and C |
 //! | `search` | [`search`] | this project; its module names what it builds on |
 //! | `online` | [`online`] | Kirisame et al. 2021 (DTR), with another score |
+//! | `min-cut` | [`min_cut`] | PyTorch, `torch._functorch.partitioners` |
+//! | `hlo-remat` | [`hlo_remat`] | XLA, `HloRematerialization` |
+//! | `every-nth-block` | [`every_nth_block`] | selective checkpointing by hand |
 //! | `auto` | [`auto`] | this project |
 //!
 //! # From a paper to the code
@@ -51,6 +54,7 @@
 //! | Algorithm 2 | `chain_table`: `walk` |
 //! | 5.2, discretised sizes | [`chain_dp`]: `SLOTS`, `chain::terms`: `in_units` |
 //! | 5.3, sequential, revolve | [`chen`], [`revolve`] |
+//! | several saved sets per stage, equal blocks once (Rockmate, Zhao et al. 2023) | `chain_sets`, `views::stage_options` |
 //!
 //! *Feng and Huang*: "Optimal gradient checkpoint search for arbitrary computation graphs", 2018.
 //!
@@ -73,29 +77,35 @@
 //! | operators, for graphs of many ops | stages of the model: [`crate::views::stages_of`], `monet::on_stages` |
 
 pub mod articulation;
+mod ask;
 pub mod auto;
 pub mod chain_dp;
 mod chain_exchange;
 pub(crate) mod chain_on_graph;
 pub(crate) mod chain_search;
+mod chain_sets;
 mod chain_table;
 mod chain_tiles;
 #[cfg(feature = "highs")]
 pub mod checkmate;
 pub mod chen;
+pub mod every_nth_block;
 pub mod feng_huang;
+pub mod hlo_remat;
 mod incumbent;
-#[cfg(feature = "highs")]
 mod limited;
 pub mod linearized;
 #[cfg(feature = "highs")]
 pub mod lp_rounding;
+mod max_flow;
+pub mod min_cut;
 #[cfg(not(feature = "highs"))]
 mod missing_feature;
 #[cfg(feature = "highs")]
 pub mod monet;
 pub mod online;
 pub mod revolve;
+mod saved_values;
 pub mod search;
 mod segments;
 pub mod store_all;
@@ -106,10 +116,14 @@ pub use chain_dp::ChainDp;
 #[cfg(feature = "highs")]
 pub use checkmate::Checkmate;
 pub use chen::{ChenGreedy, ChenSqrt};
+pub use every_nth_block::EveryNthBlock;
 pub use feng_huang::FengHuang;
+pub use hlo_remat::HloRemat;
+pub(crate) use limited::Guarded;
 pub use linearized::{LinearGreedy, LinearSqrt};
 #[cfg(feature = "highs")]
 pub use lp_rounding::LpRounding;
+pub use min_cut::MinCut;
 #[cfg(not(feature = "highs"))]
 pub use missing_feature::MissingFeature;
 #[cfg(feature = "highs")]

@@ -9,11 +9,10 @@
 //! - the last segment is never dropped: its backward pass comes at once;
 //! - outputs of the other ops are retained to their last use.
 //!
-//! [`computations`] then gives the cheapest schedule, and [`plan_of`] evicts
+//! [`computations`](crate::frontier::computations) then gives the cheapest schedule, and [`plan_of`](crate::sequence::plan_of) evicts
 //! everything, checkpoints included, after its last use: the published heuristics keep checkpoints to the end.
 //!
-//! The forward pass is what the graph's phases say. Without phases it is all up to the op at the store-all peak: in a
-//! training step that is where the backward pass begins, and on any other graph it is as good a place as any.
+//! Where the forward pass ends, [`passes`](crate::views::passes) tells.
 //!
 //! Complexity: O(ops + uses + steps of the plan) for each set of checkpoints.
 
@@ -21,21 +20,22 @@ use std::collections::BTreeSet;
 
 use super::incumbent::Incumbent;
 use crate::error::PlanError;
-use crate::frontier::{Retention, computations};
-use crate::graph::{Graph, OpId, Phase};
+use crate::frontier::{Retention, computations_within};
+use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Request, Status, StopReason};
-use crate::sequence::plan_of;
-use crate::simulate::simulate;
+use crate::views::passes::forward_length;
 
 /// Most checkpoint sets that a greedy search tries.
 const MOST_SETS: usize = 48;
+
+/// What a schedule takes for each of its computations: its number, the steps of its plan, their memory.
+const BYTES_PER_COMPUTATION: u64 = 120;
 
 /// The forward ops of a graph and which of them may be checkpoints.
 pub(super) struct Segments<'a> {
     graph: &'a Graph,
     /// Forward ops, ascending.
     pub forward: Vec<OpId>,
-    is_forward: Vec<bool>,
     /// Per op: whether it may be a checkpoint.
     candidate: Vec<bool>,
 }
@@ -43,9 +43,9 @@ pub(super) struct Segments<'a> {
 impl<'a> Segments<'a> {
     /// Every forward op is a candidate.
     pub fn new(graph: &'a Graph) -> Self {
-        let is_forward = forward_ops(graph);
-        let forward = (0..graph.ops().len()).filter(|&op| is_forward[op]).collect();
-        Self { graph, forward, candidate: is_forward.clone(), is_forward }
+        let length = forward_length(graph);
+        let candidate = (0..graph.ops().len()).map(|op| op < length).collect();
+        Self { graph, forward: (0..length).collect(), candidate }
     }
 
     /// Only those forward ops are candidates behind which no forward op needs anything made before them.
@@ -66,14 +66,18 @@ impl<'a> Segments<'a> {
     pub fn branching_op(&self) -> Option<OpId> {
         let from_afar = |op: OpId, before: Option<OpId>| {
             let producers = self.graph.ops()[op].inputs.iter().filter_map(|&value| self.graph.producer(value));
-            producers.into_iter().any(|producer| self.is_forward[producer] && Some(producer) != before)
+            producers.into_iter().any(|producer| self.is_forward(producer) && Some(producer) != before)
         };
         let previous = std::iter::once(None).chain(self.forward.iter().copied().map(Some));
         self.forward.iter().copied().zip(previous).find(|&(op, before)| from_afar(op, before)).map(|(op, _)| op)
     }
 
+    fn is_forward(&self, op: OpId) -> bool {
+        op < self.forward.len()
+    }
+
     fn last_forward_use(&self, value: usize) -> Option<OpId> {
-        self.graph.consumers(value).iter().copied().rfind(|&op| self.is_forward[op])
+        self.graph.consumers(value).iter().copied().rfind(|&op| self.is_forward(op))
     }
 
     fn candidates(&self) -> impl Iterator<Item = OpId> + '_ {
@@ -137,7 +141,7 @@ impl<'a> Segments<'a> {
         let segment_of = |op: OpId| checkpoints.partition_point(|&checkpoint| checkpoint < op);
         let last_segment = checkpoints.len();
         let is_checkpoint = |op: OpId| checkpoints.binary_search(&op).is_ok();
-        let backward_uses = |value: usize| graph.consumers(value).iter().copied().filter(|&op| !self.is_forward[op]);
+        let backward_uses = |value: usize| graph.consumers(value).iter().copied().filter(|&op| !self.is_forward(op));
         // Per segment: the first backward op that needs one of its values.
         let mut entered = vec![usize::MAX; checkpoints.len() + 1];
         for &op in self.forward.iter().filter(|&&op| !is_checkpoint(op)) {
@@ -151,7 +155,7 @@ impl<'a> Segments<'a> {
                 let last_use = graph.consumers(value).last().copied().unwrap_or(0);
                 if graph.is_result(value) || is_checkpoint(op) {
                     retention.keep(value, op + 1, end);
-                } else if !self.is_forward[op] || segment_of(op) == last_segment {
+                } else if !self.is_forward(op) || segment_of(op) == last_segment {
                     retention.keep(value, op + 1, last_use);
                 } else {
                     retention.keep(value, op + 1, self.last_forward_use(value).unwrap_or(0));
@@ -162,9 +166,20 @@ impl<'a> Segments<'a> {
         retention
     }
 
-    /// The ops in the order in which a plan with these checkpoints computes them.
-    fn sequence(&self, checkpoints: &[OpId]) -> Vec<OpId> {
-        computations(self.graph, &self.retention(checkpoints))
+    /// Offers the schedules of `sets`, as far as the request's limits go. Where values reach over many segments, one of them may compute
+    /// nearly all that comes before it again: n ops may then take n² computations.
+    fn offer(&self, incumbent: &mut Incumbent<'_>, sets: &[Vec<OpId>], request: &Request) {
+        let deadline = request.deadline();
+        let most = usize::try_from(request.memory_limit / BYTES_PER_COMPUTATION).unwrap_or(usize::MAX);
+        for (number, set) in sets.iter().enumerate() {
+            // A plan for a small graph is there before a clock ticks.
+            if number > 0 && deadline.passed() {
+                break;
+            }
+            if let Some(sequence) = computations_within(self.graph, &self.retention(set), most, deadline) {
+                incumbent.offer(&sequence);
+            }
+        }
     }
 
     /// The cheapest plan within the budget among `sets` and the store-all plan; of equally cheap ones, the one with
@@ -175,33 +190,15 @@ impl<'a> Segments<'a> {
     /// [`PlanError::Infeasible`] with the lowest peak among them and the op at which it stands.
     pub fn best(&self, name: &'static str, request: &Request, sets: Vec<Vec<OpId>>) -> Result<Outcome, PlanError> {
         let mut incumbent = Incumbent::new(self.graph, request.budget);
-        for set in &sets {
-            incumbent.offer(&self.sequence(set));
-        }
+        self.offer(&mut incumbent, &sets, request);
         log::debug!("{name}: tried {} sets of checkpoints", sets.len());
-        let outcome = incumbent.outcome(name, Status::Feasible, StopReason::Heuristic, None);
+        let outcome = incumbent.outcome(name, Status::Feasible, StopReason::Heuristic, None)?;
         outcome.ok_or_else(|| incumbent.infeasible())
     }
 
     /// Offers the schedules of all greedy sets.
     #[cfg(feature = "highs")]
-    pub fn offer_greedy(&self, incumbent: &mut Incumbent<'_>) {
-        for set in self.greedy_sets() {
-            incumbent.offer(&self.sequence(&set));
-        }
+    pub fn offer_greedy(&self, incumbent: &mut Incumbent<'_>, request: &Request) {
+        self.offer(incumbent, &self.greedy_sets(), request);
     }
-}
-
-/// Per op: whether it belongs to the forward pass.
-fn forward_ops(graph: &Graph) -> Vec<bool> {
-    if graph.ops().iter().any(|op| op.phase.is_some()) {
-        return graph.ops().iter().map(|op| op.phase == Some(Phase::Forward)).collect();
-    }
-    let store_all: Vec<OpId> = (0..graph.ops().len()).collect();
-    let plan = plan_of(graph, &store_all);
-    let timeline = simulate(graph, &plan);
-    let computed = plan.steps.iter().zip(&timeline.bytes).filter_map(|(step, &bytes)| Some((step.op()?, bytes)));
-    // The last of equal peaks: `max_by_key` keeps it.
-    let boundary = computed.max_by_key(|&(_, bytes)| bytes).map_or(0, |(op, _)| op);
-    (0..graph.ops().len()).map(|op| op <= boundary).collect()
 }

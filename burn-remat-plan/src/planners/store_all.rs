@@ -6,15 +6,14 @@
 //! Invariants: the makespan is the least of any plan, unless an op has a cheaper alternative; the peak is the least of any
 //! plan without recomputation, because a value leaves at the first step at which it may. Complexity: O(values + uses).
 
-use super::chain_dp::peak_stage;
 use crate::chain::terms::Terms;
-use crate::chain::{self, Chain, ChainOutcome};
+use crate::chain::{self, Chain, ChainOutcome, peak_stage};
 use crate::choice::least_makespan;
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};
-use crate::minimum::is_too_little;
+use crate::need::is_too_little;
 use crate::plan::{Plan, Step};
-use crate::planner::{Outcome, Planner, Request, Status, StopReason};
+use crate::planner::{Bound, Outcome, Planner, Request, Status, StopReason};
 use crate::simulate::simulate;
 
 /// The planner `store-all`.
@@ -87,8 +86,7 @@ impl Planner for StoreAll {
         if outcome.makespan > bound {
             (outcome.status, outcome.stop_reason) = (Status::Feasible, StopReason::Heuristic);
         }
-        outcome.lower_bound = Some(bound);
-        Ok(outcome)
+        outcome.bounded(Self::NAME, Bound::of_all(bound))
     }
 
     fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
@@ -102,9 +100,9 @@ impl Planner for StoreAll {
                 proven: request.budget < Terms::of_chain(chain).least_bytes(),
             });
         }
-        let mut outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
-        outcome.lower_bound = Some(outcome.makespan);
-        Ok(outcome)
+        let outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
+        let bound = Bound::of_all(outcome.makespan);
+        outcome.bounded(Self::NAME, bound)
     }
 }
 

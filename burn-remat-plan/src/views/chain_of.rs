@@ -1,7 +1,7 @@
 //! A training graph seen as a chain of stages, and chain schedules turned back into plans of the graph.
 //!
 //! Method. The ops before the first backward op are the forward list, the rest is the backward list, which runs once
-//! and in order. (Without phases the lists part where the plan that keeps everything holds most.) Values that the
+//! and in order. (Where the lists part, [`passes`](super::passes) tells.) Values that the
 //! forward list computes are *carried* across every place between their computation and their last use.
 //!
 //! 1. *Pinned* values are computed once and kept to their last use: outputs of ops that may not run again, results,
@@ -29,9 +29,10 @@ use std::ops::Range;
 
 use crate::chain::terms::Terms;
 use crate::chain::{ChainStep, StageId};
-use crate::graph::{Graph, OpId, Phase, ValueId};
+use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::Plan;
 use crate::sequence::plan_of;
+use crate::views::passes::forward_length;
 
 /// Most bytes that may cross a cut beside the one large value: a twentieth of that value.
 const REST_SHARE: u64 = 20;
@@ -54,31 +55,6 @@ pub struct Stage {
     pub backward: Range<OpId>,
 }
 
-/// Where the backward list begins: the first op of a later phase, or, without phases, the place at which the plan that
-/// keeps everything holds most.
-pub fn backward_start(graph: &Graph) -> OpId {
-    let later = |phase| matches!(phase, Some(Phase::Backward | Phase::Update));
-    let marked = graph.ops().iter().position(|op| later(op.phase));
-    marked.filter(|&at| at > 0).unwrap_or_else(|| {
-        let ops = graph.ops().len();
-        let mut change = vec![0_i128; ops + 1];
-        for value in 0..graph.values().len() {
-            let Some(from) = graph.producer(value) else { continue };
-            let last = graph.consumers(value).last().map_or(from + 1, |&op| op + 1);
-            change[from] += i128::from(graph.bytes(value));
-            change[if graph.is_result(value) { ops } else { last }] -= i128::from(graph.bytes(value));
-        }
-        let (mut held, mut most, mut at) = (0, 0, 0);
-        for (op, by) in change[..ops].iter().enumerate() {
-            held += by;
-            if held > most {
-                (most, at) = (held, op);
-            }
-        }
-        at + 1
-    })
-}
-
 /// The distance between a forward value's computation and its last use in the forward list, in ops.
 pub(crate) fn reach(graph: &Graph, value: ValueId, split: OpId) -> usize {
     let Some(from) = graph.producer(value).filter(|&op| op < split) else { return 0 };
@@ -87,7 +63,7 @@ pub(crate) fn reach(graph: &Graph, value: ValueId, split: OpId) -> usize {
 }
 
 /// Values to be computed once and kept: see the module. `shortest` is the least reach of a value pinned for its reach.
-fn pinned_values(graph: &Graph, split: OpId, shortest: usize) -> Vec<bool> {
+pub(super) fn pinned_values(graph: &Graph, split: OpId, shortest: usize) -> Vec<bool> {
     let pinned = |value: ValueId| {
         let Some(op) = graph.producer(value).filter(|&op| op < split) else { return false };
         !graph.ops()[op].recomputable || graph.is_result(value) || reach(graph, value, split) >= shortest
@@ -106,7 +82,7 @@ impl ChainView {
     /// The same, each stage that costs next to nothing joined to the one behind it. Replays of a block that ends in an activation function
     /// compute that again at the start of the next block, rather than the whole block for its sake.
     pub(crate) fn joined_candidates(graph: &Graph) -> Vec<Self> {
-        let split = backward_start(graph);
+        let split = forward_length(graph);
         Self::candidates_with(graph, |cuts| joined_ahead(graph, split, &cuts))
     }
 
@@ -115,7 +91,7 @@ impl ChainView {
         if !(total * (graph.ops().len() + 1) as f64).is_finite() {
             return Vec::new();
         }
-        let split = backward_start(graph);
+        let split = forward_length(graph);
         let mut pin_sets: Vec<Vec<bool>> = Vec::new();
         for shortest in [usize::MAX, (split / 4).max(2), (split / 12).max(2)] {
             let pinned = pinned_values(graph, split, shortest);
@@ -143,6 +119,11 @@ impl ChainView {
     /// Costs and sizes of the chain; its budget is the graph's less the constant bytes.
     pub(crate) fn terms(&self) -> &Terms {
         &self.terms
+    }
+
+    /// Per forward op whether it runs in every forward run of its stage.
+    pub(super) fn repeats(&self) -> &[bool] {
+        &self.repeats
     }
 
     /// The plan of the graph for a schedule of the chain.
@@ -217,19 +198,19 @@ pub(crate) fn share_out(graph: &Graph, split: OpId, pinned: &[bool], cuts: &[OpI
 }
 
 /// Works out stages and terms.
-struct Builder<'a> {
-    graph: &'a Graph,
+pub(super) struct Builder<'a> {
+    pub graph: &'a Graph,
     split: OpId,
-    pinned: &'a [bool],
-    stages: Vec<Stage>,
+    pub pinned: &'a [bool],
+    pub stages: Vec<Stage>,
     /// Stage of each op.
-    stage_of: Vec<StageId>,
+    pub stage_of: Vec<StageId>,
     /// Last stage that needs each value.
-    last_stage: Vec<StageId>,
+    pub last_stage: Vec<StageId>,
 }
 
 impl<'a> Builder<'a> {
-    fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool], cuts: &[OpId]) -> Self {
+    pub fn new(graph: &'a Graph, split: OpId, pinned: &'a [bool], cuts: &[OpId]) -> Self {
         let (stages, stage_of) = share_out(graph, split, pinned, cuts);
         let last_stage = |value| graph.consumers(value).iter().map(|&op| stage_of[op]).max().unwrap_or(0);
         let last_stage = (0..graph.values().len()).map(last_stage).collect();
@@ -237,7 +218,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Whether `value` is computed anew in each forward run of its stage.
-    fn is_stage_value(&self, value: ValueId) -> bool {
+    pub fn is_stage_value(&self, value: ValueId) -> bool {
         !self.pinned[value] && self.graph.producer(value).is_some_and(|op| op < self.split)
     }
 
@@ -245,11 +226,11 @@ impl<'a> Builder<'a> {
         self.graph.producer(value).map_or(0, |op| self.stage_of[op])
     }
 
-    fn used_backward(&self, value: ValueId) -> bool {
+    pub fn used_backward(&self, value: ValueId) -> bool {
         self.graph.consumers(value).last().is_some_and(|&op| op >= self.split)
     }
 
-    fn finish(self) -> ChainView {
+    pub fn finish(self) -> ChainView {
         let n = self.stages.len();
         let ops = self.graph.ops();
         let is_repeated = |op: OpId| ops[op].outputs.iter().any(|&value| self.is_stage_value(value));
@@ -265,7 +246,7 @@ impl<'a> Builder<'a> {
                 saved[from] += self.graph.bytes(value);
             }
         }
-        let (gradient, backward_bytes) = self.backward_side();
+        let BackwardSide { gradient, during: backward_bytes, .. } = self.backward_side();
         let forward_cost = |stage: &Stage| stage.forward.clone().filter(|&op| repeats[op]).map(|op| ops[op].cost).sum();
         let backward_cost = |stage: &Stage| stage.backward.clone().map(|op| ops[op].cost).sum();
         let terms = Terms {
@@ -284,10 +265,15 @@ impl<'a> Builder<'a> {
     /// Most bytes of a stage's own values and scratch during its forward run; with `save` what its backward ops need
     /// stays.
     fn forward_peak(&self, i: StageId, save: bool) -> u64 {
+        self.forward_peak_keeping(i..i + 1, |value| save && self.used_backward(value))
+    }
+
+    /// The same for several stages as one, where the values of `saves` stay, beside those that later stages need.
+    pub fn forward_peak_keeping(&self, run: Range<StageId>, saves: impl Fn(ValueId) -> bool) -> u64 {
         let graph = self.graph;
-        let range = self.stages[i].forward.clone();
-        let keeps = |value: ValueId| self.last_stage[value] > i || (save && self.used_backward(value));
-        let own = |value: ValueId| self.is_stage_value(value) && self.stage_of_value(value) == i;
+        let range = self.stages[run.start].forward.start..self.stages[run.end - 1].forward.end;
+        let keeps = |value: ValueId| self.last_stage[value] >= run.end || saves(value);
+        let own = |value: ValueId| self.is_stage_value(value) && run.contains(&self.stage_of_value(value));
         let last_use = |value: ValueId| {
             let uses = graph.consumers(value);
             uses[..uses.partition_point(|&op| op < range.end)].last().copied()
@@ -305,9 +291,8 @@ impl<'a> Builder<'a> {
         peak
     }
 
-    /// For each stage the bytes of inputs, pinned values and gradients held before its backward ops, and the most of
-    /// them during these ops.
-    fn backward_side(&self) -> (Vec<u64>, Vec<u64>) {
+    /// What is held of inputs, pinned values and gradients as the backward list goes on.
+    pub fn backward_side(&self) -> BackwardSide {
         let (graph, n) = (self.graph, self.stages.len());
         let mut released_after: Vec<u64> = vec![0; graph.ops().len()];
         let mut released_with: Vec<u64> = vec![0; n];
@@ -332,25 +317,37 @@ impl<'a> Builder<'a> {
         }
         let mut gradient = vec![0; n];
         let mut during = vec![0; n];
+        let mut before_op = vec![0; graph.ops().len()];
         for (i, stage) in self.stages.iter().enumerate().rev() {
             gradient[i] = held;
             during[i] = held;
             for op in stage.backward.clone() {
+                before_op[op] = held;
                 held += graph.bytes_of(&graph.ops()[op].outputs);
                 during[i] = during[i].max(held + graph.ops()[op].scratch_bytes);
                 held -= released_after[op];
             }
             held -= released_with[i];
         }
-        (gradient, during)
+        BackwardSide { gradient, during, before_op }
     }
+}
+
+/// Bytes of inputs, pinned values and gradients.
+pub(super) struct BackwardSide {
+    /// Before the backward ops of each stage.
+    pub gradient: Vec<u64>,
+    /// The most during these ops.
+    during: Vec<u64>,
+    /// Before each backward op.
+    pub before_op: Vec<u64>,
 }
 
 /// Share of the mean cost of a stage below which one costs next to nothing.
 const SMALL_SHARE: f64 = 0.05;
 
 /// `cuts` without those behind stages that cost next to nothing.
-fn joined_ahead(graph: &Graph, split: OpId, cuts: &[OpId]) -> Vec<OpId> {
+pub(super) fn joined_ahead(graph: &Graph, split: OpId, cuts: &[OpId]) -> Vec<OpId> {
     let cost = |range: Range<OpId>| graph.ops()[range].iter().map(|op| op.cost).sum::<f64>();
     let small = SMALL_SHARE * cost(0..split) / (cuts.len() + 1) as f64;
     let starts = std::iter::once(0).chain(cuts.iter().copied());

@@ -22,6 +22,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId, ValueId};
 
 /// Ways to recompute inside, at most; the last keeps nothing.
@@ -49,7 +50,7 @@ pub(super) fn external_reads(graph: &Graph, order: &[OpId]) -> BTreeSet<ValueId>
 /// The sequences of ops for the backward ops `share` of a stage: first with the whole saved set, then with less and less.
 pub(super) fn backward_ways(graph: &Graph, forward: &Range<OpId>, share: Range<OpId>) -> Vec<Vec<OpId>> {
     let turns = share.map(|op| (graph.ops()[op].inputs.clone(), Some(op))).collect();
-    let mut points = Stage { graph, forward, turns }.nested();
+    let mut points = Stage { graph, forward, turns, always: &|_| false }.nested(Deadline::NEVER);
     worth_a_choice(&points).into_iter().map(|at| std::mem::take(&mut points[at].order)).collect()
 }
 
@@ -65,8 +66,8 @@ pub(super) struct Split {
 
 /// Splits the `outputs` of the repeatable ops in `forward` where a part is far cheaper to compute from the rest.
 pub(super) fn forward_split(graph: &Graph, forward: &Range<OpId>, outputs: &[ValueId]) -> Option<Split> {
-    let stage = |outputs: Vec<ValueId>| Stage { graph, forward, turns: vec![(outputs, None)] };
-    let mut points = stage(outputs.to_vec()).nested();
+    let stage = |outputs: Vec<ValueId>| Stage { graph, forward, turns: vec![(outputs, None)], always: &|_| false };
+    let mut points = stage(outputs.to_vec()).nested(Deadline::NEVER);
     let at = cheap(&points);
     let (all, none) = (&points[0], &points[points.len() - 1]);
     if none.cost == 0.0 || ((all.bytes - points[at].bytes) as f64) < LEAST_CHEAP_BYTES * all.bytes as f64 {
@@ -77,13 +78,26 @@ pub(super) fn forward_split(graph: &Graph, forward: &Range<OpId>, outputs: &[Val
     Some(Split { dear: kept, dear_ops, cheap_ops: order })
 }
 
+/// The nested sets of what the backward ops `share` read of the forward values, from all to nothing; what `always` names
+/// is there in any case. Where the time is over the smaller ones are left out.
+pub(super) fn nested_sets(
+    graph: &Graph,
+    forward: &Range<OpId>,
+    share: Range<OpId>,
+    always: &dyn Fn(ValueId) -> bool,
+    deadline: Deadline,
+) -> Vec<Point> {
+    let turns = share.map(|op| (graph.ops()[op].inputs.clone(), Some(op))).collect();
+    Stage { graph, forward, turns, always }.nested(deadline)
+}
+
 /// A kept set.
-struct Point {
-    kept: BTreeSet<ValueId>,
-    bytes: u64,
+pub(super) struct Point {
+    pub kept: BTreeSet<ValueId>,
+    pub bytes: u64,
     /// Cost of what is computed again.
-    cost: f64,
-    order: Vec<OpId>,
+    pub cost: f64,
+    pub order: Vec<OpId>,
 }
 
 /// A stage's forward ops and, in order, what is to be there and the op that reads it.
@@ -91,11 +105,16 @@ struct Stage<'a> {
     graph: &'a Graph,
     forward: &'a Range<OpId>,
     turns: Vec<(Vec<ValueId>, Option<OpId>)>,
+    /// What is there in any case.
+    always: &'a dyn Fn(ValueId) -> bool,
 }
 
 impl Stage<'_> {
-    /// Whether the stage can compute `value` again.
+    /// Whether the stage can, and may have to, compute `value` again.
     fn is_own(&self, value: ValueId) -> bool {
+        if (self.always)(value) {
+            return false;
+        }
         let maker = self.graph.producer(value).filter(|op| self.forward.contains(op));
         maker.is_some_and(|op| self.graph.ops()[op].recomputable)
     }
@@ -137,8 +156,8 @@ impl Stage<'_> {
         Point { kept: kept.clone(), bytes, cost, order }
     }
 
-    /// From the whole saved set to nothing.
-    fn nested(&self) -> Vec<Point> {
+    /// From the whole saved set to nothing, as far as the time goes.
+    fn nested(&self, deadline: Deadline) -> Vec<Point> {
         let mut kept = self.saved();
         let mut left: Vec<ValueId> = kept.iter().copied().filter(|&value| self.graph.bytes(value) > 0).collect();
         let each = left.len().div_ceil(ROUNDS).max(1);
@@ -147,6 +166,9 @@ impl Stage<'_> {
             let so_far = points.last().map_or(0.0, |point| point.cost);
             let mut worth: Vec<(f64, ValueId)> = Vec::with_capacity(left.len());
             for &value in &left {
+                if deadline.passed() {
+                    return points;
+                }
                 kept.remove(&value);
                 worth.push(((self.point(&kept).cost - so_far) / self.graph.bytes(value) as f64, value));
                 kept.insert(value);

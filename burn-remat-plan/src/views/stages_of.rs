@@ -37,7 +37,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::chain_of::{Stage, backward_start, cuts, marks, reach, share_out, without_useless};
+use super::chain_of::{Stage, cuts, marks, reach, share_out, without_useless};
+use super::passes::forward_length;
 use super::saved_sets::{Split, backward_ways, external_reads, forward_split};
 use crate::graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, ValueId};
 use crate::plan::{Plan, Step};
@@ -78,7 +79,7 @@ impl StageView {
     /// where there are no names; then with every place in the forward list as a candidate, thinned. None where there is
     /// no backward list.
     pub fn candidates(graph: &Graph, most: usize) -> Vec<Self> {
-        let split = backward_start(graph);
+        let split = forward_length(graph);
         if split >= graph.ops().len() {
             return Vec::new();
         }

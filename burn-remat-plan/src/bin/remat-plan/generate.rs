@@ -13,7 +13,7 @@ use crate::exit::{Exit, print, write};
 pub struct Args {
     /// Name of the graph, one of those below
     name: String,
-    /// Images per step
+    /// Images or sequences per step
     #[arg(long, default_value_t = 1)]
     batch: u64,
     /// How much of a training step
@@ -41,7 +41,7 @@ enum PassName {
 }
 
 fn names() -> String {
-    let lines: Vec<String> = NAMES.iter().map(|(name, about)| format!("  {name:12} {about}")).collect();
+    let lines: Vec<String> = NAMES.iter().map(|(name, about)| format!("  {name:18} {about}")).collect();
     format!("Names:\n{}", lines.join("\n"))
 }
 

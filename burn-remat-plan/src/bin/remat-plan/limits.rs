@@ -16,6 +16,9 @@ pub struct Limits {
     /// Seed of every random choice
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// About the most memory that the planner itself takes; default: a quarter of what is free
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    memory_limit: Option<u64>,
     /// Threads at once; default: all of the machine
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -26,6 +29,9 @@ impl Limits {
     pub fn request(&self, budget: u64) -> Request {
         let mut request =
             Request { time_limit: self.time_limit, gap: self.gap, seed: self.seed, ..Request::new(budget) };
+        if let Some(bytes) = self.memory_limit {
+            request.memory_limit = bytes;
+        }
         if let Some(threads) = self.threads {
             request.threads = usize::from(threads);
         }
@@ -33,7 +39,7 @@ impl Limits {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "this is no number of seconds".to_owned())?;
     // A year: beyond it clocks overflow.
     if number > 0.0 && number <= 31_536_000.0 {

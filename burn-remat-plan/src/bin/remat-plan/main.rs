@@ -11,6 +11,7 @@ mod limits;
 mod list;
 mod minimum;
 mod plot;
+mod points;
 mod progress;
 mod show;
 mod solve;

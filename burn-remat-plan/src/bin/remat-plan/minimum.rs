@@ -5,17 +5,21 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use burn_remat_plan::planners::Search;
-use burn_remat_plan::{Chain, Graph, Minimum, Request, SetBy, chain, minimum, solve};
+use burn_remat_plan::{Chain, Graph, Minimum, Request, SetBy, StopReason, chain, minimum, minimum_within, solve};
 
 use crate::budget::human;
 use crate::exit::{Exit, print};
 use crate::input::Input;
+use crate::limits::seconds;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
 pub struct Args {
     /// A graph or a chain; `-` for standard input
     file: PathBuf,
+    /// Most time; what is then known of a graph is told
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
+    time_limit: Duration,
 }
 
 /// The smallest budget known to be feasible.
@@ -30,7 +34,7 @@ pub fn of(input: &Input) -> u64 {
 pub fn run(args: &Args) -> Result<(), Exit> {
     let input = Input::read(&args.file)?;
     match &input {
-        Input::Graph(graph) => print(&of_graph(&input, graph)),
+        Input::Graph(graph) => print(&of_graph(&input, graph, args.time_limit)),
         Input::Chain(chain) => print(&of_chain(&input, chain)),
     }
 }
@@ -57,10 +61,10 @@ const ONE_SEARCH: Duration = Duration::from_millis(250);
 const ALL_SEARCHES: Duration = Duration::from_millis(1200);
 
 /// The smallest budget at which `search` finds a plan in short, between the halves of `minimum`.
-fn searched(graph: &Graph, minimum: &Minimum, took: Duration) -> Option<u64> {
+fn searched(graph: &Graph, minimum: &Minimum, took: Duration, limit: Duration) -> Option<u64> {
     let start = Instant::now();
     // A search that fails finds the minimum again.
-    let left = ALL_SEARCHES.saturating_sub(2 * took);
+    let left = ALL_SEARCHES.saturating_sub(2 * took).min(limit.saturating_sub(took + ONE_SEARCH));
     let (mut low, mut high) = (minimum.lower_bound, minimum.achieved);
     while low < high && graph.ops().len() <= MOST_SEARCHED_OPS && start.elapsed() < left {
         let budget = low + (high - low) / 2;
@@ -73,10 +77,10 @@ fn searched(graph: &Graph, minimum: &Minimum, took: Duration) -> Option<u64> {
     (high < minimum.achieved).then_some(high)
 }
 
-fn of_graph(input: &Input, graph: &Graph) -> String {
+fn of_graph(input: &Input, graph: &Graph, time_limit: Duration) -> String {
     let start = Instant::now();
-    let minimum = minimum(graph);
-    let achieved = searched(graph, &minimum, start.elapsed()).unwrap_or(minimum.achieved);
+    let minimum = minimum_within(graph, &Request { time_limit, ..Request::new(0) });
+    let achieved = searched(graph, &minimum, start.elapsed(), time_limit).unwrap_or(minimum.achieved);
     let bound = minimum.lower_bound;
     let listed = minimum.bytes_together(graph);
     let op = minimum.op().map_or_else(String::new, |op| input.op_text(op));
@@ -98,6 +102,9 @@ fn of_graph(input: &Input, graph: &Graph) -> String {
             ", the smallest known; no plan fits in less than {bound} ({}), set by {set_by}",
             human(bound)
         );
+    }
+    if minimum.stop_reason == StopReason::TimeLimit {
+        text += "the search was cut short by its time limit: there may be a smaller one\n";
     }
     let part = if listed == bound { String::new() } else { format!("{listed} of them are ") };
     let _ = writeln!(text, "{part}resident together {when}:");

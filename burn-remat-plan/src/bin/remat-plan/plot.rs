@@ -5,7 +5,7 @@ use std::error::Error;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::sweep::{Point, Sweep};
+use crate::points::{Point, Sweep};
 
 const SIZE: (u32, u32) = (960, 600);
 /// Width of the legend at the right.

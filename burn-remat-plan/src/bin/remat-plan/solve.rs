@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::planners::Auto;
-use burn_remat_plan::planners::auto::Choice;
+use burn_remat_plan::planners::auto::Decision;
 use burn_remat_plan::registry::{planner, planners};
 use burn_remat_plan::{PlanError, Planner, Status, StopReason};
 
@@ -52,7 +52,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn Planner>, Exit> {
 
 /// Solves and writes the plan.
 pub fn run(args: &Args) -> Result<(), Exit> {
-    let choice = Arc::new(Mutex::new(None::<Choice>));
+    let choice = Arc::new(Mutex::new(None::<Decision>));
     let planner: Box<dyn Planner> = if args.planner == Auto::NAME {
         let slot = Arc::clone(&choice);
         Box::new(Auto::default().explained(move |choice| {
@@ -159,11 +159,11 @@ fn summary(input: &Input, file: &PlanFile, asked: Option<Budget>, budget: u64) -
 }
 
 /// What `auto` tried, cheapest plan first.
-fn tried(choice: &Choice) -> String {
-    let mut all: Vec<_> = choice.tried.iter().collect();
+fn tried(decision: &Decision) -> String {
+    let mut all: Vec<_> = decision.tried.iter().collect();
     let cost = |result: &Result<f64, String>| result.as_ref().map_or(f64::INFINITY, |&makespan| makespan);
     all.sort_by(|a, b| cost(&a.result).total_cmp(&cost(&b.result)));
-    let mut text = format!("chosen       {}, the cheapest of\n", choice.winner);
+    let mut text = format!("chosen       {}, the cheapest of\n", decision.winner);
     for tried in all {
         let what = tried.result.as_ref().map_or_else(Clone::clone, f64::to_string);
         let _ = writeln!(text, "  {:14} {what}", tried.planner);

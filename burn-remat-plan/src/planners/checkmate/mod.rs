@@ -22,33 +22,32 @@
 //!
 //! Complexity: exponential at worst. A graph whose program would not fit in memory is refused.
 
+pub(super) mod answers;
 pub(super) mod model;
 pub(super) mod program;
 pub(super) mod solver;
 
 use std::time::{Duration, Instant};
 
-use highs::HighsStatus;
-
+use self::answers::{failed, largest_model, too_large};
 use self::model::{Knapsacks, Model, estimated_entries};
 use self::program::Term;
-use self::solver::{Deadline, End, Relaxation, RelaxationSolver, Relaxed, solve_integer};
+use self::solver::{End, Relaxation, RelaxationSolver, Relaxed, solve_integer};
 use super::incumbent::Incumbent;
 use super::limited::{Latest, within_limit};
 use super::lp_rounding::{dive, round};
 use super::segments::Segments;
 use super::{Online, Search};
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::frontier::{computations, retention_of};
-use crate::graph::{Graph, OpId};
+use crate::graph::Graph;
+use crate::need::is_too_little;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::sequence::order_of;
 use crate::views::without_alternatives;
 
 const NAME: &str = "checkmate";
-
-/// Most entries of a program: about 4 GiB with the solver's copies.
-pub(super) const LARGEST_MODEL: u64 = 20_000_000;
 
 /// How long `search` looks for a first plan, a tenth of the time limit at most.
 const SEARCH_TIME_PER_ENTRY: Duration = Duration::from_micros(4);
@@ -71,36 +70,27 @@ impl Planner for Checkmate {
 }
 
 fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
-    let deadline = Deadline::new(Instant::now(), request.time_limit);
+    let deadline = request.deadline();
+    let greedy = Request { time_limit: request.time_limit / 10, ..request.clone() };
     let mut incumbent = Incumbent::new(graph, request.budget);
-    if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None) {
+    if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None)? {
         return Ok(outcome);
     }
-    Segments::new(graph).offer_greedy(&mut incumbent);
-    Segments::at_articulation_points(graph).offer_greedy(&mut incumbent);
-    if largest_need(graph) > request.budget {
+    Segments::new(graph).offer_greedy(&mut incumbent, &greedy);
+    Segments::at_articulation_points(graph).offer_greedy(&mut incumbent, &greedy);
+    if is_too_little(graph, request.budget) {
         return Err(incumbent.infeasible());
     }
     let entries = estimated_entries(graph);
-    if entries > LARGEST_MODEL {
-        return Err(too_large(NAME, graph));
+    if entries > largest_model(request) {
+        return Err(too_large(NAME, graph, request));
     }
     let mut solve = Solve { graph, request, deadline, latest, incumbent, bound: None };
     solve.offer_image(&Online, request.time_limit);
-    solve.report();
+    solve.report()?;
     solve.offer_image(&Search::default(), SEARCH_TIME_PER_ENTRY.mul_f64(entries as f64).min(request.time_limit / 10));
-    solve.report();
+    solve.report()?;
     solve.run()
-}
-
-/// What no schedule can do without: the inputs of the graph at the start, the inputs and outputs of each op.
-fn largest_need(graph: &Graph) -> u64 {
-    let inputs: u64 = graph.inputs().map(|value| graph.bytes(value)).sum();
-    let of_op = |op: OpId| {
-        let node = &graph.ops()[op];
-        graph.bytes_of(&node.inputs) + graph.bytes_of(&node.outputs) + node.scratch_bytes
-    };
-    graph.constant_bytes() + (0..graph.ops().len()).map(of_op).fold(inputs, u64::max)
 }
 
 /// The steps of one solve and what they have found.
@@ -132,19 +122,19 @@ impl Solve<'_> {
             RelaxationSolver::new(&relaxed, self.request, self.deadline).map_err(|status| failed(NAME, status))?;
         let relaxation = match solver.solve(0.0).map_err(|status| failed(NAME, status))? {
             Relaxed::Infeasible => return Err(self.incumbent.infeasible()),
-            Relaxed::OutOfTime => return Ok(self.stopped()),
+            Relaxed::OutOfTime => return self.stopped(),
             Relaxed::Solved(relaxation) => relaxation,
         };
         self.bound = Some(relaxation.cost);
         round(self.graph, &relaxed, &relaxation, &mut self.incumbent, self.request, self.deadline);
-        self.report();
+        self.report()?;
         log::debug!("{NAME}: relaxed {}, rounded to {:?}", relaxation.cost, self.incumbent.cost());
         if !self.is_closed() {
             let limit = self.deadline.within(start.elapsed().max(Duration::from_secs(1)));
             dive(self.graph, &relaxed, &mut solver, &relaxation, &mut self.incumbent, limit)
                 .map_err(|status| failed(NAME, status))?;
             log::debug!("{NAME}: dived to {:?} after {:?}", self.incumbent.cost(), start.elapsed());
-            self.report();
+            self.report()?;
         }
         drop(solver);
         if self.is_closed() {
@@ -153,7 +143,7 @@ impl Solve<'_> {
         let mut shortfall = 0;
         for attempt in 0..=RETRIES {
             if self.deadline.passed() {
-                return Ok(self.stopped());
+                return self.stopped();
             }
             let budget = self.request.budget.saturating_sub(shortfall);
             let model = Model::new(self.graph, budget, budget, Knapsacks::Include);
@@ -172,10 +162,10 @@ impl Solve<'_> {
                 }
                 None => 0,
             };
-            self.report();
+            self.report()?;
             match result.end {
                 _ if self.is_closed() => return self.finished(),
-                End::Limit => return Ok(self.stopped()),
+                End::Limit => return self.stopped(),
                 _ if excess > 0 => shortfall += excess,
                 End::Infeasible if attempt == 0 && self.incumbent.best().is_none() => {
                     return Err(self.incumbent.infeasible());
@@ -184,7 +174,7 @@ impl Solve<'_> {
             }
         }
         // Within the solver's tolerance of the budget nothing more can be told.
-        match self.incumbent.outcome(NAME, Status::Feasible, StopReason::Heuristic, self.bound) {
+        match self.incumbent.outcome(NAME, Status::Feasible, StopReason::Heuristic, self.bound)? {
             Some(outcome) => Ok(outcome),
             None => Ok(Outcome::without_plan(NAME, self.incumbent.general_bound(self.bound))),
         }
@@ -233,10 +223,11 @@ impl Solve<'_> {
         cost - bound <= self.request.gap.max(1e-7) * cost.abs()
     }
 
-    fn report(&self) {
+    fn report(&self) -> Result<(), PlanError> {
         let bound = self.bound.unwrap_or_else(|| self.incumbent.least_cost());
         self.request.report(Progress { incumbent: self.incumbent.cost(), lower_bound: Some(bound) });
-        self.latest.set(self.stopped());
+        self.latest.set(self.stopped()?);
+        Ok(())
     }
 
     /// The outcome when the gap is closed.
@@ -244,27 +235,13 @@ impl Solve<'_> {
         let (cost, bound) = (self.incumbent.cost().unwrap_or(0.0), self.bound.unwrap_or(0.0));
         let proved = cost - bound <= 1e-7 * cost.abs();
         let reason = if proved { StopReason::Proved } else { StopReason::Gap };
-        let outcome = self.incumbent.outcome(NAME, Status::Optimal, reason, self.bound);
+        let outcome = self.incumbent.outcome(NAME, Status::Optimal, reason, self.bound)?;
         outcome.ok_or_else(|| PlanError::Internal { planner: NAME, reason: "closed a gap without a plan".to_owned() })
     }
 
     /// The outcome at the time limit.
-    fn stopped(&self) -> Outcome {
-        let outcome = self.incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, self.bound);
-        outcome.unwrap_or_else(|| Outcome::without_plan(NAME, self.incumbent.general_bound(self.bound)))
+    fn stopped(&self) -> Result<Outcome, PlanError> {
+        let outcome = self.incumbent.outcome(NAME, Status::Feasible, StopReason::TimeLimit, self.bound)?;
+        Ok(outcome.unwrap_or_else(|| Outcome::without_plan(NAME, self.incumbent.general_bound(self.bound))))
     }
-}
-
-pub(super) fn failed(planner: &'static str, status: HighsStatus) -> PlanError {
-    PlanError::Internal { planner, reason: format!("HiGHS answered {status:?}") }
-}
-
-pub(super) fn too_large(planner: &'static str, graph: &Graph) -> PlanError {
-    let reason = format!(
-        "its program for {} ops would have about {} million entries, more than {}; use `search`",
-        graph.ops().len(),
-        estimated_entries(graph) / 1_000_000,
-        LARGEST_MODEL / 1_000_000
-    );
-    PlanError::Unsupported { planner, reason }
 }

@@ -37,7 +37,7 @@
 //! Size: O(ops (values + uses)) columns, rows and entries. Sizes and costs are divided by powers of two, which loses
 //! nothing.
 
-use super::program::{ONE, Program, Term, ZERO, power_of_two_above};
+use super::program::{IntegerProgram, ONE, Term, ZERO, power_of_two_above};
 use crate::frontier::Retention;
 use crate::graph::{Graph, OpId, ValueId};
 
@@ -51,7 +51,7 @@ enum Definition {
 /// The program for one graph and budget.
 #[derive(Clone, Debug)]
 pub(in crate::planners) struct Model {
-    pub program: Program,
+    pub program: IntegerProgram,
     /// Columns of U.
     pub memory_columns: Vec<usize>,
     byte_unit: f64,
@@ -118,7 +118,7 @@ impl Model {
             + graph.values().iter().map(|value| value.bytes).sum::<u64>()
             + ops.iter().map(|op| op.scratch_bytes).max().unwrap_or(0);
         let mut model = Self {
-            program: Program::new(dearest),
+            program: IntegerProgram::new(dearest),
             memory_columns: Vec::new(),
             byte_unit,
             // More than everything is as good as everything, and keeps the numbers small.

@@ -33,7 +33,7 @@ pub(in crate::planners) struct Column {
 
 /// `lower <= sum of terms <= upper`; infinite where there is no bound.
 #[derive(Clone, Debug)]
-pub(in crate::planners) struct Row {
+pub(in crate::planners) struct Constraint {
     pub lower: f64,
     pub upper: f64,
     pub terms: Vec<(usize, f64)>,
@@ -41,9 +41,9 @@ pub(in crate::planners) struct Row {
 
 /// Minimize the columns' costs subject to the rows.
 #[derive(Clone, Debug)]
-pub(in crate::planners) struct Program {
+pub(in crate::planners) struct IntegerProgram {
     pub columns: Vec<Column>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<Constraint>,
     /// A constant part of the cost, in the program's unit: add it to every objective.
     pub base_cost: f64,
     /// Costs of the graph are the program's times this.
@@ -57,7 +57,7 @@ pub(in crate::planners) fn power_of_two_above(x: f64) -> f64 {
     if x > 0.0 { x.log2().ceil().exp2() } else { 1.0 }
 }
 
-impl Program {
+impl IntegerProgram {
     /// An empty program for costs of up to `dearest`.
     pub fn new(dearest: f64) -> Self {
         let fine = dearest == 0.0 || (1.0..=1e6).contains(&dearest);
@@ -105,7 +105,7 @@ impl Program {
         if merged.is_empty() {
             self.contradiction |= lower > 1e-9 || upper < -1e-9;
         } else {
-            self.rows.push(Row { lower, upper, terms: merged });
+            self.rows.push(Constraint { lower, upper, terms: merged });
         }
     }
 

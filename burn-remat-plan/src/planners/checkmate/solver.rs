@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use highs::{Col, HighsModelStatus, HighsSolutionStatus, HighsStatus, RowProblem, Sense, SolvedModel};
 
 use super::model::Model;
-use super::program::Program;
+use super::program::IntegerProgram;
+use crate::deadline::Deadline;
 use crate::planner::Request;
 
 /// The relaxation's optimum.
@@ -48,39 +49,6 @@ pub(in crate::planners) enum End {
     Limit,
 }
 
-/// The wall-clock end of a request.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::planners) struct Deadline(Option<Instant>);
-
-impl Deadline {
-    /// `limit` from `start`; a limit beyond the clock is none.
-    pub fn new(start: Instant, limit: Duration) -> Self {
-        Self::until(start.checked_add(limit))
-    }
-
-    /// At `end`; none is no limit.
-    pub fn until(end: Option<Instant>) -> Self {
-        Self(end)
-    }
-
-    /// Seconds left, at most a year.
-    pub fn seconds_left(self) -> f64 {
-        const YEAR: f64 = 3.2e7;
-        self.0.map_or(YEAR, |end| end.saturating_duration_since(Instant::now()).as_secs_f64().min(YEAR))
-    }
-
-    /// This one, or `limit` from now if that comes first.
-    pub fn within(self, limit: Duration) -> Self {
-        let sooner = Instant::now().checked_add(limit);
-        Self(self.0.into_iter().chain(sooner).min())
-    }
-
-    /// Whether no time is left.
-    pub fn passed(self) -> bool {
-        self.seconds_left() <= 0.0
-    }
-}
-
 fn threads(request: &Request) -> i32 {
     i32::try_from(request.threads.clamp(1, 64)).unwrap_or(1)
 }
@@ -88,7 +56,7 @@ fn threads(request: &Request) -> i32 {
 /// Bounds of integer columns that replace the model's: `(column, number)`.
 type Fixings = [(usize, f64)];
 
-fn problem(program: &Program, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
+fn problem(program: &IntegerProgram, fixings: &Fixings, integer: bool) -> (RowProblem, Vec<Col>) {
     let mut bounds: Vec<_> = program.columns.iter().map(|column| (column.lower, column.upper)).collect();
     for &(column, number) in fixings {
         bounds[column] = (number, number);
@@ -122,7 +90,7 @@ fn instance(problem: RowProblem, request: &Request, deadline: Deadline) -> Resul
 fn set(solver: &mut highs::Model, request: &Request, deadline: Deadline, spent: Duration) {
     let seed = i32::try_from(request.seed % (1 << 31)).unwrap_or(0);
     let results = [
-        solver.try_set_option("time_limit", spent.as_secs_f64() + deadline.seconds_left()),
+        solver.try_set_option("time_limit", spent.as_secs_f64() + deadline.left().as_secs_f64()),
         solver.try_set_option("threads", threads(request)),
         solver.try_set_option("random_seed", seed),
     ];
@@ -204,7 +172,7 @@ impl<'a> RelaxationSolver<'a> {
 
 /// Solves the integer program with `fixings`, from `start` if there is one.
 pub(in crate::planners) fn solve_integer(
-    program: &Program,
+    program: &IntegerProgram,
     fixings: &Fixings,
     start: Option<&[f64]>,
     request: &Request,

@@ -1,6 +1,7 @@
 //! The forward pass as the paper sees it: vertices with sizes between one source and one target.
 
-use crate::graph::{Graph, OpId, Phase, ValueId};
+use crate::graph::{Graph, OpId, ValueId};
+use crate::views::passes::marked_forward;
 
 /// What a vertex stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +37,8 @@ impl Dag {
     /// The view of `graph`'s forward pass.
     pub fn of_forward(graph: &Graph) -> Self {
         let ops = graph.ops();
-        let late = |phase| matches!(phase, Some(Phase::Backward | Phase::Update));
-        // A graph without a forward pass is taken whole: there is nothing else to divide.
-        let forward = match ops.iter().position(|op| late(op.phase)) {
-            None | Some(0) => ops.len(),
-            Some(first) => first,
-        };
+        // A graph that does not tell is taken whole: there is nothing else to divide.
+        let forward = marked_forward(graph).unwrap_or(ops.len());
         let reads = |op: OpId| {
             let mut from: Vec<OpId> = ops[op].inputs.iter().filter_map(|&value| graph.producer(value)).collect();
             from.sort_unstable();

@@ -39,7 +39,7 @@ use std::time::Instant;
 
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
-use crate::minimum::is_too_little;
+use crate::need::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Checkpoints, Outcome, Planner, Request, Status, StopReason};
 use crate::planners::store_all::peak_op;

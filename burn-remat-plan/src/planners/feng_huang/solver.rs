@@ -36,7 +36,7 @@ struct Cost {
 
 /// The checkpoints with the fewest bytes in sum with the largest segment.
 pub(super) fn solve(tree: &DivisionTree, dag: &Dag, limit: Limit) -> Found {
-    let mut search = Search { tree, dag, costs: vec![Cost::default(); tree.len()], tried: 0 };
+    let mut search = LimitSearch { tree, dag, costs: vec![Cost::default(); tree.len()], tried: 0 };
     let whole = tree.nodes()[0].bytes;
     let (low, high) = (search.try_limit(0), search.try_limit(whole));
     let total = |cost: Cost| cost.kept + cost.largest;
@@ -71,14 +71,14 @@ pub(super) fn solve(tree: &DivisionTree, dag: &Dag, limit: Limit) -> Found {
     Found { checkpoints, proved, limits_tried: search.tried }
 }
 
-struct Search<'a> {
+struct LimitSearch<'a> {
     tree: &'a DivisionTree,
     dag: &'a Dag,
     costs: Vec<Cost>,
     tried: usize,
 }
 
-impl Search<'_> {
+impl LimitSearch<'_> {
     /// Fills `costs` for the limit and returns that of the whole graph.
     fn try_limit(&mut self, limit: u64) -> Cost {
         self.tried += 1;

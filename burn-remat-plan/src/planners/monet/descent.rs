@@ -17,7 +17,6 @@
 //! inside of a segment, and a third that recomputes for each use.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -25,6 +24,7 @@ use rand_chacha::ChaCha8Rng;
 use super::heuristic::Start;
 use super::stages::{Candidate, Stages};
 use crate::choice::{Choice, implementation, useful_implementations};
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId, ValueId};
 use crate::planner::Request;
 
@@ -103,7 +103,7 @@ fn excess(candidate: &Candidate, budget: u64) -> f64 {
 }
 
 /// Offers the schedules found until `end`.
-pub(super) fn offer(graph: &Graph, stages: &Stages, request: &Request, end: Option<Instant>, start: &mut Start) {
+pub(super) fn offer(graph: &Graph, stages: &Stages, request: &Request, end: Deadline, start: &mut Start) {
     let descent = Descent { graph, stages, request, end, changes: changes(graph, stages) };
     let state = State { modes: vec![Mode::Kept; graph.values().len()], ways: vec![0; graph.ops().len()] };
     if let Some((state, cost)) = descent.descend(state, start) {
@@ -115,13 +115,13 @@ struct Descent<'a> {
     graph: &'a Graph,
     stages: &'a Stages,
     request: &'a Request,
-    end: Option<Instant>,
+    end: Deadline,
     changes: Vec<Change>,
 }
 
 impl Descent<'_> {
     fn late(&self) -> bool {
-        self.end.is_some_and(|end| Instant::now() >= end)
+        self.end.passed()
     }
 
     /// From `state` to one that fits, by the best single changes; with its cost.
@@ -132,6 +132,9 @@ impl Descent<'_> {
             let (above, cost) = (excess(&current, budget), current.timeline.makespan);
             let mut best: Option<(f64, Change, Candidate)> = None;
             for &change in &self.changes {
+                if self.late() {
+                    return None;
+                }
                 let undo = state.set(change);
                 let next = state.candidate(self.graph, self.stages);
                 state.set(undo);
@@ -141,7 +144,7 @@ impl Descent<'_> {
                     best = Some((worth, change, next));
                 }
             }
-            let (_, change, next) = best.filter(|_| !self.late())?;
+            let (_, change, next) = best?;
             state.set(change);
             current = next;
         }

@@ -1,9 +1,8 @@
 //! Schedules to start from: a set of values to keep, everything else computed again, and an implementation for each.
 
-use std::time::Instant;
-
 use super::stages::{Candidate, Stages, sequence};
 use crate::choice::{Choice, implementation, useful_implementations};
+use crate::deadline::Deadline;
 use crate::graph::{Graph, ValueId};
 use crate::planner::{Planner, Request};
 use crate::planners::FengHuang;
@@ -42,17 +41,18 @@ pub(super) fn store_all(graph: &Graph, stages: &Stages, budget: u64) -> Start {
 }
 
 /// Store-all, the checkpoints of `feng-huang`, and what a greedy search makes of keeping nothing.
-pub(super) fn start(graph: &Graph, stages: &Stages, request: &Request, end: Option<Instant>) -> Start {
+pub(super) fn start(graph: &Graph, stages: &Stages, request: &Request, deadline: Deadline) -> Start {
     let budget = request.budget;
     let values = graph.values().len();
-    let late = || end.is_some_and(|end| Instant::now() >= end);
+    let late = || deadline.passed();
     let mut start = store_all(graph, stages, budget);
     if start.best.is_some() {
         return start;
     }
     let nothing = vec![false; values];
     let mut sets = vec![nothing.clone()];
-    let unlimited = Request { budget: u64::MAX, progress: None, ..request.clone() };
+    let time_limit = deadline.left() / 4;
+    let unlimited = Request { budget: u64::MAX, time_limit, progress: None, ..request.clone() };
     if let Ok(Some(found)) = FengHuang.solve(graph, &unlimited).map(|outcome| outcome.checkpoints) {
         let mut keep = nothing;
         found.values.into_iter().for_each(|value| keep[value] = true);

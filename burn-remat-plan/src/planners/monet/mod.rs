@@ -40,18 +40,18 @@ mod model;
 mod on_stages;
 mod stages;
 
-use std::time::{Duration, Instant};
-
 use self::heuristic::Start;
 use self::model::{Model, estimated_entries};
 use self::stages::{Candidate, Stages};
-use super::checkmate::solver::{Deadline, End, solve_integer};
-use super::checkmate::{LARGEST_MODEL, failed};
+use super::checkmate::answers::{failed, largest_model};
+use super::checkmate::solver::{End, solve_integer};
 use super::limited::{Latest, within_limit};
-use crate::choice::{implementation, implementations, least_makespan};
+use crate::choice::least_makespan;
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
-use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
+use crate::need::{SetBy, is_too_little, largest};
+use crate::planner::{Bound, Outcome, Planner, Progress, Request, Scope, Status, StopReason};
 use crate::sequence::plan_of_choices;
 
 /// Up to so many entries, those of about 55 ops, the program over all ops is solved alone: HiGHS proves 20,000 in seconds
@@ -87,31 +87,29 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
 
 /// By the program over all ops.
 fn exact(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
-    let end = Instant::now().checked_add(request.time_limit);
-    let start = heuristic::start(graph, &Stages::new(graph), request, end);
-    let run = Run::new(graph, request, latest, Deadline::until(end), start);
+    let deadline = request.deadline();
+    let start = heuristic::start(graph, &Stages::new(graph), request, deadline);
+    let run = Attempt::new(graph, request, latest, deadline, start);
     if run.need > request.budget { Err(run.infeasible()) } else { run.solve() }
 }
 
 /// By the stages first, and by the program over all ops in the time that is left, if that fits in memory.
 fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Result<Outcome, PlanError> {
-    let end = Instant::now().checked_add(request.time_limit);
-    let (stages, deadline) = (Stages::new(graph), Deadline::until(end));
-    let fits = entries <= LARGEST_MODEL;
+    let (stages, deadline) = (Stages::new(graph), request.deadline());
+    let fits = entries <= largest_model(request);
     let start = if fits {
-        heuristic::start(graph, &stages, request, end)
+        heuristic::start(graph, &stages, request, deadline)
     } else {
         heuristic::store_all(graph, &stages, request.budget)
     };
-    let mut run = Run::new(graph, request, latest, deadline, start);
+    let mut run = Attempt::new(graph, request, latest, deadline, start);
     if run.need > request.budget {
         return Err(run.infeasible());
     }
     run.report();
     let mut reason = StopReason::Heuristic;
     if !run.is_closed() {
-        let half = Duration::from_secs_f64(deadline.seconds_left() / 2.0);
-        let until = if fits { deadline.within(half) } else { deadline };
+        let until = if fits { deadline.within(deadline.left() / 2) } else { deadline };
         reason = on_stages::offer(&mut run, until);
     }
     if fits {
@@ -126,31 +124,14 @@ fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Res
              this budget; use `search`",
             graph.ops().len(),
             entries / 1_000_000,
-            LARGEST_MODEL / 1_000_000
+            largest_model(request) / 1_000_000
         );
         Err(PlanError::Unsupported { planner: Monet::NAME, reason })
     }
 }
 
-/// What no schedule can do without, and the op that needs it: the inputs of the graph at the start, and for each op the
-/// inputs, outputs and scratch of its lightest implementation.
-fn largest_need(graph: &Graph) -> (u64, Option<OpId>) {
-    let of_op = |op: OpId| {
-        let node = &graph.ops()[op];
-        let way = |k| {
-            let (inputs, _, scratch) = implementation(node, k);
-            graph.bytes_of(inputs) + scratch
-        };
-        let lightest = (0..implementations(node)).map(way).min().unwrap_or(0);
-        graph.constant_bytes() + lightest + graph.bytes_of(&node.outputs)
-    };
-    let start = graph.constant_bytes() + graph.inputs().map(|value| graph.bytes(value)).sum::<u64>();
-    let ops = (0..graph.ops().len()).map(|op| (of_op(op), Some(op)));
-    ops.fold((start, None), |most, next| if next.0 > most.0 { next } else { most })
-}
-
 /// One solve and what it has found.
-struct Run<'a> {
+struct Attempt<'a> {
     graph: &'a Graph,
     request: &'a Request,
     deadline: Deadline,
@@ -163,9 +144,10 @@ struct Run<'a> {
     bound: f64,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Attempt<'a> {
     fn new(graph: &'a Graph, request: &'a Request, latest: &'a Latest, deadline: Deadline, start: Start) -> Self {
-        let (need, blocking_op) = largest_need(graph);
+        let (need, set_by) = largest(graph);
+        let blocking_op = if let SetBy::Op(op) = set_by { Some(op) } else { None };
         let (stages, bound) = (Stages::new(graph), least_makespan(graph));
         Self { graph, request, deadline, latest, stages, need, blocking_op, start, bound }
     }
@@ -186,7 +168,7 @@ impl<'a> Run<'a> {
             let result = solve_integer(&model.program, &[], start.as_deref(), self.request, self.deadline)
                 .map_err(|status| failed(Monet::NAME, status))?;
             if attempt == 0 {
-                self.raise_bound(result.end, result.bound);
+                self.raise_bound(result.end, result.bound, start.is_some())?;
             }
             let mut excess = 0;
             if let Some(numbers) = result.numbers {
@@ -211,11 +193,20 @@ impl<'a> Run<'a> {
         self.start.best.as_ref().map(|best| best.timeline.makespan)
     }
 
-    fn raise_bound(&mut self, end: End, bound: Option<f64>) {
+    /// Takes over what the solver proved; `knows_best` where the best plan is one of the schedules of which it speaks.
+    fn raise_bound(&mut self, end: End, bound: Option<f64>, knows_best: bool) -> Result<(), PlanError> {
         // Without a solution below the best plan's cost, that cost is the optimum.
         let proved = if end == End::Infeasible { self.cost() } else { bound };
-        let proved = proved.map(|bound| self.cost().map_or(bound, |cost| bound.min(cost)));
+        let proved = match (proved, self.cost()) {
+            (Some(proved), Some(cost)) if knows_best => {
+                let internal = |reason| PlanError::Internal { planner: Monet::NAME, reason };
+                Some(Bound::of_class(proved).below(cost).map_err(internal)?.value)
+            }
+            (Some(proved), cost) => Some(cost.map_or(proved, |cost| proved.min(cost))),
+            (None, _) => None,
+        };
         self.bound = proved.map_or(self.bound, |proved| proved.max(self.bound));
+        Ok(())
     }
 
     fn is_closed(&self) -> bool {
@@ -238,7 +229,11 @@ impl<'a> Run<'a> {
         let Some(best) = &self.start.best else { return Outcome::without_plan(Monet::NAME, Some(self.bound)) };
         let plan = plan_of_choices(self.graph, &best.choices);
         let mut outcome = Outcome::of_plan(Monet::NAME, self.graph, plan, status, reason);
+        // A plan by stages may be cheaper than the schedules of the program.
         outcome.lower_bound = Some(self.bound.min(outcome.makespan));
+        if self.bound <= least_makespan(self.graph) {
+            outcome.scope = Scope::AllSchedules;
+        }
         outcome
     }
 
@@ -248,7 +243,7 @@ impl<'a> Run<'a> {
             budget: self.request.budget,
             minimum: (minimum > self.request.budget).then_some(minimum),
             blocking_op: self.blocking_op,
-            proven: crate::minimum::is_too_little(self.graph, self.request.budget),
+            proven: is_too_little(self.graph, self.request.budget),
         }
     }
 }

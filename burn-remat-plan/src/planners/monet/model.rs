@@ -31,7 +31,7 @@
 use super::stages::Stages;
 use crate::choice::{Choice, implementation, implementations, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
-use crate::planners::checkmate::program::{ONE, Program, Term, ZERO, power_of_two_above};
+use crate::planners::checkmate::program::{IntegerProgram, ONE, Term, ZERO, power_of_two_above};
 
 /// An op that has its turn in a stage.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ enum Definition {
 
 /// The program for one graph and budget.
 pub(super) struct Model {
-    pub program: Program,
+    pub program: IntegerProgram,
     stages: Stages,
     entries: Vec<Vec<Entry>>,
     /// s, stages 0 to the end, values within.
@@ -123,7 +123,7 @@ impl Model {
         let total: u64 =
             graph.constant_bytes() + graph.values().iter().map(|value| value.bytes).sum::<u64>() + scratch.unwrap_or(0);
         let mut model = Self {
-            program: Program::new(costs.fold(0.0, f64::max)),
+            program: IntegerProgram::new(costs.fold(0.0, f64::max)),
             stages,
             entries: Vec::with_capacity(stages.count()),
             retained: Vec::new(),

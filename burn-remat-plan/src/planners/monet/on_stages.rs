@@ -14,13 +14,12 @@
 //! Source: Shah et al. 2020 (MONeT), with the operator as a stage of the model. Departure: the paper solves over all
 //! operators, for up to 24 hours.
 
-use std::time::{Duration, Instant};
-
 use super::heuristic::{self, improve};
 use super::model::estimated_entries;
 use super::stages::{Candidate, Stages};
-use super::{Deadline, Monet, Run, descent};
+use super::{Attempt, Monet, descent};
 use crate::choice::Choice;
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::plan::Plan;
@@ -47,7 +46,7 @@ fn views(graph: &Graph) -> Vec<StageView> {
 }
 
 /// Adds the plans of the views to what `run` has found, until `deadline`, and tells why the last solver stopped.
-pub(super) fn offer(run: &mut Run<'_>, deadline: Deadline) -> StopReason {
+pub(super) fn offer(run: &mut Attempt<'_>, deadline: Deadline) -> StopReason {
     let views = views(run.graph);
     let mut reason = StopReason::Heuristic;
     for (at, view) in views.iter().enumerate() {
@@ -56,7 +55,7 @@ pub(super) fn offer(run: &mut Run<'_>, deadline: Deadline) -> StopReason {
         }
         // A larger program needs more.
         let share = if at + 1 == views.len() { 1.0 } else { 0.35 };
-        let time_limit = Duration::from_secs_f64(deadline.seconds_left() * share);
+        let time_limit = deadline.left().mul_f64(share);
         let request = Request { time_limit, progress: None, ..run.request.clone() };
         match solve(run, view, &request) {
             Ok(stopped @ StopReason::TimeLimit) => reason = stopped,
@@ -68,18 +67,17 @@ pub(super) fn offer(run: &mut Run<'_>, deadline: Deadline) -> StopReason {
 }
 
 /// The program over a view's graph.
-fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopReason, PlanError> {
+fn solve(run: &mut Attempt<'_>, view: &StageView, request: &Request) -> Result<StopReason, PlanError> {
     let (graph, stages) = (view.graph(), Stages::new(view.graph()));
-    let limit_at = |limit: Duration| Instant::now().checked_add(limit);
-    let end = limit_at(request.time_limit);
-    let mut start = heuristic::start(graph, &stages, request, end);
-    descent::offer(graph, &stages, request, limit_at(request.time_limit / 4), &mut start);
+    let deadline = request.deadline();
+    let mut start = heuristic::start(graph, &stages, request, deadline);
+    descent::offer(graph, &stages, request, deadline.within(request.time_limit / 4), &mut start);
     if let Some(best) = &start.best {
         // The solver may not look at its clock in time.
         add(run, view, &plan_of_choices(graph, &best.choices));
     }
     let latest = Latest::default();
-    let coarse = Run::new(graph, request, &latest, Deadline::until(end), start);
+    let coarse = Attempt::new(graph, request, &latest, deadline, start);
     if coarse.need > request.budget {
         return Err(coarse.infeasible());
     }
@@ -91,7 +89,7 @@ fn solve(run: &mut Run<'_>, view: &StageView, request: &Request) -> Result<StopR
 }
 
 /// Offers the plan of a view's graph as a schedule of the graph itself.
-fn add(run: &mut Run<'_>, view: &StageView, plan: &Plan) {
+fn add(run: &mut Attempt<'_>, view: &StageView, plan: &Plan) {
     let ops = order_of(&view.plan(run.graph, plan));
     let choices = ops.into_iter().map(Choice::default_of).collect();
     let found = improve(run.graph, &Candidate::new(run.graph, choices), run.request.budget);

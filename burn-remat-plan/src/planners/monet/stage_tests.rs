@@ -9,6 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::descent::{Mode, State};
 use super::*;
 use crate::check::check;
+use crate::choice::implementations;
 use crate::generate::{Knobs, Options, by_name, random_graph, random_training_graph};
 use crate::graph::{GraphBuilder, Op, Phase};
 use crate::plan::Step;
@@ -86,8 +87,8 @@ fn request(budget: u64, seconds: f64) -> Request {
 /// The best plan by stages.
 fn by_stages(graph: &Graph, request: &Request) -> Option<Candidate> {
     let start = heuristic::store_all(graph, &Stages::new(graph), request.budget);
-    let (latest, deadline) = (Latest::default(), Deadline::new(Instant::now(), request.time_limit));
-    let mut run = Run::new(graph, request, &latest, deadline, start);
+    let (latest, deadline) = (Latest::default(), request.deadline());
+    let mut run = Attempt::new(graph, request, &latest, deadline, start);
     on_stages::offer(&mut run, deadline);
     run.start.best
 }
@@ -244,13 +245,13 @@ fn skips_across_several_stages_are_no_obstacle() {
 fn a_program_too_large_for_memory_is_planned_by_stages_or_refused() {
     let graph = by_name("residual", &Options { batch: 8, depth: 170, ..Options::default() }).unwrap();
     let entries = estimated_entries(&graph, &Stages::new(&graph));
-    assert!(entries > LARGEST_MODEL, "{} ops have {entries} entries", graph.ops().len());
+    assert!(entries > largest_model(&Request::new(0)), "{} ops have {entries} entries", graph.ops().len());
     let peak = StoreAll::peak(&graph);
     let outcome = Monet.solve(&graph, &request(peak / 10 * 6, 3.0)).unwrap();
     check(&graph, outcome.plan.as_ref().unwrap(), peak / 10 * 6).unwrap();
     let steps = &outcome.plan.as_ref().unwrap().steps;
     assert!(steps.iter().filter(|step| matches!(step, Step::Compute(_))).count() > graph.ops().len());
-    let (need, _) = largest_need(&graph);
+    let (need, _) = largest(&graph);
     assert!(matches!(Monet.solve(&graph, &request(need - 1, 1.0)), Err(PlanError::Infeasible { .. })));
     assert!(matches!(Monet.solve(&graph, &request(need, 1.0)), Err(PlanError::Unsupported { .. })));
 }

@@ -9,9 +9,10 @@
 use std::ops::Range;
 
 use crate::choice::Choice;
-use crate::graph::{Graph, Op, OpId, Phase};
+use crate::graph::{Graph, OpId};
 use crate::sequence::plan_of_choices;
 use crate::simulate::{Timeline, simulate};
+use crate::views::passes::marked_forward;
 
 /// The stages of a graph.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +23,9 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    /// The forward pass is all that comes before the first backward or update op.
+    /// As the graph's phases tell.
     pub fn new(graph: &Graph) -> Self {
-        let late = |op: &Op| matches!(op.phase, Some(Phase::Backward | Phase::Update));
-        let forward = graph.ops().iter().position(late).unwrap_or(0);
-        Self { forward, ops: graph.ops().len() }
+        Self { forward: marked_forward(graph).unwrap_or(0), ops: graph.ops().len() }
     }
 
     pub fn count(&self) -> usize {

@@ -23,18 +23,16 @@
 
 mod policy;
 
-use std::time::{Duration, Instant};
-
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
-use crate::minimum::is_too_little;
+use crate::need::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
 use crate::planners::StoreAll;
 use policy::{Stuck, run};
 
-/// Above this many computations per op of the graph the policy is taken to thrash, and the budget not to be feasible.
-pub const MOST_RUNS_PER_OP: usize = 64;
+pub use policy::MOST_RUNS_PER_OP;
 
 /// The planner `online`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,8 +49,7 @@ impl Planner for Online {
     }
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-        // Far limits overflow an instant: a month is as good as for ever.
-        let deadline = Instant::now() + request.time_limit.min(Duration::from_secs(30 * 86_400));
+        let deadline = request.deadline();
         match run(graph, request.budget, deadline) {
             Ok(plan) => Ok(Outcome::of_plan(Self::NAME, graph, plan, Status::Feasible, StopReason::Heuristic)),
             Err(Stuck::TimeLimit) => Ok(Outcome::without_plan(Self::NAME, None)),
@@ -69,13 +66,13 @@ impl Planner for Online {
     }
 }
 
-/// The plan of the policy within `budget`, where it succeeds.
-pub(crate) fn plan_within(graph: &Graph, budget: u64) -> Option<Plan> {
-    run(graph, budget, Instant::now() + Duration::from_secs(30 * 86_400)).ok()
+/// The plan of the policy within `budget`, where it succeeds before `deadline`.
+pub(crate) fn plan_within(graph: &Graph, budget: u64, deadline: Deadline) -> Option<Plan> {
+    run(graph, budget, deadline).ok()
 }
 
 /// A budget above the request's at which the policy succeeds, and the op that failed just below it.
-fn bisect(graph: &Graph, request: &Request, mut blocking: OpId, deadline: Instant) -> (u64, OpId) {
+fn bisect(graph: &Graph, request: &Request, mut blocking: OpId, deadline: Deadline) -> (u64, OpId) {
     let mut fails = request.budget;
     let mut succeeds = StoreAll::peak(graph);
     while succeeds.saturating_sub(fails) > 1 {

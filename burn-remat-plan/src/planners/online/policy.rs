@@ -1,10 +1,11 @@
 //! One run of the policy at one budget: see the parent module.
 
-use std::time::Instant;
-
-use super::MOST_RUNS_PER_OP;
+use crate::deadline::{Deadline, Patience};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::{Plan, Step};
+
+/// Above this many computations per op of the graph the policy is taken to thrash, and the budget not to be feasible.
+pub const MOST_RUNS_PER_OP: usize = 64;
 
 /// Why a run ended without a plan.
 pub enum Stuck {
@@ -15,7 +16,7 @@ pub enum Stuck {
 }
 
 /// Runs the policy. See the parent module for the rules.
-pub fn run(graph: &Graph, budget: u64, deadline: Instant) -> Result<Plan, Stuck> {
+pub fn run(graph: &Graph, budget: u64, deadline: Deadline) -> Result<Plan, Stuck> {
     let at_start = graph.constant_bytes() + graph.inputs().map(|value| graph.bytes(value)).sum::<u64>();
     if at_start > budget {
         return Err(Stuck::At(0));
@@ -31,7 +32,9 @@ pub fn run(graph: &Graph, budget: u64, deadline: Instant) -> Result<Plan, Stuck>
 struct State<'a> {
     graph: &'a Graph,
     budget: u64,
-    deadline: Instant,
+    patience: Patience,
+    /// Ops that walks over the graph have looked at since the last look at the clock.
+    walked: usize,
     steps: Vec<Step>,
     resident: Vec<bool>,
     /// Constant bytes and all resident values.
@@ -71,12 +74,13 @@ impl Marks {
 }
 
 impl<'a> State<'a> {
-    fn start(graph: &'a Graph, budget: u64, deadline: Instant) -> Self {
+    fn start(graph: &'a Graph, budget: u64, deadline: Deadline) -> Self {
         let count = graph.values().len();
         let mut state = Self {
             graph,
             budget,
-            deadline,
+            patience: Patience::until(deadline),
+            walked: 0,
             steps: Vec::with_capacity(graph.ops().len() * 3),
             resident: vec![false; count],
             held: graph.constant_bytes(),
@@ -110,6 +114,9 @@ impl<'a> State<'a> {
         for op in runs {
             self.compute(op)?;
             self.unpin(&self.graph.ops()[op].inputs);
+            if self.is_late() {
+                return Err(Stuck::TimeLimit);
+            }
         }
         if let Some(op) = target {
             self.compute(op)?;
@@ -119,9 +126,16 @@ impl<'a> State<'a> {
         }
         self.unpin(wanted);
         for value in std::mem::take(&mut self.waiting) {
+            if self.is_late() {
+                return Err(Stuck::TimeLimit);
+            }
             self.release_if_dead(value);
         }
         Ok(())
+    }
+
+    fn is_late(&mut self) -> bool {
+        self.patience.is_over(std::mem::take(&mut self.walked))
     }
 
     /// The evicted ops that `wanted` needs, producers first.
@@ -180,10 +194,11 @@ impl<'a> State<'a> {
         let missing = op.outputs.iter().filter(|&&value| !self.resident[value]);
         let needs = missing.map(|&value| self.graph.bytes(value)).sum::<u64>() + op.scratch_bytes;
         while self.held + needs > self.budget {
-            if Instant::now() > self.deadline {
+            let victim = self.victim();
+            if self.is_late() {
                 return Err(Stuck::TimeLimit);
             }
-            let victim = self.victim().ok_or(Stuck::At(id))?;
+            let victim = victim.ok_or(Stuck::At(id))?;
             self.evict(victim);
         }
         Ok(())
@@ -193,6 +208,9 @@ impl<'a> State<'a> {
     fn victim(&mut self) -> Option<ValueId> {
         let mut best: Option<(f64, ValueId)> = None;
         for value in 0..self.resident.len() {
+            if self.is_late() {
+                return None;
+            }
             if !self.resident[value] || self.pins[value] > 0 || self.graph.bytes(value) == 0 {
                 continue;
             }
@@ -219,6 +237,7 @@ impl<'a> State<'a> {
         let mut stack = vec![first];
         while let Some(id) = stack.pop() {
             let op = &self.graph.ops()[id];
+            self.walked += 1 + op.inputs.len();
             cost += op.cost;
             if !op.recomputable || cost > enough {
                 return None;
@@ -259,6 +278,7 @@ impl<'a> State<'a> {
         self.marks.clear();
         let mut stack = vec![value];
         while let Some(at) = stack.pop() {
+            self.walked += self.graph.consumers(at).len();
             for &op in self.graph.consumers(at) {
                 // Ops that never ran have no evicted outputs; the last run of an op is at the clock's past.
                 if !self.marks.insert(op) {

@@ -12,6 +12,7 @@
 //!
 //! Complexity: O(steps * resident values) in the worst case; `Policy::step_limit` caps the steps.
 
+use crate::deadline::{Deadline, Patience};
 use crate::graph::{Graph, OpId, ValueId};
 
 /// How values are chosen for eviction, and how long a pass may get.
@@ -25,9 +26,9 @@ pub(crate) struct Policy {
     pub step_limit: usize,
 }
 
-/// A compute order that fits in `budget`, or `None` where this policy finds none.
-pub(crate) fn construct(graph: &Graph, budget: u64, policy: Policy) -> Option<Vec<OpId>> {
-    let mut pass = Pass::new(graph, budget, policy);
+/// A compute order that fits in `budget`, or `None` where this policy finds none until `deadline`.
+pub(crate) fn construct(graph: &Graph, budget: u64, policy: Policy, deadline: Deadline) -> Option<Vec<OpId>> {
+    let mut pass = Pass::new(graph, budget, policy, deadline);
     // The start state counts every input, whatever a plan does.
     if pass.held > budget {
         return None;
@@ -56,6 +57,7 @@ struct Pass<'g> {
     graph: &'g Graph,
     budget: u64,
     policy: Policy,
+    patience: Patience,
     order: Vec<OpId>,
     held: u64,
     resident: Vec<bool>,
@@ -65,7 +67,6 @@ struct Pass<'g> {
     pins: Vec<u32>,
     /// Index into `consumers(v)` of the first use that is still ahead.
     ahead: Vec<usize>,
-    root: Vec<bool>,
     /// Cost to recover a value, as of its eviction.
     recover: Vec<f64>,
     /// Whether a root has been evicted while something was still derived from it.
@@ -74,13 +75,13 @@ struct Pass<'g> {
 }
 
 impl<'g> Pass<'g> {
-    fn new(graph: &'g Graph, budget: u64, policy: Policy) -> Self {
+    fn new(graph: &'g Graph, budget: u64, policy: Policy, deadline: Deadline) -> Self {
         let count = graph.values().len();
-        let root = (0..count).map(|v| graph.producer(v).is_none_or(|op| !graph.ops()[op].recomputable)).collect();
         let mut pass = Self {
             graph,
             budget,
             policy,
+            patience: Patience::until(deadline),
             order: Vec::with_capacity(graph.ops().len()),
             held: graph.constant_bytes(),
             resident: vec![false; count],
@@ -88,7 +89,6 @@ impl<'g> Pass<'g> {
             place: vec![NEVER; count],
             pins: vec![0; count],
             ahead: vec![0; count],
-            root,
             recover: vec![0.0; count],
             lost_root: false,
             now: 0,
@@ -145,6 +145,9 @@ impl<'g> Pass<'g> {
         self.now = op.unwrap_or(graph.ops().len());
         let targets = self.targets(op);
         let work = self.choose_closure(op)?;
+        if self.patience.is_over(64 * work.len()) {
+            return None;
+        }
         let needs = |id: OpId| graph.ops()[id].inputs.iter();
         for &value in targets.iter().chain(work.iter().flat_map(|&id| needs(id))) {
             self.pins[value] += 1;
@@ -207,8 +210,13 @@ impl<'g> Pass<'g> {
 
     fn make_room(&mut self, extra: u64) -> bool {
         while self.held + extra > self.budget {
+            // To look for a root takes longest, and so does to see what can do without.
+            let weight = if self.lost_root { self.resident.len() } else { self.list.len().min(SAMPLE) };
+            if self.patience.is_over(weight) {
+                return false;
+            }
             let Some(victim) = self.victim() else { return false };
-            if self.root[victim] {
+            if self.graph.is_root(victim) {
                 self.lost_root = true;
             }
             self.remove(victim);
@@ -229,7 +237,7 @@ impl<'g> Pass<'g> {
         for at in (start..self.list.len()).step_by(stride) {
             let value = self.list[at];
             let bytes = self.graph.bytes(value);
-            if self.pins[value] > 0 || bytes == 0 || self.root[value] {
+            if self.pins[value] > 0 || bytes == 0 || self.graph.is_root(value) {
                 continue;
             }
             let next = self.next_use(value);
@@ -246,7 +254,7 @@ impl<'g> Pass<'g> {
     }
 
     fn root_victim(&mut self) -> Option<ValueId> {
-        let mut roots: Vec<ValueId> = self.list.iter().copied().filter(|&v| self.root[v]).collect();
+        let mut roots: Vec<ValueId> = self.list.iter().copied().filter(|&v| self.graph.is_root(v)).collect();
         roots.sort_by_key(|&v| (std::cmp::Reverse(self.graph.bytes(v)), v));
         roots.into_iter().find(|&v| {
             self.pins[v] == 0
@@ -303,8 +311,9 @@ impl<'g> Pass<'g> {
             return Some(Vec::new());
         }
         let trusted = |v: ValueId| self.resident[v];
-        let frugal =
-            |v: ValueId| self.resident[v] && (self.root[v] || targets.binary_search(&v).is_ok() || self.lost_root);
+        let frugal = |v: ValueId| {
+            self.resident[v] && (self.graph.is_root(v) || targets.binary_search(&v).is_ok() || self.lost_root)
+        };
         let depth_first = self.closure(targets, trusted)?;
         let mut ascending = depth_first.clone();
         ascending.sort_unstable();
@@ -372,7 +381,8 @@ impl<'g> Pass<'g> {
             }
         }
         let stays = |v: ValueId| {
-            self.root[v] && (self.graph.consumers(v).last().is_some_and(|&c| c >= self.now) || self.graph.is_result(v))
+            self.graph.is_root(v)
+                && (self.graph.consumers(v).last().is_some_and(|&c| c >= self.now) || self.graph.is_result(v))
         };
         let mut here: std::collections::BTreeSet<ValueId> =
             self.list.iter().copied().filter(|v| uses.contains_key(v) || stays(*v)).collect();

@@ -8,31 +8,32 @@
 //!
 //! Where the default implementations do not fit the budget, those of the least working set may.
 
-use std::time::Instant;
-
-use super::{Search, seeds};
+use super::seeds::{self, Quick};
 use crate::choice::Choice;
 use crate::graph::Graph;
-use crate::minimum::is_too_little;
-use crate::planner::{Planner, Request};
+use crate::need::is_too_little;
+use crate::plan::Plan;
+use crate::planner::Request;
 use crate::sequence::order_of;
 use crate::views::plain::Plain;
 
 /// The share of the time in which implementations are not chosen.
 pub(super) const PLAIN_SHARE: f64 = 0.4;
 
-/// A schedule that fits in the request's budget, found within its time limit as far as a single attempt allows.
-pub(super) fn start(search: &Search, graph: &Graph, request: &Request) -> Option<Vec<Choice>> {
-    let end = Instant::now() + request.time_limit;
+/// A schedule that fits in the request's budget. `solve` plans graphs without alternatives.
+pub(super) fn start(
+    graph: &Graph,
+    request: &Request,
+    solve: impl FnOnce(&Graph, &Request) -> Option<Plan>,
+) -> Option<Vec<Choice>> {
+    // A bound holds without choice alone.
+    let request = Request { progress: None, ..request.clone() };
     let plain = Plain::new(graph, |_| 0);
-    if !is_too_little(&plain.graph, request.budget) {
-        let search = Search { starts: Vec::new(), ..search.clone() };
-        // Its bound holds without choice alone.
-        let request = Request { progress: None, ..request.clone() };
-        if let Some(plan) = search.solve(&plain.graph, &request).ok().and_then(|outcome| outcome.plan) {
-            return Some(plain.choices(&order_of(&plan)));
-        }
+    if !is_too_little(&plain.graph, request.budget)
+        && let Some(plan) = solve(&plain.graph, &request)
+    {
+        return Some(plain.choices(&order_of(&plan)));
     }
     let lightest = Plain::lightest(graph);
-    seeds::feasible(&lightest.graph, request, end).map(|order| lightest.choices(&order))
+    seeds::feasible(&lightest.graph, &request, Quick::Ask).map(|order| lightest.choices(&order))
 }

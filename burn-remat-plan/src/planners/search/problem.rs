@@ -27,14 +27,6 @@ impl Way {
     }
 }
 
-/// An op that reads a value.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader {
-    pub op: u32,
-    /// Whether it does so in each of its ways.
-    pub always: bool,
-}
-
 /// The graph in the units of the search.
 pub(crate) struct Problem<'g> {
     pub graph: &'g Graph,
@@ -48,7 +40,7 @@ pub(crate) struct Problem<'g> {
     ways: Vec<Way>,
     /// Per op its first way, and the number of all ways at the end.
     first_way: Vec<WayId>,
-    readers: Vec<Vec<Reader>>,
+    is_read: Vec<bool>,
 }
 
 impl<'g> Problem<'g> {
@@ -68,7 +60,7 @@ impl<'g> Problem<'g> {
         let bytes: Vec<i64> = graph.values().iter().map(|v| up(v.bytes)).collect();
         let mut ways: Vec<Way> = Vec::with_capacity(graph.ops().len());
         let mut first_way = Vec::with_capacity(graph.ops().len() + 1);
-        let mut readers = vec![Vec::new(); bytes.len()];
+        let mut is_read = vec![false; bytes.len()];
         for (op, node) in graph.ops().iter().enumerate() {
             let first = ways.len();
             first_way.push(first);
@@ -76,13 +68,7 @@ impl<'g> Problem<'g> {
                 let (inputs, cost, scratch) = implementation(node, k);
                 Way { choice: Choice { op, implementation: k }, cost, inputs: inputs.to_vec(), scratch: up(scratch) }
             }));
-            let of_op = &ways[first..];
-            let mut read: Vec<ValueId> = of_op.iter().flat_map(|way| &way.inputs).copied().collect();
-            read.sort_unstable();
-            read.dedup();
-            for value in read {
-                readers[value].push(Reader { op: op as u32, always: of_op.iter().all(|way| way.reads(value)) });
-            }
+            ways[first..].iter().flat_map(|way| &way.inputs).for_each(|&value| is_read[value] = true);
         }
         first_way.push(ways.len());
         let outputs: Vec<i64> = graph.ops().iter().map(|op| op.outputs.iter().map(|&v| bytes[v]).sum()).collect();
@@ -97,7 +83,7 @@ impl<'g> Problem<'g> {
             bytes,
             ways,
             first_way,
-            readers,
+            is_read,
         }
     }
 
@@ -128,9 +114,9 @@ impl<'g> Problem<'g> {
         ways.clone().find(is).or_else(|| ways.clone().find(better)).unwrap_or(ways.start)
     }
 
-    /// The ops that read `value` in some way, ascending.
-    pub fn readers(&self, value: ValueId) -> &[Reader] {
-        &self.readers[value]
+    /// Whether some way of some op reads `value`.
+    pub fn is_read(&self, value: ValueId) -> bool {
+        self.is_read[value]
     }
 
     /// Ops with more ways than one, ascending.

@@ -16,10 +16,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::anneal::{Random, Walk, Without};
+use super::anneal::{Copies, Walk};
 use super::problem::Problem;
+use super::random::Random;
+use super::settings::Without;
 use super::state::State;
 use crate::choice::Choice;
+use crate::deadline::Deadline;
+use crate::guard::grace;
+use crate::planner::Request;
 
 /// The parts of the whole at which rounds end.
 const ROUNDS: [f64; 4] = [0.4, 0.7, 0.93, 1.0];
@@ -31,6 +36,8 @@ const COLD: f64 = 0.01;
 const LONE: f64 = 0.15;
 /// Moves of a walk between two trades.
 const BATCH: usize = 100;
+/// Moves between two looks at the clock: a move in a large graph may take a tenth of a millisecond.
+const SLICE: usize = 20;
 
 /// For more ops a thread has a single walk.
 pub(super) const MOST_LADDER_OPS: usize = 3000;
@@ -56,6 +63,17 @@ pub(super) struct Clock {
 }
 
 impl Clock {
+    /// Starts now, for at most a year.
+    pub fn start(request: &Request, moves: Option<u64>) -> Self {
+        let limit = request.time_limit.min(Duration::from_secs(86_400 * 365));
+        Self { start: Instant::now(), limit, moves, gap: request.gap, bound: AtomicU64::new(0) }
+    }
+
+    /// When so much of the time is over.
+    pub fn deadline(&self, share: f64) -> Deadline {
+        Deadline::after(self.limit.mul_f64(share).saturating_sub(self.start.elapsed()))
+    }
+
     pub fn bound(&self) -> f64 {
         f64::from_bits(self.bound.load(Ordering::Relaxed))
     }
@@ -99,18 +117,21 @@ struct Ladder<'p, 'g> {
 }
 
 impl<'p, 'g> Ladder<'p, 'g> {
-    fn new(problem: &'p Problem<'g>, starts: &[Vec<Choice>], seed: u64, without: Without) -> Self {
+    fn new(walkers: &Walkers<'p, 'g>, seed: u64) -> Self {
+        let Walkers { problem, starts, without, most_computations, .. } = *walkers;
         let ops = problem.graph.ops();
         let count = if without.ladder { 1 } else { rungs(ops.len()) };
         let mut random = Random::new(seed);
         let walks = (0..count)
             .map(|rung| {
-                let order = &starts[(rung + seed as usize) % starts.len()];
+                let order = &starts[rung.wrapping_add(seed as usize) % starts.len()];
                 let mut walk = Walk::new(State::new(problem, order), random.next());
                 walk.without = without;
+                walk.most_computations = most_computations;
                 if ops.len() > MOST_LADDER_OPS {
                     // There is no time to learn how much it takes to stay within the budget.
                     walk.pressure.weight *= ops.len() as f64;
+                    walk.copies = Copies::EachRun;
                 }
                 walk
             })
@@ -147,13 +168,22 @@ impl<'p, 'g> Ladder<'p, 'g> {
                 if self.is_over(clock, until) {
                     return;
                 }
-                let heat = self.heat(rung, part);
-                self.walks[rung].run(BATCH, heat);
-                self.done += BATCH as u64;
+                self.batch(rung, self.heat(rung, part), clock);
             }
             self.sweeps += 1;
             for rung in (self.sweeps % 2..self.walks.len() - 1).step_by(2) {
                 self.trade(rung);
+            }
+        }
+    }
+
+    /// Makes a batch of moves, or as many as there is time for.
+    fn batch(&mut self, rung: usize, heat: f64, clock: &Clock) {
+        for _ in 0..BATCH / SLICE {
+            self.walks[rung].run(SLICE, heat);
+            self.done += SLICE as u64;
+            if clock.left().is_zero() {
+                return;
             }
         }
     }
@@ -176,63 +206,112 @@ impl<'p, 'g> Ladder<'p, 'g> {
         let halfway = (span.start + span.end) / 2.0;
         if !self.is_over(clock, halfway) {
             let done = self.done;
-            self.done += self.walks[0].repack(|tried| clock.part(done + tried) >= halfway);
+            self.done += self.walks[0].repack(|tried| clock.part(done + tried) >= halfway, || clock.left().is_zero());
         }
         while !self.walks[0].is_stuck() && !self.is_over(clock, span.end) {
             let at = ((clock.part(self.done) - span.start) / (span.end - span.start)).max(0.0);
-            self.walks[0].run(BATCH, self.unit * 4.0 * COLD * 0.02f64.powf(at));
-            self.done += BATCH as u64;
+            self.batch(0, self.unit * 4.0 * COLD * 0.02f64.powf(at), clock);
         }
         if let Some((_, order)) = self.best().cloned() {
             self.walks[0].state.load(&order);
-            let latest = clock.limit.saturating_add(Duration::from_millis(50));
+            let latest = clock.limit.saturating_add(grace(clock.limit));
             self.walks[0].polish(|| clock.start.elapsed() > latest);
         }
     }
 }
 
-/// Walks with `threads` threads from `starts`. `aside` runs on the last thread before it walks, or before any with a limit on moves;
-/// `report` hears of the best cost after each round.
-pub(super) fn walk(
-    problem: &Problem<'_>,
-    clock: &Clock,
-    starts: &[Vec<Choice>],
-    (seed, threads, without): (u64, usize, Without),
-    aside: impl Fn() + Sync,
-    report: impl Fn(f64),
-) -> Option<Found> {
-    let seed_of = |thread: usize| seed.wrapping_mul(1_000_003).wrapping_add(thread as u64);
-    let ladder = |thread: usize| Ladder::new(problem, starts, seed_of(thread), without);
-    let mut ladders: Vec<Ladder<'_, '_>> = (0..threads).map(ladder).collect();
-    let mut best: Option<Found> = None;
-    if clock.moves.is_some() {
-        // When a bound is known must not depend on timing.
-        aside();
+/// Who walks.
+pub(super) struct Walkers<'p, 'g> {
+    problem: &'p Problem<'g>,
+    starts: &'p [Vec<Choice>],
+    without: Without,
+    seed: u64,
+    threads: usize,
+    /// Of one order.
+    most_computations: usize,
+}
+
+/// About what a walk takes for a computation of its order, and for each op and value of the graph.
+const BYTES_PER_COMPUTATION: u64 = 160;
+const BYTES_PER_NODE: u64 = 96;
+/// A walk may make its order longer than the longest start, but not without end.
+const MOST_GROWTH: u64 = 8;
+
+impl<'p, 'g> Walkers<'p, 'g> {
+    /// As many as the request allows threads, and memory to hold their orders.
+    pub fn new(problem: &'p Problem<'g>, starts: &'p [Vec<Choice>], request: &Request, without: Without) -> Self {
+        let (ops, values) = (problem.graph.ops().len(), problem.graph.values().len());
+        let longest = starts.iter().map(Vec::len).max().unwrap_or(ops).max(ops) as u64;
+        let walks = if without.ladder { 1 } else { rungs(ops) as u64 };
+        let fixed = BYTES_PER_NODE * (ops + values) as u64;
+        let least = walks * (fixed + BYTES_PER_COMPUTATION * longest);
+        let memory = request.memory_limit / 2;
+        let threads = (memory / least.max(1)).clamp(1, request.threads.clamp(1, 64) as u64);
+        let each = (memory / threads / walks).saturating_sub(fixed) / BYTES_PER_COMPUTATION;
+        let most = each.clamp(longest, longest.saturating_mul(MOST_GROWTH));
+        let most_computations = usize::try_from(most).unwrap_or(usize::MAX);
+        Self { problem, starts, without, seed: request.seed, threads: threads as usize, most_computations }
     }
-    for (number, &until) in ROUNDS.iter().enumerate() {
-        std::thread::scope(|scope| {
-            for (thread, ladder) in ladders.iter_mut().enumerate() {
-                let (best, aside) = (&best, &aside);
-                scope.spawn(move || {
-                    if number == 0 && thread + 1 == threads && clock.moves.is_none() {
-                        aside();
-                    }
-                    if let Some((_, order)) = best {
-                        ladder.walks[0].state.load(order);
-                    }
-                    match number + 1 == ROUNDS.len() {
-                        false => ladder.walk(clock, until),
-                        true => ladder.settle(clock, ROUNDS[number - 1]..until),
-                    }
-                });
-            }
-        });
-        best = better(best.iter().chain(ladders.iter().filter_map(Ladder::best))).cloned();
-        if let Some((cost, _)) = best {
-            report(cost);
+
+    /// Walks. `aside` runs on the last thread before it walks, or before any with a limit on moves; `report` hears of the best cost after
+    /// each round.
+    pub fn walk(&self, clock: &Clock, aside: impl Fn() + Sync, report: impl Fn(f64)) -> Option<Found> {
+        let seed_of = |thread: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(thread as u64);
+        let mut ladders: Vec<Ladder<'_, '_>> =
+            (0..self.threads).map(|thread| Ladder::new(self, seed_of(thread))).collect();
+        let mut best: Option<Found> = None;
+        if clock.moves.is_some() {
+            // When a bound is known must not depend on timing.
+            aside();
         }
+        for (number, &until) in ROUNDS.iter().enumerate() {
+            std::thread::scope(|scope| {
+                for (thread, ladder) in ladders.iter_mut().enumerate() {
+                    let (best, aside) = (&best, &aside);
+                    scope.spawn(move || {
+                        if number == 0 && thread + 1 == self.threads && clock.moves.is_none() {
+                            aside();
+                        }
+                        if let Some((_, order)) = best {
+                            ladder.walks[0].state.load(order);
+                        }
+                        match number + 1 == ROUNDS.len() {
+                            false => ladder.walk(clock, until),
+                            true => ladder.settle(clock, ROUNDS[number - 1]..until),
+                        }
+                    });
+                }
+            });
+            best = better(best.iter().chain(ladders.iter().filter_map(Ladder::best))).cloned();
+            if let Some((cost, _)) = best {
+                report(cost);
+            }
+        }
+        let moves: u64 = ladders.iter().map(|ladder| ladder.done).sum();
+        log::debug!("search: {moves} moves, best {:?}", best.as_ref().map(|b| b.0));
+        best
     }
-    let moves: u64 = ladders.iter().map(|ladder| ladder.done).sum();
-    log::debug!("search: {moves} moves, best {:?}", best.as_ref().map(|b| b.0));
-    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Options, by_name};
+
+    #[test]
+    fn every_seed_has_a_start_and_little_memory_means_few_threads() {
+        let graph = by_name("linear", &Options::default()).unwrap();
+        let problem = Problem::new(&graph, 1 << 40);
+        let order: Vec<Choice> = (0..graph.ops().len()).map(Choice::default_of).collect();
+        let starts = [order.clone(), order.clone()];
+        let request =
+            |seed: u64, memory_limit: u64| Request { seed, memory_limit, threads: 4, ..Request::new(1 << 40) };
+        let walkers = Walkers::new(&problem, &starts, &request(u64::MAX, u64::MAX), Without::default());
+        assert_eq!((walkers.threads, walkers.most_computations), (4, 8 * order.len()));
+        for thread in 0..4 {
+            Ladder::new(&walkers, u64::MAX - thread);
+        }
+        let walkers = Walkers::new(&problem, &starts, &request(0, 0), Without::default());
+        assert_eq!((walkers.threads, walkers.most_computations), (1, order.len()));
+    }
 }

@@ -1,6 +1,6 @@
 //! Orders to start from.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::anneal::Walk;
 use super::construct::{Policy, construct};
@@ -8,10 +8,12 @@ use super::problem::Problem;
 use super::spine::spine;
 use super::state::State;
 use crate::choice::{Choice, implementation, implementations};
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
 use crate::lower_bound::Hint;
 use crate::planner::Request;
-use crate::registry::planner;
+use crate::planners::ask::{Answer, ask};
+use crate::registry::{Entry, simple};
 use crate::sequence::{order_of, plan_of};
 use crate::simulate::simulate;
 
@@ -39,8 +41,7 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<Choice> {
     let mut order = cheapest(graph);
     order.truncate(hint.moment);
     order.push(Choice { op: hint.moment, implementation: hint.first[hint.moment] });
-    let root = |v: usize| graph.producer(v).is_none_or(|op| !ops[op].recomputable);
-    let mut resident: Vec<bool> = (0..graph.values().len()).map(|v| hint.kept[v] >= 0.5 || root(v)).collect();
+    let mut resident: Vec<bool> = (0..graph.values().len()).map(|v| hint.kept[v] >= 0.5 || graph.is_root(v)).collect();
     for &value in ops[hint.moment].outputs.iter().chain(order[hint.moment].inputs(graph)) {
         resident[value] = true;
     }
@@ -73,77 +74,88 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<Choice> {
 }
 
 /// A schedule that fits, without repeats that it can do without and in cheaper implementations where they fit.
-pub(super) fn polished(problem: &Problem<'_>, order: &[Choice], late: Instant) -> Vec<Choice> {
+pub(super) fn polished(problem: &Problem<'_>, order: &[Choice], late: Deadline) -> Vec<Choice> {
     let mut walk = Walk::new(State::new(problem, order), 0);
-    walk.polish(|| Instant::now() > late);
+    walk.polish(|| late.passed());
     walk.best.map_or_else(|| order.to_vec(), |(_, order)| order)
 }
 
-/// Planners that are quick where they apply.
-const QUICK: [&str; 4] = ["online", "ap-greedy", "linear-greedy", "chain-dp"];
-/// The share of the time that the first of them may take.
-const FIRST_SHARE: f64 = 0.3;
-/// Up to so many ops all but `online`, which keeps its time limit at any size, are asked.
-const MOST_QUICK_OPS: usize = 2000;
-/// Up to so many ops `chain-dp` is quick too.
-const MOST_CHAIN_OPS: usize = 300;
-
-/// The table for long networks has a part of at most this.
+/// The share of the time that the quick planners may take, and that for the largest graphs.
+const QUICK_SHARE: f64 = 0.1;
+const LARGE_SHARE: f64 = 0.3;
+/// From so many ops on the time that is left for walks is of less use than a good plan to begin with.
+const LARGE_OPS: usize = 2000;
+/// Beyond so many ops there is a table over the chain of blocks, which has a part of the time.
+const SPINE_OPS: usize = 300;
+const SPINE_SHARE: f64 = 0.15;
+/// The table has a part of at most this.
 const MOST_SPINE: Duration = Duration::from_secs(600);
+/// Where there is no plan by then, each further kind of attempt may take so much.
+const NEED_SHARE: f64 = 0.2;
 
-/// Where there is no plan otherwise, some more planners have this long each, whatever the time limit says.
-const LEAST_GRACE: Duration = Duration::from_millis(200);
-/// But no longer than this.
-const MOST_GRACE: Duration = Duration::from_secs(2);
-
-/// An order that fits in the budget, with every op in its default implementation: the cheapest of several constructive passes and of the quick planners' plans;
-/// failing those, that of some more planners. After `deadline` no further attempt is made.
-pub(super) fn feasible(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
-    let budget = request.budget;
-    let step_limit = 40 * graph.ops().len() + 20_000;
-    let mut best: Option<(f64, Vec<OpId>)> = None;
-    let offer = |best: &mut Option<(f64, Vec<OpId>)>, order: Option<Vec<OpId>>| {
-        let cost = |order: &Vec<OpId>| order.iter().map(|&op| graph.ops()[op].cost).sum::<f64>();
-        let found = order.map(|order| (cost(&order), order));
-        *best = best.take().into_iter().chain(found).min_by(|a, b| a.0.total_cmp(&b.0));
-    };
-    let left = || deadline.saturating_duration_since(Instant::now());
-    for name in QUICK {
-        let most = match name {
-            "online" => usize::MAX,
-            "chain-dp" => MOST_CHAIN_OPS,
-            _ => MOST_QUICK_OPS,
-        };
-        let many = graph.ops().len() > most;
-        let Some(planner) = planner(name).filter(|_| !many && !left().is_zero()) else { continue };
-        // The first is the only one for the largest graphs.
-        let time_limit = if name == QUICK[0] { left().max(request.time_limit.mul_f64(FIRST_SHARE)) } else { left() };
-        let request = Request { time_limit, progress: None, ..request.clone() };
-        let order = planner.solve(graph, &request).ok().and_then(|outcome| outcome.plan).map(|plan| order_of(&plan));
-        // These plans are not checked.
-        let fits = |order: &Vec<OpId>| simulate(graph, &plan_of(graph, order)).peak_bytes <= budget;
-        offer(&mut best, order.filter(fits));
-    }
-    if graph.ops().len() > MOST_CHAIN_OPS {
-        let late = Instant::now() + request.time_limit.min(MOST_SPINE).mul_f64(0.15);
-        offer(&mut best, spine(graph, request, late));
-    }
-    let policies = [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)];
-    for (number, (cost, distance)) in policies.into_iter().enumerate() {
-        // A pass may take seconds: without time there is one, if nothing else was found.
-        if !left().is_zero() || number == 0 && best.is_none() {
-            offer(&mut best, construct(graph, budget, Policy { cost, distance, step_limit }));
-        }
-    }
-    best.map(|(_, order)| order).or_else(|| last_resort(graph, request))
+/// Whether the quick planners are to be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Quick {
+    #[default]
+    Ask,
+    /// Their best plan is among the starts.
+    Asked,
 }
 
-/// The first plan that fits of planners which sometimes do with less than a constructive pass.
-fn last_resort(graph: &Graph, request: &Request) -> Option<Vec<OpId>> {
-    let request =
-        Request { time_limit: request.time_limit.clamp(LEAST_GRACE, MOST_GRACE), progress: None, ..request.clone() };
-    ["revolve", "chain-dp", "online"].into_iter().find_map(|name| {
-        let plan = planner(name)?.solve(graph, &request).ok()?.plan?;
-        (simulate(graph, &plan).peak_bytes <= request.budget).then(|| order_of(&plan))
-    })
+/// An order that fits in the budget, with every op in its default implementation: the cheapest of several constructive passes and of the quick planners' plans;
+/// failing those, that of the planners which sometimes do with less.
+pub(super) fn feasible(graph: &Graph, request: &Request, quick: Quick) -> Option<Vec<OpId>> {
+    let ops = graph.ops().len();
+    let share = |share: f64| Deadline::after(request.time_limit.mul_f64(share));
+    let soon = share(QUICK_SHARE);
+    let mut best = Cheapest { graph, budget: request.budget, found: None };
+    if quick == Quick::Ask {
+        let entries: Vec<&Entry> = simple().iter().filter(|entry| entry.is_quick(ops)).collect();
+        let until = if ops > LARGE_OPS { share(LARGE_SHARE) } else { soon };
+        ask(&entries, graph, request, until).into_iter().for_each(|answer| best.offer_answer(answer));
+    }
+    if ops > SPINE_OPS {
+        let late = Deadline::after(request.time_limit.min(MOST_SPINE).mul_f64(SPINE_SHARE));
+        best.offer(spine(graph, request, late));
+    }
+    let step_limit = 40 * ops + 20_000;
+    for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
+        // A pass may take seconds: without time there is one, if nothing else was found.
+        let until = if best.found.is_none() { share(NEED_SHARE) } else { soon };
+        if !until.passed() {
+            best.offer(construct(graph, request.budget, Policy { cost, distance, step_limit }, until));
+        }
+        if best.found.is_none() && soon.passed() {
+            break;
+        }
+    }
+    if best.found.is_none() {
+        let entries: Vec<&Entry> = simple().iter().filter(|entry| entry.is_last_resort(ops)).collect();
+        let answers = ask(&entries, graph, request, share(NEED_SHARE));
+        answers.into_iter().for_each(|answer| best.offer_answer(answer));
+    }
+    best.found.map(|(_, order)| order)
+}
+
+/// The cheapest order so far that fits.
+struct Cheapest<'g> {
+    graph: &'g Graph,
+    budget: u64,
+    found: Option<(f64, Vec<OpId>)>,
+}
+
+impl Cheapest<'_> {
+    fn offer(&mut self, order: Option<Vec<OpId>>) {
+        let cost = |order: &Vec<OpId>| order.iter().map(|&op| self.graph.ops()[op].cost).sum::<f64>();
+        let found = order.map(|order| (cost(&order), order));
+        self.found = self.found.take().into_iter().chain(found).min_by(|a, b| a.0.total_cmp(&b.0));
+    }
+
+    /// These plans are not checked, but for what they hold.
+    fn offer_answer(&mut self, answer: Answer) {
+        let plan = answer.result.ok().and_then(|outcome| outcome.plan);
+        let order = plan.map(|plan| order_of(&plan));
+        let fits = |order: &Vec<OpId>| simulate(self.graph, &plan_of(self.graph, order)).peak_bytes <= self.budget;
+        self.offer(order.filter(fits));
+    }
 }

@@ -8,9 +8,11 @@
 //!
 //! Complexity: that of `chain-dp`, O(stages^3 x units), with at most [`MOST_GROUPS`] stages and as many units as [`MOST_WORK`] allows.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::chain::ChainStep;
 use crate::chain::terms::{Grouped, Terms};
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
 use crate::planner::Request;
@@ -25,15 +27,21 @@ const MOST_GROUPS: usize = 620;
 const UNITS: std::ops::RangeInclusive<u64> = 12..=96;
 /// About as many steps of the innermost loop as a table may take.
 const MOST_WORK: u64 = 3_000_000_000;
+/// A cost, and a copy of those that are being made.
+const BYTES_PER_CELL: u64 = 10;
+/// The least memory of every sub-chain comes before the table, and is not interrupted: what a checkpoint takes.
+const TIME_PER_CHECKPOINT: Duration = Duration::from_nanos(8);
+/// Plans with more computations than this for each op are not looked at.
+const MOST_RUNS_PER_OP: usize = 40;
 /// Plans that fit among those for the most memory, since their peaks do not quite fall with the memory.
 const ENOUGH: usize = 2;
 
 /// The cheapest order that is found before `deadline` and fits.
-pub(super) fn spine(graph: &Graph, request: &Request, deadline: Instant) -> Option<Vec<OpId>> {
+pub(super) fn spine(graph: &Graph, request: &Request, deadline: Deadline) -> Option<Vec<OpId>> {
     let mut best: Option<(f64, Vec<OpId>)> = None;
     for_each_table(graph, request, deadline, |most, plan_within| {
         let mut fitting = 0;
-        for plan in (0..=most).rev().map_while(plan_within) {
+        for plan in (0..=most).rev().take_while(|_| !deadline.passed()).filter_map(plan_within) {
             let timeline = simulate(graph, &plan);
             if timeline.peak_bytes <= request.budget {
                 if best.as_ref().is_none_or(|(least, _)| timeline.makespan < *least) {
@@ -41,7 +49,7 @@ pub(super) fn spine(graph: &Graph, request: &Request, deadline: Instant) -> Opti
                 }
                 fitting += 1;
             }
-            if fitting == ENOUGH || Instant::now() > deadline {
+            if fitting == ENOUGH {
                 break;
             }
         }
@@ -49,14 +57,13 @@ pub(super) fn spine(graph: &Graph, request: &Request, deadline: Instant) -> Opti
     best.map(|(_, order)| order)
 }
 
-/// Plans of at most `computations` that hold little: of every table the first few, from the least memory on. They may hold more than
-/// the request's budget.
+/// Plans of at most `computations` that hold little, found within the request's time limit: of every table the first few, from the least
+/// memory on. They may hold more than the request's budget.
 pub(crate) fn frugal(graph: &Graph, request: &Request, computations: usize) -> Vec<Plan> {
     let mut found = Vec::new();
-    // What is found must not depend on the machine.
-    let deadline = Instant::now() + Duration::from_secs(3600);
+    let deadline = request.deadline();
     for_each_table(graph, request, deadline, |most, plan_within| {
-        let plans = (0..=most).filter_map(plan_within);
+        let plans = (0..=most).take_while(|_| !deadline.passed()).filter_map(plan_within);
         found.extend(plans.filter(|plan| order_of(plan).len() <= computations).take(ENOUGH));
     });
     found
@@ -67,11 +74,14 @@ pub(crate) fn frugal(graph: &Graph, request: &Request, computations: usize) -> V
 fn for_each_table(
     graph: &Graph,
     request: &Request,
-    deadline: Instant,
+    deadline: Deadline,
     mut visit: impl FnMut(usize, &dyn Fn(usize) -> Option<Plan>),
 ) {
     let room = request.budget.saturating_sub(graph.constant_bytes());
     for view in ChainView::joined_candidates(graph) {
+        if deadline.passed() {
+            return;
+        }
         if view.stages().len() < 2 {
             continue;
         }
@@ -79,8 +89,20 @@ fn for_each_table(
         let unit = unit(&grouped.terms, room);
         let terms = grouped.terms.in_nearest_units(unit);
         let most = (room / unit) as usize * 5 / 4 + 3;
+        let cells = (terms.len() as u64).pow(2) / 2 * (most as u64 + 1);
+        let least_time = TIME_PER_CHECKPOINT * u32::try_from(terms.len().pow(3) / 6).unwrap_or(u32::MAX);
+        if cells * BYTES_PER_CELL > request.memory_limit || least_time > deadline.left() {
+            continue;
+        }
+        let deadline = deadline.instant();
         if let Some(table) = Table::fill(&terms, Choices::SavedAndInputs, most, request.threads, deadline) {
-            visit(most, &|units| Some(view.plan(graph, &grouped.expand(&table.schedule_within(units)?))));
+            visit(most, &|units| {
+                let steps = grouped.expand(&table.schedule_within(units)?);
+                // A plan takes time to write down: one that no walk could improve is not worth it.
+                let length = |step: &ChainStep| view.stages()[step.stage()].forward.len();
+                let short = steps.iter().map(length).sum::<usize>() <= MOST_RUNS_PER_OP * graph.ops().len();
+                short.then(|| view.plan(graph, &steps))
+            });
         }
     }
 }
@@ -114,7 +136,7 @@ mod tests {
         let (least, peak) =
             (minimum(&graph).achieved, StoreAll.solve(&graph, &Request::new(u64::MAX)).unwrap().peak_bytes);
         let request = Request { threads: 2, ..Request::new(least + (peak - least) / 50) };
-        let order = spine(&graph, &request, Instant::now() + Duration::from_secs(600)).unwrap();
+        let order = spine(&graph, &request, Deadline::NEVER).unwrap();
         let checked = check(&graph, &plan_of(&graph, &order), request.budget).unwrap();
         let online = Online.solve(&graph, &request).unwrap();
         assert!(checked.makespan() < online.makespan, "{} {}", checked.makespan(), online.makespan);

@@ -2,8 +2,8 @@
 //!
 //! The order holds *instances* of ops, each in one of the op's [ways](super::problem). A value lives from an instance of its producer to its last use before the next
 //! one, so inserting or removing an instance changes memory on a few ranges only: the gap that closes or opens for
-//! each output, and the gap to the previous use for each input. Each range is found from the handful of instances of
-//! the value's users, and [`State::over`], how far all positions together are above the budget, is kept up to
+//! each output, and the gap to the previous use for each input. Each range is found by bisection among the instances that
+//! read the value, which are kept in order, and [`State::over`], how far all positions together are above the budget, is kept up to
 //! date on the way. An instance that goes another way changes its own scratch, and the same ranges for the inputs that
 //! only one of the two ways reads.
 //!
@@ -12,7 +12,7 @@
 //! Invariants: the profile is that of the order; first instances are never removed and keep the program's order; after
 //! `undo` everything is as before, except for labels and the order of `repeats`.
 //!
-//! Complexity of one change: O(uses of the op's values), and an operation on the blocks for each of its values.
+//! Complexity of one change: for each value of the op O(log readers), and an operation on the blocks.
 
 use super::blocks::Blocks;
 pub(crate) use super::blocks::{END, Instance, START};
@@ -51,7 +51,10 @@ pub(crate) struct State<'p, 'g> {
     op_of: Vec<u32>,
     way_of: Vec<u32>,
     vacant: Vec<Instance>,
+    /// Per op, in order.
     instances: Vec<Vec<Instance>>,
+    /// Per value those that read it, in order.
+    readers: Vec<Vec<Instance>>,
     /// Instances that are not the first of their op.
     repeats: Vec<Instance>,
     repeat_place: Vec<u32>,
@@ -69,6 +72,7 @@ impl<'p, 'g> State<'p, 'g> {
             way_of: Vec::new(),
             vacant: Vec::new(),
             instances: vec![Vec::new(); problem.graph.ops().len()],
+            readers: vec![Vec::new(); problem.graph.values().len()],
             repeats: Vec::new(),
             repeat_place: Vec::new(),
             cost: 0.0,
@@ -90,6 +94,7 @@ impl<'p, 'g> State<'p, 'g> {
         self.repeat_place = vec![u32::MAX; count];
         self.log.clear();
         self.instances.iter_mut().for_each(Vec::clear);
+        self.readers.iter_mut().for_each(Vec::clear);
         self.cost = 0.0;
         for (at, (choice, &way)) in order.iter().zip(&ways).enumerate() {
             let instance = at as u32 + 2;
@@ -99,6 +104,7 @@ impl<'p, 'g> State<'p, 'g> {
             }
             self.instances[choice.op].push(instance);
             self.cost += problem.way(way).cost;
+            problem.way(way).inputs.iter().for_each(|&value| self.readers[value].push(instance));
         }
         self.blocks.load(&profile_of(problem, &ways));
     }
@@ -189,46 +195,56 @@ impl<'p, 'g> State<'p, 'g> {
         let (mut start, mut end) = (START, u64::MAX);
         let mut is_last = true;
         if let Some(op) = graph.producer(value) {
-            for &instance in &self.instances[op] {
-                let label = self.label(instance);
-                if label < here {
-                    start = instance;
-                } else {
-                    (end, is_last) = (label, false);
-                    break;
-                }
-            }
-            if start == START {
-                return None;
+            let makers = &self.instances[op];
+            let at = self.first_from(makers, here);
+            start = *makers[..at].last()?;
+            if let Some(&next) = makers.get(at) {
+                (end, is_last) = (self.label(next), false);
             }
         }
-        let from = self.label(start);
-        let (mut before, mut next, mut last) = ((from, start), (u64::MAX, END), (0, START));
-        for reader in self.problem.readers(value) {
-            for &instance in &self.instances[reader.op as usize] {
-                let label = self.label(instance);
-                if label <= from || label >= end || !reader.always && !self.way(instance).reads(value) {
-                    continue;
-                }
-                if label < here {
-                    before = before.max((label, instance));
-                } else {
-                    next = next.min((label, instance));
-                    last = last.max((label, instance));
-                }
-            }
-        }
+        let readers = &self.readers[value];
+        let (at, behind) = (self.first_from(readers, here), self.first_from(readers, end));
+        let before = readers[..at].last().copied().filter(|&reader| self.label(reader) > self.label(start));
         let mut span = Span {
             start,
-            before: before.1,
-            next: (next.1 != END).then_some(next.1),
-            last: (last.1 != START).then_some(last.1),
+            before: before.unwrap_or(start),
+            next: readers[at..behind].first().copied(),
+            last: readers[at..behind].last().copied(),
         };
         if is_last && graph.is_result(value) {
             span.next = span.next.or(Some(END));
             span.last = Some(END);
         }
         Some(span)
+    }
+
+    /// Those that read `value` at labels from `since` on and before `until`, in order.
+    pub fn readers_between(&self, value: ValueId, since: u64, until: u64) -> &[Instance] {
+        let readers = &self.readers[value];
+        &readers[self.first_from(readers, since)..self.first_from(readers, until)]
+    }
+
+    /// The place of the first of `instances`, which are in order, whose label is at least `label`.
+    fn first_from(&self, instances: &[Instance], label: u64) -> usize {
+        match instances {
+            // Mostly there are one or two.
+            [] => 0,
+            [one] => usize::from(self.label(*one) < label),
+            _ => instances.partition_point(|&instance| self.label(instance) < label),
+        }
+    }
+
+    /// Notes that `instance` reads `value`.
+    fn add_reader(&mut self, value: ValueId, instance: Instance) {
+        let at = self.first_from(&self.readers[value], self.label(instance));
+        self.readers[value].insert(at, instance);
+    }
+
+    /// Notes that `instance` does not read `value` any more.
+    fn remove_reader(&mut self, value: ValueId, instance: Instance) {
+        let at = self.first_from(&self.readers[value], self.label(instance));
+        debug_assert_eq!(self.readers[value][at], instance);
+        self.readers[value].remove(at);
     }
 
     /// Memory just before `target`, between computations.
@@ -283,10 +299,9 @@ impl<'p, 'g> State<'p, 'g> {
         self.op_of[instance as usize] = op as u32;
         self.way_of[instance as usize] = way as u32;
         self.blocks.put(instance, target, memory);
-        let label = self.label(instance);
-        let place = self.instances[op].iter().position(|&i| self.label(i) > label);
-        let place = place.unwrap_or(self.instances[op].len());
+        let place = self.first_from(&self.instances[op], self.label(instance));
         self.instances[op].insert(place, instance);
+        node.inputs.iter().for_each(|&value| self.add_reader(value, instance));
         self.repeat_place[instance as usize] = self.repeats.len() as u32;
         self.repeats.push(instance);
         instance
@@ -315,6 +330,7 @@ impl<'p, 'g> State<'p, 'g> {
             }
         }
         self.cost -= node.cost;
+        node.inputs.iter().for_each(|&value| self.remove_reader(value, instance));
         self.blocks.take(instance);
         self.op_of[instance as usize] = NO_OP;
         self.instances[op].retain(|&i| i != instance);
@@ -341,11 +357,13 @@ impl<'p, 'g> State<'p, 'g> {
             if let Some(span) = self.span(value, instance).filter(|span| span.last == Some(instance)) {
                 self.blocks.add(span.before, behind, -problem.bytes(value));
             }
+            self.remove_reader(value, instance);
         }
         for &value in new.inputs.iter().filter(|&&value| !old.reads(value)) {
             if let Some(span) = self.span(value, instance).filter(|span| span.last.is_none()) {
                 self.blocks.add(span.before, behind, problem.bytes(value));
             }
+            self.add_reader(value, instance);
         }
         self.blocks.add_at(instance, new.scratch - old.scratch);
         self.cost += new.cost - old.cost;

@@ -1,0 +1,89 @@
+//! The moment at which work has to end.
+
+use std::time::{Duration, Instant};
+
+/// A moment, or none: then there is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// No limit.
+    pub const NEVER: Self = Self(None);
+
+    /// `limit` from now; a limit beyond the clock is none.
+    pub fn after(limit: Duration) -> Self {
+        Self(Instant::now().checked_add(limit))
+    }
+
+    /// This one, or `limit` from now where that comes first.
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        Self(self.0.into_iter().chain(Instant::now().checked_add(limit)).min())
+    }
+
+    /// Whether it is over.
+    pub fn passed(self) -> bool {
+        self.0.is_some_and(|end| Instant::now() >= end)
+    }
+
+    /// The time that is left, at most a year.
+    pub fn left(self) -> Duration {
+        const YEAR: Duration = Duration::from_secs(365 * 86_400);
+        self.0.map_or(YEAR, |end| end.saturating_duration_since(Instant::now()).min(YEAR))
+    }
+
+    /// The moment; a year from now where there is none.
+    pub fn instant(self) -> Instant {
+        self.0.unwrap_or_else(|| Instant::now() + self.left())
+    }
+}
+
+/// Asks the clock at every so many calls only, for loops whose steps are shorter than a look at the clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    deadline: Deadline,
+    steps: u32,
+    passed: bool,
+}
+
+/// Steps between two looks at the clock.
+const STEPS: u32 = 64;
+
+impl Patience {
+    pub fn until(deadline: Deadline) -> Self {
+        Self { deadline, steps: 0, passed: false }
+    }
+
+    /// Counts a step of `weight` basic operations, some hundred of which are worth a look; whether the time is over.
+    pub fn is_over(&mut self, weight: usize) -> bool {
+        let weight = 1 + u32::try_from(weight / 32).unwrap_or(STEPS);
+        self.steps = self.steps.saturating_add(weight);
+        if self.steps >= STEPS && !self.passed {
+            self.steps = 0;
+            self.passed = self.deadline.passed();
+        }
+        self.passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_beyond_the_clock_is_none_and_the_sooner_limit_counts() {
+        assert_eq!(Deadline::after(Duration::MAX), Deadline::NEVER);
+        assert!(!Deadline::NEVER.passed());
+        assert!(Deadline::NEVER.within(Duration::ZERO).passed());
+        assert!(Deadline::after(Duration::ZERO).within(Duration::MAX).passed());
+    }
+
+    #[test]
+    fn patience_looks_at_the_clock_now_and_then() {
+        let mut patience = Patience::until(Deadline::after(Duration::ZERO));
+        assert!(!patience.is_over(0));
+        assert!((0..STEPS).any(|_| patience.is_over(0)));
+        assert!(Patience::until(Deadline::after(Duration::ZERO)).is_over(usize::MAX));
+        assert!(!Patience::until(Deadline::NEVER).is_over(usize::MAX));
+    }
+}

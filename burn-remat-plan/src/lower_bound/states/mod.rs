@@ -1,0 +1,207 @@
+//! A lower bound from the states that a schedule passes through; exact on small graphs.
+//!
+//! *Problem.* The relaxation of `lower_bound` lets a value be kept in part and forgets what is resident between its
+//! moments. Near the smallest feasible budget that is where the cost is.
+//!
+//! *Method.* The cheapest way is sought through an *abstraction* of the schedules (`model.rs`) that remembers groups of
+//! values in place of values, best first (`search.rs`), with an estimate of what is ahead (`ahead.rs`) that combines what
+//! is missing with what the relaxation proves for moments to come. A search that runs out of time or memory still
+//! bounds: by the least estimate of the states that it did not get to.
+//!
+//! 1. The relaxation is solved for some single moments (`tails.rs`).
+//! 2. From coarse to fine (`details`): small values forgotten and cheap ops merged with what they read at first, then less
+//!    of that, then none. The last is exact: where its search ends, the bound is the optimum.
+//! 3. Within each, searches begin at narrow moments, the last first (`moments.rs`), with everything resident that could
+//!    be: what they find is spent behind that moment in any schedule, and makes the estimates of those that begin earlier
+//!    sharper. What one learns of single states the next reuses. At last one begins at the start.
+//!
+//! Every number found holds for all schedules, so that finer searches use what coarser ones found.
+//!
+//! *Class.* All schedules that [`check`](mod@crate::check) accepts: any op may run again anywhere and any number of times,
+//! in any implementation; only first computations keep the program's order.
+//!
+//! Complexity: exponential in what is resident together, cut by the limits; memory as `bytes` says, beside a few words
+//! per pair of an op and a horizon. Source of the idea of abstractions as bounds: Culberson & Schaeffer 1998.
+
+mod ahead;
+mod bits;
+mod model;
+mod moments;
+mod search;
+
+use std::time::{Duration, Instant};
+
+use super::tails::{Tail, tails};
+use crate::choice::{least_cost, least_makespan};
+use crate::graph::Graph;
+use ahead::{Ahead, Known};
+use model::{Detail, Model, count_groups};
+use search::{Limits, Search};
+
+/// How much work [`state_bound`] may do.
+#[derive(Clone, Copy, Debug)]
+pub struct StateEffort {
+    /// Wall-clock limit.
+    pub time_limit: Duration,
+    /// About the most bytes of states at once.
+    pub bytes: usize,
+    /// Most states to go on from, per abstraction: with a generous time limit it makes the bound reproducible.
+    pub states: usize,
+    /// Stop when the bound reaches this makespan.
+    pub enough: f64,
+}
+
+impl StateEffort {
+    /// No limit but time and a quarter of a GiB.
+    pub fn time(limit: Duration) -> Self {
+        Self { time_limit: limit, bytes: 1 << 28, states: usize::MAX, enough: f64::INFINITY }
+    }
+}
+
+/// A makespan that no schedule of `graph` within `budget` bytes falls below: see the [module](self).
+///
+/// Where no schedule fits at all, any number may come out, also infinity, but never less than the cost of running every
+/// op once; it is that for graphs of more than [`MOST_OPS`] ops.
+///
+/// ```
+/// use std::time::Duration;
+/// use burn_remat_plan::{GraphBuilder, Op, lower_bound::{StateEffort, state_bound}};
+///
+/// let mut builder = GraphBuilder::new("skip");
+/// let v: Vec<_> = [10, 1, 10, 1, 1].iter().map(|&bytes| builder.value(bytes, "")).collect();
+/// for (i, inputs) in [vec![], vec![v[0]], vec![v[1]], vec![v[2]], vec![v[0], v[3]]].into_iter().enumerate() {
+///     builder.op(Op::new("", 1.0, inputs, vec![v[i]]));
+/// }
+/// let bound = state_bound(&builder.build()?, 12, StateEffort::time(Duration::from_secs(60)));
+/// assert_eq!(bound, 6.0); // value 0 must be computed twice
+/// # Ok::<(), burn_remat_plan::GraphError>(())
+/// ```
+pub fn state_bound(graph: &Graph, budget: u64, effort: StateEffort) -> f64 {
+    let start = Instant::now();
+    let base = least_makespan(graph);
+    let count = graph.ops().len();
+    if count > MOST_OPS {
+        return base;
+    }
+    let limit = effort.time_limit.min(Duration::from_secs(86_400));
+    let iterations = if effort.states == usize::MAX { u64::MAX } else { 1000 };
+    let tails = tails(graph, budget, iterations, limit.mul_f64(0.2));
+    let mut spent = vec![0.0; count + 1];
+    tails.iter().for_each(|tail| spent[tail.done] = tail.bound);
+    fall(&mut spent);
+    let enough = effort.enough - base;
+    let mut gain: f64 = spent[0];
+    for (detail, share) in details(graph) {
+        let left = limit.saturating_sub(start.elapsed());
+        if left.is_zero() || gain >= enough {
+            break;
+        }
+        let deadline = Instant::now() + left.mul_f64(share);
+        let limits = Limits { deadline, bytes: effort.bytes, states: effort.states, enough, slack: base * SLACK };
+        let problem = Problem { graph, budget, detail, tails: &tails };
+        let found = match count_groups(graph, detail) {
+            0..=64 => problem.solve::<1>(limits, &mut spent),
+            65..=128 => problem.solve::<2>(limits, &mut spent),
+            129..=256 => problem.solve::<4>(limits, &mut spent),
+            257..=512 => problem.solve::<8>(limits, &mut spent),
+            _ => continue,
+        };
+        log::debug!("lower bound: {detail:?}: {}", base + found);
+        gain = gain.max(found);
+    }
+    // The same sums in another order: at most so much apart.
+    (base + gain) * (1.0 - f64::EPSILON * (4 * count) as f64 * f64::from(!has_whole_costs(graph)))
+}
+
+/// Larger graphs are left alone.
+pub const MOST_OPS: usize = 2_000;
+
+/// States that differ by so much of the makespan are dealt with at once.
+const SLACK: f64 = 1e-3;
+
+/// The part of the time of an abstraction for the searches that begin behind the start.
+const MOMENTS_SHARE: f64 = 0.8;
+
+/// Whether sums of costs are exact.
+pub(super) fn has_whole_costs(graph: &Graph) -> bool {
+    let is_whole = |cost: f64| cost.fract() == 0.0 && cost < 1e12;
+    graph.ops().iter().all(|op| is_whole(op.cost) && op.alternatives.iter().all(|a| is_whole(a.cost)))
+}
+
+/// The abstractions, each with the part of the time left that it may use.
+fn details(graph: &Graph) -> Vec<(Detail, f64)> {
+    let largest = graph.values().iter().map(|value| value.bytes).max().unwrap_or(0);
+    let mean = graph.ops().iter().map(least_cost).sum::<f64>() / graph.ops().len() as f64;
+    let all = [
+        (Detail { least_bytes: largest / 10, cheap: mean * 0.1 }, 0.45),
+        (Detail { least_bytes: largest / 100, cheap: mean * 0.01 }, 0.3),
+        (Detail { least_bytes: 0, cheap: 0.0 }, 1.0),
+    ];
+    let mut list: Vec<(Detail, f64)> = Vec::new();
+    for (detail, share) in all {
+        // As many groups are the same groups.
+        if list.last().is_some_and(|&(last, _)| count_groups(graph, last) == count_groups(graph, detail)) {
+            list.pop();
+        }
+        list.push((detail, share));
+    }
+    list
+}
+
+/// What is spent later is spent.
+fn fall(spent: &mut [f64]) {
+    for done in (1..spent.len()).rev() {
+        spent[done - 1] = spent[done - 1].max(spent[done]);
+    }
+}
+
+/// A graph, a budget and an abstraction.
+struct Problem<'a> {
+    graph: &'a Graph,
+    budget: u64,
+    detail: Detail,
+    tails: &'a [Tail],
+}
+
+impl Problem<'_> {
+    /// At least what is spent beyond first computations. `spent` says what is known to be spent once so many first
+    /// computations are done, and is improved.
+    fn solve<const W: usize>(&self, limits: Limits, spent: &mut [f64]) -> f64 {
+        let model = Model::<W>::new(self.graph, self.detail);
+        let mut known = Known::new();
+        let now = Instant::now();
+        let until = now + limits.deadline.saturating_duration_since(now).mul_f64(MOMENTS_SHARE);
+        let moments = moments::narrow(&model, self.budget);
+        let mut left = moments.len();
+        for &op in moments.iter().rev() {
+            let part = until.saturating_duration_since(Instant::now()) * 3 / left.max(3) as u32;
+            if part.is_zero() {
+                break;
+            }
+            left -= 1;
+            fall(spent);
+            let limits = Limits {
+                deadline: Instant::now() + part,
+                bytes: limits.bytes / 4,
+                states: limits.states / moments.len(),
+                ..limits
+            };
+            // Everything may be resident but for what the op itself leaves room for.
+            let found = self.search(&model, spent, &known).run(op, model.useful[op], limits);
+            spent[op] = spent[op].max(found.bound);
+            if known.len() * size_of::<((usize, bits::Bits<W>), f64)>() > limits.bytes {
+                known.clear();
+            }
+            for (state, left) in found.learned {
+                let known = known.entry(state).or_insert(0.0);
+                *known = left.max(*known);
+            }
+        }
+        fall(spent);
+        self.search(&model, spent, &known).run(0, model.start, limits).bound
+    }
+
+    fn search<'m, const W: usize>(&self, model: &'m Model<W>, spent: &[f64], known: &'m Known<W>) -> Search<'m, W> {
+        Search { model, budget: self.budget, ahead: Ahead::new(model, spent, self.tails, known) }
+    }
+}

@@ -1,0 +1,292 @@
+//! The scheduling problem with fewer things to remember: an *abstraction* that any schedule of the graph maps into.
+//!
+//! Of a schedule's resident values, remember only for each *group* of values whether any of them is resident. A group
+//! weighs what its lightest value weighs. Values in no group are forgotten, and so are roots up to the last first
+//! computation that is sure to read them, where they are of no use later: these are resident anyway, and `held` counts
+//! them at each moment.
+//!
+//! A computation reads the groups of what it reads, weighs all that it reads and writes in full (these values are
+//! resident, whatever is forgotten), and makes the groups of its outputs resident. One that adds no group is left out.
+//! So each step of a schedule is a step here or none, never heavier and never dearer: the cheapest way through the
+//! abstraction is a lower bound. With every value of a size in a group of its own the abstraction is exact.
+//!
+//! *What is missing.* A group that is not resident though a value of it, computed before, is surely read by a later first
+//! computation must be entered: some computation that writes into the group and reads nothing of it runs again, and
+//! what each such computation reads must be there, or be entered in turn. The costs of the entries add up, except that
+//! one computation may enter several groups (`Entry`).
+
+use super::bits::Bits;
+use crate::choice::{Choice, implementation, least_cost, useful_implementations};
+use crate::graph::{Graph, OpId, ValueId};
+
+/// What an abstraction remembers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Detail {
+    /// Lighter values are forgotten.
+    pub least_bytes: u64,
+    /// Ops that cost at most this have their outputs in the group of what they read.
+    pub cheap: f64,
+}
+
+/// An op in one of its implementations.
+pub(super) struct Way<const W: usize> {
+    pub op: OpId,
+    pub inputs: Bits<W>,
+    /// Cost of the first computation, above that of the cheapest way.
+    pub first: f64,
+    /// Cost of any other.
+    pub again: f64,
+    /// Bytes beside those that the weights of groups and `held` tell of.
+    pub extra: u64,
+}
+
+/// How a group becomes resident.
+#[derive(Clone, Copy)]
+pub(super) struct Entry<const W: usize> {
+    /// What that costs at least; infinite where it cannot be.
+    pub cost: f64,
+    /// What it reads whichever way it is done.
+    pub inputs: Bits<W>,
+    /// The groups that the same computation enters at no further cost.
+    pub along: Bits<W>,
+}
+
+pub(super) struct Model<const W: usize> {
+    /// By group.
+    pub weights: Vec<u64>,
+    pub entries: Vec<Entry<W>>,
+    /// By value.
+    pub group: Vec<Option<usize>>,
+    /// By group: how many first computations are done when all its values have been computed.
+    pub born: Vec<usize>,
+    /// Op by op.
+    pub ways: Vec<Way<W>>,
+    /// By op the first of its ways; the number of all at the end.
+    pub first_way: Vec<usize>,
+    /// By op.
+    pub outputs: Vec<Bits<W>>,
+    pub recomputable: Vec<bool>,
+    /// By op: bytes of its outputs that cannot be computed again.
+    pub fresh_roots: Vec<u64>,
+    /// By number of first computations done: bytes certainly resident beside the groups.
+    pub held: Vec<u64>,
+    /// By number of first computations done: what may still be of use.
+    pub useful: Vec<Bits<W>>,
+    /// By op, the values of groups that its first computation reads whatever is chosen: group and producer. Behind the
+    /// last op the results.
+    pub reads: Vec<Vec<(usize, Option<OpId>)>>,
+    pub results: Bits<W>,
+    pub start: Bits<W>,
+}
+
+/// What an op reads in each of its implementations.
+fn certain_inputs(graph: &Graph, op: OpId) -> impl Iterator<Item = ValueId> + '_ {
+    let op = &graph.ops()[op];
+    op.inputs.iter().copied().filter(|v| op.alternatives.iter().all(|a| a.inputs.binary_search(v).is_ok()))
+}
+
+/// By value: behind the last first computation that is sure to read it (`ops + 1` for a result), where it is a root
+/// that some is sure to read, and of no use later.
+fn sure_roots(graph: &Graph, useful: &[Vec<ValueId>]) -> Vec<Option<usize>> {
+    let mut until = vec![None; graph.values().len()];
+    for op in 0..graph.ops().len() {
+        certain_inputs(graph, op).for_each(|value| until[value] = Some(op + 1));
+    }
+    graph.results().iter().for_each(|&value| until[value] = Some(graph.ops().len() + 1));
+    let is_useless = |value: ValueId, done: usize| useful.get(done).is_none_or(|of| of.binary_search(&value).is_err());
+    let is_sure = |value: ValueId, until: usize| graph.is_root(value) && is_useless(value, until);
+    until.into_iter().enumerate().map(|(value, until)| until.filter(|&until| is_sure(value, until))).collect()
+}
+
+/// How many groups there would be.
+pub(super) fn count_groups(graph: &Graph, detail: Detail) -> usize {
+    groups(graph, detail, &sure_roots(graph, &useful(graph))).1
+}
+
+/// By value its group, and the number of groups.
+fn groups(graph: &Graph, detail: Detail, sure: &[Option<usize>]) -> (Vec<Option<usize>>, usize) {
+    let counts = |value: ValueId| {
+        let bytes = graph.bytes(value);
+        bytes > 0 && bytes >= detail.least_bytes && sure[value].is_none()
+    };
+    let mut group = vec![None; graph.values().len()];
+    let mut count = 0;
+    let mut new = |group: &mut Vec<Option<usize>>, value: ValueId| {
+        group[value] = Some(count);
+        count += 1;
+    };
+    graph.inputs().filter(|&value| counts(value)).for_each(|value| new(&mut group, value));
+    for op in graph.ops() {
+        let is_cheap = op.recomputable && detail.cheap > 0.0 && least_cost(op) <= detail.cheap;
+        for &value in op.outputs.iter().filter(|&&value| counts(value)) {
+            // Values of about one size: a group weighs what its lightest does.
+            let similar = |&&read: &&ValueId| {
+                group[read].is_some() && graph.bytes(read).abs_diff(graph.bytes(value)) <= graph.bytes(value) / 4
+            };
+            match op.inputs.iter().filter(similar).max_by_key(|&&read| graph.producer(read)) {
+                Some(&read) if is_cheap => group[value] = group[read],
+                _ => new(&mut group, value),
+            }
+        }
+    }
+    (group, count)
+}
+
+impl<const W: usize> Model<W> {
+    /// The abstraction of `graph`, which must have at most `64 W` groups.
+    pub fn new(graph: &Graph, detail: Detail) -> Self {
+        let useful = useful(graph);
+        let sure = sure_roots(graph, &useful);
+        let (group, count) = groups(graph, detail, &sure);
+        let bits = |values: &[ValueId]| values.iter().filter_map(|&value| group[value]).collect::<Bits<W>>();
+        let (mut weights, mut born) = (vec![u64::MAX; count], vec![0; count]);
+        for (value, group) in group.iter().enumerate() {
+            if let Some(group) = *group {
+                weights[group] = weights[group].min(graph.bytes(value));
+                born[group] = born[group].max(graph.producer(value).map_or(0, |op| op + 1));
+            }
+        }
+        let ops = graph.ops();
+        let (mut ways, mut first_way) = (Vec::new(), vec![0]);
+        for (op, node) in ops.iter().enumerate() {
+            for implementation in useful_implementations(node) {
+                ways.push(way(graph, Choice { op, implementation }, &sure, &weights, bits));
+            }
+            first_way.push(ways.len());
+        }
+        let mut model = Self {
+            weights,
+            entries: Vec::new(),
+            born,
+            ways,
+            first_way,
+            outputs: ops.iter().map(|op| bits(&op.outputs)).collect(),
+            recomputable: ops.iter().map(|op| op.recomputable).collect(),
+            fresh_roots: ops
+                .iter()
+                .map(|op| op.outputs.iter().filter(|&&v| sure[v].is_some()).map(|&v| graph.bytes(v)).sum())
+                .collect(),
+            held: held(graph, &sure),
+            useful: useful.iter().map(|values| bits(values)).collect(),
+            reads: reads(graph, &group),
+            results: bits(graph.results()),
+            start: bits(&graph.inputs().collect::<Vec<_>>()),
+            group: group.clone(),
+        };
+        model.entries = model.entries();
+        model
+    }
+
+    /// The ways of `op`.
+    pub fn ways_of(&self, op: OpId) -> &[Way<W>] {
+        &self.ways[self.first_way[op]..self.first_way[op + 1]]
+    }
+
+    /// By group, what is at least spent more if no value of it is resident, given that by value: its entry, or that.
+    pub fn regrets(&self, by_value: &[f64]) -> Vec<f64> {
+        let mut regrets = vec![0.0; self.weights.len()];
+        for (value, &regret) in by_value.iter().enumerate() {
+            if let Some(group) = self.group[value] {
+                regrets[group] += regret;
+            }
+        }
+        let part = |group: usize| self.entries[group].cost / self.entries[group].along.members().count().max(1) as f64;
+        regrets.into_iter().enumerate().map(|(group, regret)| regret.min(part(group))).collect()
+    }
+
+    pub fn weigh(&self, groups: &Bits<W>) -> u64 {
+        groups.members().map(|group| self.weights[group]).sum()
+    }
+
+    fn entries(&self) -> Vec<Entry<W>> {
+        let mut entering: Vec<Vec<&Way<W>>> = vec![Vec::new(); self.weights.len()];
+        for way in self.ways.iter().filter(|way| self.recomputable[way.op]) {
+            for group in self.outputs[way.op].minus(&way.inputs).members() {
+                entering[group].push(way);
+            }
+        }
+        let entering = &entering;
+        // An op that alone enters all its groups counts once for all of them; else it counts for each in part.
+        let enters = |op: OpId| self.outputs[op].members().filter(move |&g| entering[g].iter().any(|way| way.op == op));
+        let is_alone = |op: OpId| enters(op).all(|group| entering[group].iter().all(|way| way.op == op));
+        let entry = |ways: &Vec<&Way<W>>| {
+            let Some(first) = ways.first() else {
+                return Entry { cost: f64::INFINITY, inputs: Bits::EMPTY, along: Bits::EMPTY };
+            };
+            let inputs = ways.iter().fold(first.inputs, |all, way| all.common(&way.inputs));
+            let along: Bits<W> = if is_alone(first.op) { enters(first.op).collect() } else { Bits::EMPTY };
+            let part = |way: &&&Way<W>| match is_alone(way.op) {
+                true => way.again,
+                false => way.again / enters(way.op).count() as f64,
+            };
+            Entry { cost: ways.iter().map(|way| part(&way)).fold(f64::INFINITY, f64::min), inputs, along }
+        };
+        entering.iter().map(entry).collect()
+    }
+}
+
+fn way<const W: usize>(
+    graph: &Graph,
+    choice: Choice,
+    sure: &[Option<usize>],
+    weights: &[u64],
+    bits: impl Fn(&[ValueId]) -> Bits<W>,
+) -> Way<W> {
+    let node = &graph.ops()[choice.op];
+    let (inputs, again, scratch) = implementation(node, choice.implementation);
+    let touched: Vec<ValueId> =
+        inputs.iter().chain(&node.outputs).copied().filter(|&value| sure[value].is_none()).collect();
+    let told: u64 = bits(&touched).members().map(|group| weights[group]).sum();
+    Way {
+        op: choice.op,
+        inputs: bits(inputs),
+        first: again - least_cost(node),
+        again,
+        extra: graph.bytes_of(&touched) + scratch - told,
+    }
+}
+
+/// By number of first computations done: the constant bytes and the roots that a later one is sure to read.
+fn held(graph: &Graph, sure: &[Option<usize>]) -> Vec<u64> {
+    let end = graph.ops().len();
+    let mut held = vec![graph.constant_bytes(); end + 1];
+    for (value, until) in sure.iter().enumerate() {
+        let from = graph.producer(value).map_or(0, |op| op + 1);
+        if let Some(until) = *until {
+            held[from..until.min(end + 1)].iter_mut().for_each(|held| *held += graph.bytes(value));
+        }
+    }
+    held
+}
+
+/// By number of first computations done: the values already computed from which anything still to do may profit.
+fn useful(graph: &Graph) -> Vec<Vec<ValueId>> {
+    let ops = graph.ops();
+    let all_inputs = |op: OpId| ops[op].inputs.iter().chain(ops[op].alternatives.iter().flat_map(|a| &a.inputs));
+    let mut direct = vec![false; graph.values().len()];
+    graph.results().iter().for_each(|&value| direct[value] = true);
+    let mut sets = Vec::with_capacity(ops.len() + 1);
+    for done in (0..=ops.len()).rev() {
+        if done < ops.len() {
+            all_inputs(done).for_each(|&value| direct[value] = true);
+        }
+        let mut useful = direct.clone();
+        for op in (0..done).rev() {
+            if ops[op].recomputable && ops[op].outputs.iter().any(|&value| useful[value]) {
+                all_inputs(op).for_each(|&value| useful[value] = true);
+            }
+        }
+        let computed = |&value: &ValueId| useful[value] && graph.producer(value).is_none_or(|op| op < done);
+        sets.push((0..useful.len()).filter(computed).collect());
+    }
+    sets.reverse();
+    sets
+}
+
+fn reads(graph: &Graph, group: &[Option<usize>]) -> Vec<Vec<(usize, Option<OpId>)>> {
+    let grouped = |value: ValueId| group[value].map(|group| (group, graph.producer(value)));
+    let mut reads: Vec<Vec<_>> =
+        (0..graph.ops().len()).map(|op| certain_inputs(graph, op).filter_map(grouped).collect()).collect();
+    reads.push(graph.results().iter().filter_map(|&value| grouped(value)).collect());
+    reads
+}

@@ -1,0 +1,53 @@
+//! What is spent from a moment on, whatever is resident then: the relaxation with that moment alone.
+//!
+//! The relaxation counts repeats behind its first moment only, so its bound is one on what is spent from there on. Its
+//! multipliers tell more: by how much the bound rises if a value is not resident at the moment (`Tail::regrets`, the
+//! price of the variable `keep` above its cost, which is what fixing it at zero adds to the bound that the multipliers
+//! prove). The searches of `states` use both.
+
+use std::time::{Duration, Instant};
+
+use super::pdhg::Solver;
+use super::relax::{self, Relaxation};
+use crate::graph::{Graph, OpId};
+
+/// What is spent from a moment on.
+pub(super) struct Tail {
+    /// How many first computations are done before what it counts.
+    pub done: usize,
+    pub bound: f64,
+    /// By value, how much more that is if the value is not resident at the moment. Several values add up.
+    pub regrets: Vec<f64>,
+}
+
+fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Instant) -> Tail {
+    let relaxation = Relaxation::new(graph, budget, &[moment]);
+    let solver = Solver::new(&relaxation.program);
+    let solved = solver.solve(iterations, deadline, f64::INFINITY);
+    let regrets = relaxation.regrets(&solver.regrets(&solved));
+    // Which implementation the op of the moment itself runs in is spent then.
+    let chooses = !graph.ops()[moment].alternatives.is_empty();
+    Tail { done: moment + usize::from(!chooses), bound: solved.bound, regrets }
+}
+
+/// The tails of some crowded moments, within `limit` and so many iterations each.
+pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, limit: Duration) -> Vec<Tail> {
+    let deadline = Instant::now() + limit;
+    let crowded = relax::crowded_moments(graph, budget);
+    if crowded.is_empty() {
+        return Vec::new();
+    }
+    let mut moments = relax::spread(&crowded, TAILS);
+    moments.extend(relax::tight_moments(graph, budget, &crowded));
+    moments.sort_unstable();
+    moments.dedup();
+    let count = moments.len();
+    let tail_of = |(number, moment): (usize, OpId)| {
+        let part = deadline.saturating_duration_since(Instant::now()) * 2 / (count - number).max(2) as u32;
+        tail(graph, budget, moment, iterations, Instant::now() + part)
+    };
+    moments.into_iter().rev().enumerate().map(tail_of).collect()
+}
+
+/// Of how many moments tails are computed.
+const TAILS: usize = 24;

@@ -1,0 +1,207 @@
+//! From the first schedules to the walks and to what is known in the end.
+//!
+//! The bound of the relaxation takes about as long as the first schedules, and neither needs the other: with several threads they are found
+//! side by side.
+
+use super::problem::Problem;
+use super::rounds::{Clock, MOST_LADDER_OPS, Walkers};
+use super::seeds::{self, Quick};
+use super::settings::Settings;
+use crate::choice::{Choice, has_alternatives};
+use crate::error::PlanError;
+use crate::graph::Graph;
+use crate::lower_bound::{Effort, Hint, StateEffort, hints, joint_bound, state_bound};
+use crate::minimum::{Minimum, minimum_within};
+use crate::planner::{Bound, Outcome, Progress, Request, Status, StopReason};
+use crate::sequence::{choices_of, plan_of_choices};
+use crate::simulate::simulate;
+
+const NAME: &str = "search";
+
+/// Shares of the time: of the relaxations with one moment and with several, of the minimum where no schedule is known, and of polishing
+/// the first schedules.
+const HINT_SHARE: f64 = 0.1;
+const JOINT_SHARE: f64 = 0.15;
+/// The share of the search of states for a bound, where the thread that does it is not the only one; a third of it where it is.
+const STATES_SHARE: f64 = 0.3;
+/// States of that search where the search is limited by moves.
+const STATES: usize = 500;
+const MINIMUM_SHARE: f64 = 0.4;
+const POLISH_SHARE: f64 = 0.3;
+const JOINT_POLISH_SHARE: f64 = 0.1;
+/// Iterations of a relaxation where the search is limited by moves: then the bound must not depend on the clock.
+const ITERATIONS: u64 = 1000;
+
+/// How far above the budget an order may be for a walk that has no others beside it to begin there.
+const MOST_OVER: f64 = 1.3;
+
+/// The share of the memory limit that relaxations may take, and about what they take for an entry.
+const RELAXATION_SHARE: u64 = 4;
+const BYTES_PER_ENTRY: u64 = 80;
+/// No relaxation of several moments has more entries, nor more moments.
+const MOST_ENTRIES: u64 = 3_000_000;
+const MOST_MOMENTS: u64 = 81;
+
+/// Where to begin.
+pub(super) struct Beginning {
+    /// Schedules that fit.
+    pub known: Vec<Vec<Choice>>,
+    /// How to find one in default implementations; `None` not at all.
+    pub quick: Option<Quick>,
+}
+
+/// The cheapest schedule that walks find from `start` within the request's limits.
+pub(super) fn improve(
+    graph: &Graph,
+    request: &Request,
+    settings: Settings,
+    start: Beginning,
+) -> Result<Outcome, PlanError> {
+    let clock = Clock::start(request, settings.moves);
+    let problem = Problem::new(graph, request.budget);
+    let (mut known, (bound, hints), smallest) = begin(graph, request, start, &clock);
+    if has_alternatives(graph) || graph.ops().len() > MOST_LADDER_OPS {
+        let share = if has_alternatives(graph) { JOINT_POLISH_SHARE } else { POLISH_SHARE };
+        let late = clock.deadline(share);
+        known.iter_mut().for_each(|order| *order = seeds::polished(&problem, order, late));
+    }
+    let cost = |order: &Vec<Choice>| order.iter().map(|choice| choice.cost(graph)).sum::<f64>();
+    known.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+    let starts = starts(graph, request, settings, &hints, &known);
+    clock.raise(bound);
+    let joint = effort(&clock, JOINT_SHARE);
+    let states = StateEffort {
+        states: if settings.moves.is_some() { STATES } else { usize::MAX },
+        enough: known.first().map_or(f64::INFINITY, cost),
+        ..StateEffort::time(
+            effort(&clock, if request.threads > 1 { STATES_SHARE } else { STATES_SHARE / 3.0 }).time_limit,
+        )
+    };
+    let aside = || {
+        clock.raise(state_bound(graph, request.budget, states));
+        if clock.bound() >= states.enough {
+            return;
+        }
+        if relaxation_bytes(graph, MOST_MOMENTS) <= request.memory_limit / RELAXATION_SHARE {
+            clock.raise(joint_bound(graph, request.budget, joint));
+        }
+        request.report(Progress { incumbent: None, lower_bound: Some(clock.bound()) });
+    };
+    let report = |cost| {
+        request.report(Progress { incumbent: Some(cost), lower_bound: Some(clock.bound()) });
+    };
+    let walkers = Walkers::new(&problem, &starts, request, settings.without);
+    let found = walkers.walk(&clock, aside, report);
+    // Not every start has a walk of its own.
+    let least = known.into_iter().next().map(|order| (cost(&order), order));
+    match (found.into_iter().chain(least).min_by(|a, b| a.0.total_cmp(&b.0)), smallest) {
+        (Some((_, order)), _) => outcome(graph, &order, request, &clock),
+        (None, Some(least)) => Err(shortage(&least, request.budget, false)),
+        (None, None) => Err(infeasible(graph, &Request { time_limit: clock.left(), ..request.clone() }, false)),
+    }
+}
+
+/// The schedules known to fit, the relaxation, and the minimum if no schedule was found otherwise.
+#[expect(clippy::type_complexity, reason = "three things that are used once")]
+fn begin(
+    graph: &Graph,
+    request: &Request,
+    start: Beginning,
+    clock: &Clock,
+) -> (Vec<Vec<Choice>>, (f64, Vec<Hint>), Option<Minimum>) {
+    let Beginning { mut known, quick } = start;
+    let relax = || {
+        if relaxation_bytes(graph, 1) > request.memory_limit / RELAXATION_SHARE {
+            return (0.0, Vec::new());
+        }
+        hints(graph, request.budget, effort(clock, HINT_SHARE))
+    };
+    let find = |quick: Quick, request: &Request| seeds::feasible(graph, request, quick).map(seeds::by_default);
+    let relaxed = match quick {
+        Some(quick) if request.threads > 1 => std::thread::scope(|scope| {
+            let relaxed = scope.spawn(relax);
+            known.extend(find(quick, &Request { threads: request.threads - 1, ..request.clone() }));
+            relaxed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        }),
+        quick => {
+            known.extend(quick.and_then(|quick| find(quick, request)));
+            relax()
+        }
+    };
+    let mut smallest = None;
+    if known.is_empty() {
+        let time_limit = clock.left().mul_f64(MINIMUM_SHARE);
+        let least = minimum_within(graph, &Request { time_limit, ..request.clone() });
+        known.extend((least.achieved <= request.budget).then(|| choices_of(&least.plan)));
+        smallest = Some(least);
+    }
+    (known, relaxed, smallest)
+}
+
+/// The bound may work on the clock alone, or with a limit on moves on iterations alone.
+fn effort(clock: &Clock, share: f64) -> Effort {
+    match clock.moves {
+        None => Effort::time(clock.left().min(clock.limit.mul_f64(share))),
+        Some(_) => Effort { iterations: ITERATIONS, ..Effort::time(clock.left()) },
+    }
+}
+
+/// About what a relaxation of so many moments takes.
+fn relaxation_bytes(graph: &Graph, moments: u64) -> u64 {
+    let ops = graph.ops().iter();
+    let uses: usize =
+        ops.map(|op| 1 + op.inputs.len() + op.alternatives.iter().map(|a| a.inputs.len()).sum::<usize>()).sum();
+    let one = 3 * (graph.values().len() + uses) as u64;
+    (one * moments).min(MOST_ENTRIES.max(one)) * BYTES_PER_ENTRY
+}
+
+/// Where the walks begin: at what the relaxation says, and at the schedules known.
+fn starts(
+    graph: &Graph,
+    request: &Request,
+    settings: Settings,
+    hints: &[Hint],
+    known: &[Vec<Choice>],
+) -> Vec<Vec<Choice>> {
+    let hints = hints.iter().take(usize::from(!settings.without.hints));
+    let mut starts: Vec<Vec<Choice>> = hints.map(|hint| seeds::follow(graph, hint)).collect();
+    if graph.ops().len() > MOST_LADDER_OPS && !known.is_empty() {
+        // A walk by itself has no time to bring within the budget what is far above it.
+        let most = request.budget as f64 * MOST_OVER;
+        starts.retain(|order| simulate(graph, &plan_of_choices(graph, order)).peak_bytes as f64 <= most);
+    }
+    starts.extend_from_slice(known);
+    if starts.is_empty() {
+        starts.push((0..graph.ops().len()).map(Choice::default_of).collect());
+    }
+    starts
+}
+
+fn outcome(graph: &Graph, order: &[Choice], request: &Request, clock: &Clock) -> Result<Outcome, PlanError> {
+    let plan = plan_of_choices(graph, order);
+    let mut outcome = Outcome::of_plan(NAME, graph, plan, Status::Feasible, StopReason::TimeLimit);
+    if clock.is_proven(outcome.makespan) {
+        outcome.status = Status::Optimal;
+        let exactly = outcome.makespan <= clock.bound() * (1.0 + 1e-9);
+        outcome.stop_reason = if exactly { StopReason::Proved } else { StopReason::Gap };
+    } else if clock.moves.is_some() && !clock.left().is_zero() {
+        outcome.stop_reason = StopReason::Heuristic;
+    }
+    let outcome = outcome.bounded(NAME, Bound::of_all(clock.bound()))?;
+    request.report(Progress { incumbent: Some(outcome.makespan), lower_bound: outcome.lower_bound });
+    Ok(outcome)
+}
+
+/// There is no plan; `exhausted` where all schedules were tried.
+pub(super) fn infeasible(graph: &Graph, request: &Request, exhausted: bool) -> PlanError {
+    shortage(&minimum_within(graph, request), request.budget, exhausted)
+}
+
+fn shortage(least: &Minimum, budget: u64, exhausted: bool) -> PlanError {
+    PlanError::Infeasible {
+        budget,
+        minimum: Some(least.achieved),
+        blocking_op: least.op(),
+        proven: exhausted || budget < least.lower_bound,
+    }
+}

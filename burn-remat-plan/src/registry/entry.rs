@@ -1,0 +1,61 @@
+//! One line of the registry.
+
+use crate::planner::Planner;
+
+/// A planner by name.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// The name by which the command knows the planner.
+    pub name: &'static str,
+    /// What it is for, in one line.
+    pub purpose: &'static str,
+    /// Where the method comes from.
+    pub source: &'static str,
+    /// When planners that combine others ask it.
+    pub role: Role,
+    pub(super) make: fn() -> Box<dyn Planner>,
+}
+
+/// What `auto` and `search` ask a planner for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A plan within milliseconds for up to so many ops: asked first, and for larger graphs as [`Role::Frugal`].
+    Quick {
+        /// The largest graph that it plans quickly.
+        most_ops: usize,
+    },
+    /// Sometimes a plan where the quick ones find none: asked then.
+    Frugal,
+    /// The cheapest plan of its class: worth a part of the time for up to so many ops.
+    Exact {
+        /// The largest graph for which it is worth the time.
+        most_ops: usize,
+    },
+    /// A choice of implementations: worth a part of the time where ops have alternatives.
+    Chooses,
+    /// Not asked.
+    Alone,
+}
+
+impl Entry {
+    /// A new planner with its default settings.
+    pub fn planner(&self) -> Box<dyn Planner> {
+        (self.make)()
+    }
+
+    /// Whether it is [quick](Role::Quick) for so many ops.
+    pub fn is_quick(&self, ops: usize) -> bool {
+        matches!(self.role, Role::Quick { most_ops } if ops <= most_ops)
+    }
+
+    /// Whether it is asked for so many ops where the quick ones find nothing.
+    pub fn is_last_resort(&self, ops: usize) -> bool {
+        self.role == Role::Frugal || matches!(self.role, Role::Quick { most_ops } if ops > most_ops)
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,46 @@
+//! The graph planners by name.
+//!
+//! [`planners()`] lists all of them, also those that need a cargo feature which this build lacks: naming one of these
+//! gives a planner whose every solve fails with [`PlanError::FeatureMissing`](crate::PlanError::FeatureMissing).
+//!
+//! A new planner is a file and an entry here. There are three lists, because a planner may ask those of the lists before
+//! its own: the simple ones ask nobody, `search` and the solvers begin with plans of simple ones, and `auto` asks all. An
+//! entry's [`Role`] says when.
+
+mod composed;
+mod entry;
+mod simple;
+
+use std::sync::LazyLock;
+
+use crate::planner::Planner;
+use crate::planners;
+
+pub(crate) use composed::composed;
+pub use entry::{Entry, Role};
+pub(crate) use simple::simple;
+
+const AUTO: Entry = Entry {
+    name: planners::Auto::NAME,
+    purpose: "any input: runs what suits it and the time, returns the best plan and says which won",
+    source: "this project",
+    role: Role::Alone,
+    make: || Box::new(planners::Auto::default()),
+};
+
+static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| [simple(), composed(), &[AUTO]].concat());
+
+/// All graph planners, in the order of the documentation.
+pub fn planners() -> &'static [Entry] {
+    &ALL
+}
+
+/// The graph planner called `name`.
+///
+/// ```
+/// assert_eq!(burn_remat_plan::registry::planner("store-all").unwrap().name(), "store-all");
+/// assert!(burn_remat_plan::registry::planner("no-such-planner").is_none());
+/// ```
+pub fn planner(name: &str) -> Option<Box<dyn Planner>> {
+    planners().iter().find(|entry| entry.name == name).map(Entry::planner)
+}

@@ -1,0 +1,376 @@
+//! Modules import each other one way: no file leads back to itself.
+//!
+//! A file is a node. It points to every file that defines something it names in a `use` or by a path from `crate`, `self` or
+//! `super`; where a module passes a name on (`pub use`), to the file behind it. A module that passes a name on and does
+//! not use it itself points nowhere for that. Test modules and documentation count for nothing, and neither does `mod`, by
+//! which a parent merely has its children.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Circles that are known and still to be broken.
+const KNOWN: &[&str] = &[
+    // The exact search over chains decides the minimum of a chain, and falls back to that minimum itself.
+    "chain/minimum.rs, planners/chain_search.rs",
+    // The planner for chains plans graphs by views that are chains, with its own table.
+    "planners/chain_dp.rs, planners/chain_on_graph.rs",
+];
+
+#[test]
+fn the_library_has_no_circles() {
+    assert_no_circles("src", "lib.rs", KNOWN);
+}
+
+#[test]
+fn the_command_has_no_circles() {
+    assert_no_circles("src/bin/remat-plan", "main.rs", &[]);
+}
+
+/// Fails with every circle of the crate below `folder`, whose root file is `root`. `known` lists those to be let by, as files in
+/// alphabetical order.
+fn assert_no_circles(folder: &str, root: &str, known: &[&str]) {
+    let sources = Sources::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), root);
+    let (mut found, mut told) = (BTreeSet::new(), Vec::new());
+    for circle in circles(&sources.edges()) {
+        let mut files: Vec<&str> = circle.iter().map(String::as_str).collect();
+        files.sort_unstable();
+        let files = files.join(", ");
+        if !known.contains(&files.as_str()) {
+            let way = circle.iter().chain(&circle[..1]).map(String::as_str).collect::<Vec<_>>().join(" -> ");
+            told.push(way);
+        }
+        found.insert(files);
+    }
+    assert!(told.is_empty(), "files that import each other in a circle:\n  {}", told.join("\n  "));
+    for circle in known {
+        assert!(found.contains(*circle), "no circle of {circle} any more: take it off the list");
+    }
+}
+
+/// A module's path: `["planners", "auto"]`.
+type Module = Vec<String>;
+
+/// What a file says.
+struct Source {
+    /// Relative to the crate's folder.
+    file: String,
+    names: Vec<Named>,
+}
+
+/// A path that a file names.
+struct Named {
+    /// From the crate's root.
+    path: Module,
+    /// The name under which the file passes it on, if it does.
+    passed_on_as: Option<String>,
+    /// Whether it does more than pass it on.
+    is_used: bool,
+}
+
+struct Sources {
+    modules: BTreeMap<Module, Source>,
+}
+
+impl Sources {
+    fn read(folder: &Path, root: &str) -> Self {
+        let mut modules = BTreeMap::new();
+        let mut open = vec![folder.to_path_buf()];
+        while let Some(next) = open.pop() {
+            for entry in std::fs::read_dir(&next).unwrap_or_else(|error| panic!("{}: {error}", next.display())) {
+                let path = entry.expect("a folder can be read to its end").path();
+                let name = path.strip_prefix(folder).expect("it lies below").to_path_buf();
+                if path.is_dir() {
+                    // Programs of their own.
+                    if name != Path::new("bin") {
+                        open.push(path);
+                    }
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    let module = module_of(&name, root);
+                    let text = std::fs::read_to_string(&path).expect("source files are text");
+                    let file = name.to_string_lossy().into_owned();
+                    modules.insert(module.clone(), Source { file, names: paths(&code_of(&text), &module) });
+                }
+            }
+        }
+        Self { modules }
+    }
+
+    /// The files that each file points to.
+    fn edges(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let target = |path: &Module| self.definition(path, &mut BTreeSet::new());
+        let edges_of = |source: &Source| -> BTreeSet<String> {
+            let used = source.names.iter().filter(|named| named.is_used);
+            used.filter_map(|named| target(&named.path)).filter(|file| *file != source.file).collect()
+        };
+        self.modules.values().map(|source| (source.file.clone(), edges_of(source))).collect()
+    }
+
+    /// The file that defines what `path` names: of the longest module that the path begins with, unless that passes the next
+    /// name on from elsewhere. `None` for what is not of this crate.
+    fn definition(&self, path: &Module, seen: &mut BTreeSet<Module>) -> Option<String> {
+        let length = (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]))?;
+        let source = &self.modules[&path[..length]];
+        let Some(name) = path.get(length).filter(|_| seen.insert(path.clone())) else {
+            return Some(source.file.clone());
+        };
+        let passed = source.names.iter().filter_map(|Named { path: from, passed_on_as: to, .. }| {
+            let glob = from.last().is_some_and(|last| last == "*") && to.as_deref() == Some("*");
+            let from = match glob {
+                true => from[..from.len() - 1].iter().chain([name]).cloned().collect(),
+                false if to.as_ref() == Some(name) => from.clone(),
+                false => return None,
+            };
+            // What follows the name is part of the way.
+            Some(from.into_iter().chain(path[length + 1..].iter().cloned()).collect::<Module>())
+        });
+        let behind = passed.filter_map(|from| self.definition(&from, seen)).next();
+        Some(behind.unwrap_or_else(|| source.file.clone()))
+    }
+}
+
+/// `planners/auto/mod.rs` and `planners/auto.rs` are both `["planners", "auto"]`.
+fn module_of(file: &Path, root: &str) -> Module {
+    if file == Path::new(root) {
+        return Vec::new();
+    }
+    let mut path: PathBuf = file.with_extension("");
+    if path.file_name().is_some_and(|name| name == "mod") {
+        path.pop();
+    }
+    path.iter().map(|part| part.to_string_lossy().into_owned()).collect()
+}
+
+/// The text without comments, texts, and what stands behind `#[cfg(test)]`.
+fn code_of(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if let Some(text) = rest.strip_prefix("r#\"") {
+            text.find("\"#").map_or(rest.len(), |end| end + 5)
+        } else if first == '"' {
+            end_of_text(rest)
+        } else if rest.starts_with("'\"'") || rest.starts_with("'{'") || rest.starts_with("'}'") {
+            3
+        } else if rest.starts_with("pub(in ") {
+            rest.find(')').map_or(rest.len(), |end| end + 1)
+        } else if let Some(item) = rest.strip_prefix("#[cfg(test)]") {
+            rest.len() - item.len() + end_of_item(item)
+        } else {
+            code.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    code
+}
+
+fn end_of_text(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, letter) in text.char_indices().skip(1) {
+        match letter {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Where an item ends: at its semicolon, or where its braces close.
+fn end_of_item(text: &str) -> usize {
+    let mut depth = 0;
+    let mut at = 0;
+    while let Some(letter) = text[at..].chars().next() {
+        match letter {
+            '"' => {
+                at += end_of_text(&text[at..]);
+                continue;
+            }
+            '/' if text[at..].starts_with("//") => {
+                at += text[at..].find('\n').unwrap_or(text.len() - at);
+                continue;
+            }
+            '\'' if text[at..].starts_with("'{'")
+                || text[at..].starts_with("'}'")
+                || text[at..].starts_with("'\"'") =>
+            {
+                at += 3;
+                continue;
+            }
+            ';' if depth == 0 => return at + 1,
+            '{' => depth += 1,
+            '}' if depth == 1 => return at + 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        at += letter.len_utf8();
+    }
+    text.len()
+}
+
+/// All paths that begin with `crate`, `self`, `super` or a name that a `use` brings in. A `pub use` passes its last names on; unless the file uses
+/// such a name itself, that is all that it does.
+fn paths(code: &str, module: &Module) -> Vec<Named> {
+    let (mut uses, mut rest) = (Vec::new(), String::new());
+    for statement in code.split_inclusive(';') {
+        let Some(at) = find_use(statement) else {
+            let mut words = statement.split_whitespace().rev().skip(1);
+            if words.next() != Some("mod") {
+                rest += statement;
+            }
+            continue;
+        };
+        let (before, after) = statement.split_at(at);
+        let mut lines = before.rsplit(['}', '{', ';', ']']);
+        let passes_on = lines.next().is_some_and(|words| words.trim_start().starts_with("pub"));
+        rest += before;
+        for (path, name) in tree(after["use ".len()..].trim_end_matches(';')) {
+            uses.extend(rooted(&path, module, true).map(|path| (path, name, passes_on)));
+        }
+    }
+    let is_path = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':';
+    let words: BTreeSet<&str> = rest.split(|letter| !is_path(letter)).filter(|word| !word.is_empty()).collect();
+    let is_used = |name: &str| words.iter().any(|word| word.split("::").next() == Some(name));
+    let mut found = Vec::new();
+    for word in words.iter().filter(|word| word.contains("::")) {
+        let path: Vec<String> = word.split("::").map(str::to_owned).collect();
+        let brought_in = uses.iter().find(|(_, name, _)| *name == path[0]);
+        let path = match brought_in {
+            Some((from, _, _)) => Some(from.iter().chain(&path[1..]).cloned().collect()),
+            None => rooted(&path, module, false),
+        };
+        found.extend(path.map(|path| Named { path, passed_on_as: None, is_used: true }));
+    }
+    found.extend(uses.into_iter().map(|(path, name, passes_on)| Named {
+        is_used: !passes_on || is_used(&name),
+        path,
+        passed_on_as: passes_on.then_some(name),
+    }));
+    found
+}
+
+fn find_use(statement: &str) -> Option<usize> {
+    let is_word =
+        |at: usize| statement[..at].chars().next_back().is_none_or(|before| !before.is_alphanumeric() && before != '_');
+    statement.match_indices("use ").map(|(at, _)| at).find(|&at| is_word(at))
+}
+
+/// The paths of a `use` with their names: `a::{b, c::d as e}` is `a::b`, called `b`, and `a::c::d`, called `e`.
+fn tree(text: &str) -> Vec<(Vec<String>, String)> {
+    let text = text.trim();
+    let Some((head, inner)) = text.split_once('{') else {
+        let (path, name) = text.split_once(" as ").map_or((text, None), |(path, name)| (path, Some(name)));
+        let mut path: Vec<String> = path.split("::").map(|part| part.trim().to_owned()).collect();
+        if path.last().is_some_and(|last| last == "self") && path.len() > 1 {
+            path.pop();
+        }
+        let name = name.map_or_else(|| path.last().cloned().unwrap_or_default(), |name| name.trim().to_owned());
+        return vec![(path, name)];
+    };
+    let inner = inner.trim_end().trim_end_matches('}');
+    let head: Vec<String> =
+        head.split("::").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, letter) in inner.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&inner[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&inner[start..]);
+    let below = parts.into_iter().filter(|part| !part.trim().is_empty()).flat_map(tree);
+    let joined = below.map(|(path, name)| {
+        let own = path == ["self"];
+        let whole = head.iter().cloned().chain(path.into_iter().filter(|_| !own)).collect();
+        (whole, if own { head.last().cloned().unwrap_or_default() } else { name })
+    });
+    joined.collect()
+}
+
+/// The path from the crate's root; `None` for one of another crate. In a `use` a path may begin with a child of the module: whether there is
+/// such a one is seen later.
+fn rooted(path: &[String], module: &Module, in_use: bool) -> Option<Module> {
+    let mut base = module.clone();
+    let mut rest = path;
+    match path.first()?.as_str() {
+        "crate" => {
+            base.clear();
+            rest = &path[1..];
+        }
+        "self" => rest = &path[1..],
+        "super" => {
+            while rest.first().is_some_and(|part| part == "super") {
+                base.pop();
+                rest = &rest[1..];
+            }
+        }
+        "std" | "core" | "alloc" => return None,
+        _ if in_use => {}
+        _ => return None,
+    }
+    Some(base.into_iter().chain(rest.iter().cloned()).collect())
+}
+
+/// One circle for each group of files that lead to each other, the shortest through its first file.
+fn circles(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
+    let mut found: Vec<Vec<String>> = Vec::new();
+    for start in edges.keys().filter(|start| !start.is_empty()) {
+        // Breadth first: the way back to the start.
+        let mut from: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut open = std::collections::VecDeque::from([start.as_str()]);
+        while let Some(at) = open.pop_front() {
+            for next in edges.get(at).into_iter().flatten() {
+                if next == start {
+                    let mut way = vec![at];
+                    while way[way.len() - 1] != start {
+                        way.push(from[way[way.len() - 1]]);
+                    }
+                    let way: Vec<String> = way.into_iter().rev().map(str::to_owned).collect();
+                    let set: BTreeSet<&String> = way.iter().collect();
+                    if !found.iter().any(|known| known.iter().collect::<BTreeSet<_>>() == set) {
+                        found.push(way);
+                    }
+                    open.clear();
+                    break;
+                }
+                if !from.contains_key(next.as_str()) && next != start {
+                    from.insert(next, at);
+                    open.push_back(next);
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_use_is_read_to_the_last_name() {
+    let found = tree("crate::{a::{self, B}, c::D as E, f}");
+    let text: Vec<String> = found.iter().map(|(path, name)| format!("{} {name}", path.join("::"))).collect();
+    assert_eq!(text, ["crate::a a", "crate::a::B B", "crate::c::D E", "crate::f f"]);
+}
+
+#[test]
+fn a_planted_circle_is_found_through_a_name_that_is_passed_on() {
+    let source = |file: &str, text: &str, module: &[&str]| {
+        let module: Module = module.iter().map(|&part| part.to_owned()).collect();
+        (module.clone(), Source { file: file.to_owned(), names: paths(&code_of(text), &module) })
+    };
+    let lib = source("lib.rs", "mod a; mod b; pub use a::one;", &[]);
+    let a = source("a.rs", "pub fn one() { super::b::two() }\n#[cfg(test)]\nmod tests { use crate::c::X; }", &["a"]);
+    let b = source(
+        "b.rs",
+        "// use crate::c::X;\nuse crate::one;\npub fn two() { let _ = \"use crate::c;\"; one() }",
+        &["b"],
+    );
+    let sources = Sources { modules: [lib, a, b].into() };
+    assert_eq!(circles(&sources.edges()), [["a.rs", "b.rs"]]);
+}

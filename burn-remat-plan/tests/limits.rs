@@ -1,0 +1,131 @@
+//! Planners under limits, on graphs made to hurt, and planners that misbehave.
+
+mod hostile;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use burn_remat_plan::planners::StoreAll;
+use burn_remat_plan::registry::planners;
+use burn_remat_plan::{
+    Bound, Graph, Outcome, Plan, PlanError, Planner, Request, SetBy, Status, StopReason, minimum_within, simulate,
+    solve, solve_guarded,
+};
+use hostile::{KINDS, graph};
+
+/// Whatever comes back is valid (`solve` checks it), and nothing panics.
+fn judge(graph: &Graph, limit: Duration, memory_limit: u64) {
+    let least = minimum_within(graph, &Request { time_limit: limit, memory_limit, ..Request::new(0) });
+    assert!(least.lower_bound <= least.achieved, "{}", graph.name());
+    let most = StoreAll::peak(graph);
+    for entry in planners() {
+        for budget in [least.lower_bound, least.achieved, least.achieved + most.saturating_sub(least.achieved) / 4] {
+            let request = Request { time_limit: limit, memory_limit, threads: 2, ..Request::new(budget) };
+            if let Err(error @ PlanError::Internal { .. }) = solve(&*entry.planner(), graph, &request) {
+                panic!("{} on {} at {budget}: {error}", entry.name, graph.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_planner_breaks_on_graphs_made_to_hurt() {
+    for kind in KINDS {
+        for size in [3, 20, 61, 300] {
+            judge(&graph(kind, size, 1), Duration::from_millis(20), 64 << 20);
+        }
+    }
+}
+
+#[test]
+fn planners_do_with_hardly_any_memory_or_time() {
+    for kind in KINDS {
+        judge(&graph(kind, 60, 2), Duration::from_millis(10), 1000);
+        judge(&graph(kind, 60, 2), Duration::ZERO, u64::MAX);
+    }
+}
+
+/// Misbehaves in one way.
+struct Bad(Way, Sender<()>);
+
+#[derive(Clone, Copy)]
+enum Way {
+    Panics,
+    LiesAboutPeak,
+    LiesAboutBound,
+    GivesNoPlan,
+    NeverReturns,
+}
+
+impl Planner for Bad {
+    fn name(&self) -> &'static str {
+        "bad"
+    }
+
+    fn solve(&self, graph: &Graph, _: &Request) -> Result<Outcome, PlanError> {
+        let honest = Outcome::of_plan("bad", graph, StoreAll::plan(graph), Status::Feasible, StopReason::Heuristic);
+        match self.0 {
+            Way::Panics => panic!("of no use"),
+            Way::LiesAboutPeak => Ok(Outcome { peak_bytes: 1, ..honest }),
+            Way::LiesAboutBound => Ok(Outcome { lower_bound: Some(2.0 * honest.makespan), ..honest }),
+            Way::GivesNoPlan => Ok(Outcome { plan: Some(Plan::default()), ..honest }),
+            Way::NeverReturns => {
+                // Until the test is over.
+                while self.1.send(()).is_ok() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(honest)
+            }
+        }
+    }
+}
+
+#[test]
+fn a_planner_that_misbehaves_is_an_error_that_names_it() {
+    let graph = graph("deep", 12, 0);
+    let request = Request { time_limit: Duration::from_secs(60), ..Request::new(u64::MAX) };
+    let (alive, _over) = channel();
+    for (way, told) in [
+        (Way::Panics, "of no use"),
+        (Way::LiesAboutPeak, "claims a peak"),
+        (Way::LiesAboutBound, "claims the lower bound"),
+        (Way::GivesNoPlan, "not valid"),
+    ] {
+        let bad = Arc::new(Bad(way, alive.clone()));
+        for error in [solve(&*bad, &graph, &request).unwrap_err(), solve_guarded(bad, &graph, &request).unwrap_err()] {
+            assert!(matches!(error, PlanError::Internal { planner: "bad", .. }), "{error}");
+            assert!(error.to_string().contains(told), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_planner_that_never_returns_is_left_behind() {
+    let graph = graph("deep", 12, 0);
+    let (alive, over) = channel();
+    let request = Request { time_limit: Duration::from_millis(20), ..Request::new(u64::MAX) };
+    let found = solve_guarded(Arc::new(Bad(Way::NeverReturns, alive)), &graph, &request);
+    assert!(matches!(found, Err(PlanError::Overdue { planner: "bad", .. })));
+    // It has begun, or the machine is very busy and it begins now; it ends once nobody listens.
+    over.recv().unwrap();
+    drop(over);
+}
+
+#[test]
+fn a_bound_is_refused_above_its_plan_by_more_than_rounding() {
+    assert_eq!(Bound::of_all(3.0).below(4.0).unwrap().value, 3.0);
+    assert_eq!(Bound::of_all(4.0 + 1e-9).below(4.0).unwrap().value, 4.0);
+    for bound in [4.1, f64::INFINITY, f64::NAN] {
+        assert!(Bound::of_class(bound).below(4.0).is_err(), "{bound}");
+    }
+}
+
+#[test]
+fn a_minimum_that_is_cut_short_says_so_and_is_a_plan() {
+    let graph = graph("skips", 200, 0);
+    let least = minimum_within(&graph, &Request { time_limit: Duration::ZERO, ..Request::new(0) });
+    assert_eq!(least.stop_reason, StopReason::TimeLimit);
+    assert_eq!(simulate(&graph, &least.plan).peak_bytes, least.achieved);
+    assert!(matches!(least.set_by, SetBy::Op(_) | SetBy::Start | SetBy::End));
+}
