@@ -22,6 +22,11 @@ fn the_library_has_no_circles() {
 }
 
 #[test]
+fn the_core_of_the_engine_has_no_circles() {
+    assert_no_circles("../burn-remat-core/src", "lib.rs", &[]);
+}
+
+#[test]
 fn the_command_has_no_circles() {
     assert_no_circles("src/bin/remat-plan", "main.rs", &[]);
 }
