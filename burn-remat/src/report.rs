@@ -54,8 +54,8 @@ pub struct RematReport {
     pub steps: u64,
     /// Steps that held more than the budget at some point.
     pub steps_over_budget: u64,
-    /// Most bytes so far that had to be held together: what an operation needed and what could not be evicted. Of an operation during
-    /// which the device was over its budget, all that it held. A plan may need less: see `floor_bytes` of [`PlanReport`].
+    /// Most bytes so far that had to be held together: what an operation needed and what could not be evicted. A plan may need less: see
+    /// `floor_bytes` of [`PlanReport`].
     pub floor_bytes: u64,
     /// The operation that sets the floor.
     pub floor_op: Option<String>,
