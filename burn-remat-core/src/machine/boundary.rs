@@ -96,6 +96,8 @@ impl<W: World> Machine<W> {
     fn begin_following(&mut self, trace: Option<Trace>) {
         self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
         self.steps.position = 0;
+        // What the step before held is no part of this one.
+        self.watch.most_held = self.ledger.live;
         self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
         if !self.world.is_on() || !self.steps.detector.is_exact() {
             return;

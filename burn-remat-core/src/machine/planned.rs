@@ -310,14 +310,15 @@ impl<W: World> Machine<W> {
         while self.ledger.live.saturating_add(need) > most
             && let Some((_, buffer)) = candidates.pop()
         {
-            for owner in self.ledger.get(buffer).owners.clone() {
-                let name = (owner, self.history.tensors[owner].facts.id);
-                self.history.tensors[owner].held = false;
-                if self.history.knows(name) && !self.history.tensors[owner].alive {
+            // What was made for another use may have gone with one before.
+            let owners = if self.ledger.contains(buffer) { self.ledger.get(buffer).owners.clone() } else { continue };
+            for owner in owners {
+                let Some(tensor) = self.history.tensors.get_mut(owner) else { continue };
+                if core::mem::take(&mut tensor.held) && !tensor.alive {
                     self.bury(owner);
                 }
             }
-            if self.ledger.contains(buffer) {
+            if self.ledger.contains(buffer) && !self.ledger.get(buffer).owners.is_empty() {
                 self.evict_cheaply(buffer, u64::MAX);
             }
         }

@@ -103,6 +103,15 @@ pub struct Sim {
     /// What happened, in words.
     pub log: Vec<String>,
     pub logs: bool,
+    /// Whether steps are written down.
+    pub traces: bool,
+    /// The last step that was.
+    pub trace: Option<Trace>,
+    /// The plan of all steps.
+    pub plan: Option<Arc<Schedule>>,
+    /// Steps that went by it, and what the others left it for.
+    pub followed: Vec<Followed>,
+    pub left: Vec<Left>,
 }
 
 impl Sim {
@@ -292,21 +301,22 @@ thread_local! {
 
 impl Planning for Sim {
     fn is_on(&self) -> bool {
-        false
+        self.traces || self.plan.is_some()
     }
 
     fn is_settled(&self) -> bool {
-        true
+        !self.traces
     }
 
-    fn observe(&mut self, _trace: Trace, _limits: Limits) -> bool {
+    fn observe(&mut self, trace: Trace, _limits: Limits) -> bool {
+        self.trace = Some(trace);
         false
     }
 
     fn poll(&mut self, _limits: Limits) {}
 
     fn next(&self) -> Option<Arc<Schedule>> {
-        None
+        self.plan.clone()
     }
 
     fn beginning_with(&self, _count: usize, _prefix: u64) -> Option<Arc<Schedule>> {
@@ -317,11 +327,14 @@ impl Planning for Sim {
         false
     }
 
-    fn followed(&mut self, _schedule: &Schedule, _outcome: Followed, _limits: Limits) -> bool {
+    fn followed(&mut self, _schedule: &Schedule, outcome: Followed, _limits: Limits) -> bool {
+        self.followed.push(outcome);
         false
     }
 
-    fn left(&mut self, _why: Left) {}
+    fn left(&mut self, why: Left) {
+        self.left.push(why);
+    }
 
     fn outgrown(&mut self, _signature: u64) {}
 
