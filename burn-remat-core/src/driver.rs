@@ -280,46 +280,72 @@ pub struct Limits {
     pub online: u64,
 }
 
-/// The part of the world that makes plans. Calls come at the beginning and the end of a step.
+/// The part of the world that makes plans. Calls come at the beginning and the end of a step. As they stand here there are no plans.
 pub trait Planning {
     /// Whether steps are planned, or written down, at all.
-    fn is_on(&self) -> bool;
+    fn is_on(&self) -> bool {
+        false
+    }
 
     /// Whether the coming step need not be traced: nothing would come of it.
-    fn is_settled(&self) -> bool;
+    fn is_settled(&self) -> bool {
+        true
+    }
 
     /// Takes the trace of a whole step. Tells whether it is planned now.
-    fn observe(&mut self, trace: Trace, limits: Limits) -> bool;
+    fn observe(&mut self, trace: Trace, limits: Limits) -> bool {
+        let _ = (trace, limits);
+        false
+    }
 
     /// Takes up what was planned meanwhile.
-    fn poll(&mut self, limits: Limits);
+    fn poll(&mut self, limits: Limits) {
+        let _ = limits;
+    }
 
     /// The plan with which the next step probably goes.
-    fn next(&self) -> Option<Arc<Schedule>>;
+    fn next(&self) -> Option<Arc<Schedule>> {
+        None
+    }
 
     /// Another plan whose first `count` operations have this signature.
-    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>>;
+    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
+        let _ = (count, prefix);
+        None
+    }
 
     /// Whether the operations of a step that follows this plan are to be measured.
-    fn is_unmeasured(&self, schedule: &Schedule) -> bool;
+    fn is_unmeasured(&self, schedule: &Schedule) -> bool {
+        let _ = schedule;
+        false
+    }
 
     /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
-    fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool;
+    fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
+        let _ = (schedule, outcome, limits);
+        false
+    }
 
     /// A step left its plan.
-    fn left(&mut self, why: Left);
+    fn left(&mut self, why: Left) {
+        let _ = why;
+    }
 
     /// More is there when such a step begins than its plan foresaw.
-    fn outgrown(&mut self, signature: u64);
+    fn outgrown(&mut self, signature: u64) {
+        let _ = signature;
+    }
 
     /// All plans leave too little of the budget free.
-    fn plan_anew(&mut self);
+    fn plan_anew(&mut self) {}
 
     /// The budget has begun to matter: what needed no plan may need one.
-    fn unsettle(&mut self);
+    fn unsettle(&mut self) {}
 
     /// A number that changes whenever a plan is taken up.
-    fn taken_up(&self) -> u64;
+    fn taken_up(&self) -> u64 {
+        0
+    }
 }
 
 /// Why a step left its plan.

@@ -48,8 +48,6 @@ pub(crate) struct Tensor {
     pub recipe: Option<RecipeKey>,
     /// Recipes that read it.
     pub dependents: SmallVec<[RecipeKey; 4]>,
-    /// Clock of the last use.
-    pub used: u64,
     pub lineage: Lineage,
     pub spot: Spot,
     /// Shared with the program's other tensors in the same buffer, where there ever was one. What is brought back may have a buffer of
@@ -66,6 +64,8 @@ pub(crate) struct Tensor {
 pub(crate) struct Lineage {
     /// Which kind of operation made it.
     pub made_by: Kind,
+    /// Clock of the last use.
+    pub used: u64,
     /// Clock when it came to be.
     pub born: u64,
     /// Clock when the first came to be of those whose place it has taken, one after the other.
@@ -173,10 +173,7 @@ pub(crate) struct Recipe {
     pub outputs: SmallVec<[Option<TensorKey>; 2]>,
     /// Bytes of new buffers for all outputs.
     pub produced: u64,
-    /// What the operation would write over without this machine: see [`Reused`](crate::Reused).
-    pub expected: u8,
-    /// Seed to set before running, for a random operation that is reseeded.
-    pub seed: Option<u64>,
+    pub again: Again,
     /// Least time that it has taken.
     pub cost_ns: u64,
     /// Clock when it was recorded.
@@ -185,6 +182,15 @@ pub(crate) struct Recipe {
     pub seen: u64,
     /// Its stage, and what that says about its results.
     pub stage: (PathId, Option<CheckpointPolicy>),
+}
+
+/// What an operation needs to give the same results again.
+#[derive(Clone, Copy)]
+pub(crate) struct Again {
+    /// Seed to set before running, for a random operation that is reseeded.
+    pub seed: Option<u64>,
+    /// What it would write over without this machine: see [`Reused`](crate::Reused).
+    pub expected: u8,
 }
 
 /// See the [module](self).

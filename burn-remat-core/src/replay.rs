@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::driver::{Buffer, Compressible, Driver, Followed, Left, Limits, OpKey, Planning, Ran, Run, Source};
+use crate::driver::{Buffer, Compressible, Driver, Followed, Limits, OpKey, Planning, Ran, Run, Source};
 use crate::facts::{Failure, Input, Kind, Need, Operation, TensorFacts, TensorId};
 use crate::machine::{Config, Machine};
 use crate::schedule::Schedule;
@@ -307,42 +307,12 @@ impl Planning for Books {
         true
     }
 
-    fn is_settled(&self) -> bool {
-        true
-    }
-
-    fn observe(&mut self, _trace: Trace, _limits: Limits) -> bool {
-        false
-    }
-
-    fn poll(&mut self, _limits: Limits) {}
-
     fn next(&self) -> Option<Arc<Schedule>> {
         self.outcome.is_none().then(|| self.schedule.clone())
-    }
-
-    fn beginning_with(&self, _count: usize, _prefix: u64) -> Option<Arc<Schedule>> {
-        None
-    }
-
-    fn is_unmeasured(&self, _schedule: &Schedule) -> bool {
-        false
     }
 
     fn followed(&mut self, _schedule: &Schedule, outcome: Followed, _limits: Limits) -> bool {
         self.outcome = Some(outcome);
         false
-    }
-
-    fn left(&mut self, _why: Left) {}
-
-    fn outgrown(&mut self, _signature: u64) {}
-
-    fn plan_anew(&mut self) {}
-
-    fn unsettle(&mut self) {}
-
-    fn taken_up(&self) -> u64 {
-        0
     }
 }

@@ -80,7 +80,7 @@ impl<W: World> Machine<W> {
         self.trace_read(key);
         self.pin(key);
         let result = self.ensure(key).and_then(|()| {
-            self.history.tensors[key].used = self.now.clock;
+            self.history.tensors[key].lineage.used = self.now.clock;
             action(self)
         });
         if last {

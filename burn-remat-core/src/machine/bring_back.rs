@@ -8,9 +8,19 @@ use smallvec::SmallVec;
 
 use super::Machine;
 use super::call::Made;
-use crate::driver::{Event, Ran, Run, Source, World};
+use crate::driver::{Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{Failure, Operation, TensorFacts, TensorId};
+use crate::history::Again;
 use crate::keys::{Keys, RecipeKey, TensorKey};
+
+/// The outputs of a recipe that runs again.
+#[derive(Default)]
+struct Remade {
+    facts: SmallVec<[TensorFacts; 2]>,
+    /// Those that nobody waits for, and their numbers in the recipe and now.
+    extra: SmallVec<[TensorFacts; 2]>,
+    renamed: SmallVec<[(TensorId, TensorId); 2]>,
+}
 
 impl<W: World> Machine<W> {
     /// Makes a pinned tensor resident.
@@ -61,9 +71,9 @@ impl<W: World> Machine<W> {
     /// Runs one recipe again. All its inputs are pinned, and resident but for one of which a substitute is enough.
     fn replay(&mut self, key: RecipeKey, inputs: &[TensorKey]) -> Result<(), Failure> {
         let recipe = &self.history.recipes[key];
-        let (op, kind, seed, view) = (recipe.op, recipe.kind, recipe.seed, recipe.nature.view);
+        let (op, kind, view) = (recipe.op, recipe.kind, recipe.nature.view);
         let (produced, least_ns, path) = (recipe.produced, recipe.cost_ns, recipe.stage.0);
-        let expected = recipe.expected;
+        let Again { seed, expected } = recipe.again;
         let outputs = recipe.outputs.clone();
         let substitute = if self.watch.follow.is_some() { self.history.spared(recipe.weak) } else { None };
         // Inputs that nothing but this run needs may be taken in place.
@@ -73,22 +83,7 @@ impl<W: World> Machine<W> {
         };
         let consumed: Keys = inputs.iter().copied().filter(is_free).collect();
         let takes: SmallVec<[TensorId; 4]> = consumed.iter().map(|&key| self.history.tensors[key].facts.id).collect();
-        // Outputs that this recipe no longer answers for (a root by now, or gone) go under another number.
-        let mut extra: SmallVec<[TensorFacts; 2]> = SmallVec::new();
-        let mut renamed: SmallVec<[(TensorId, TensorId); 2]> = SmallVec::new();
-        let mut facts: SmallVec<[TensorFacts; 2]> = SmallVec::new();
-        for (k, output) in outputs.iter().enumerate() {
-            facts.push(match output {
-                Some(key) => self.history.tensors[*key].facts,
-                None => {
-                    let facts = self.world.output(op, k);
-                    let id = self.own_id();
-                    renamed.push((facts.id, id));
-                    extra.push(TensorFacts { id, ..facts });
-                    TensorFacts { id, ..facts }
-                }
-            });
-        }
+        let Remade { facts, extra, renamed } = self.remade(op, &outputs);
         let ids: SmallVec<[TensorId; 2]> = facts.iter().map(|facts| facts.id).collect();
         let run = Run {
             source: Source::Kept { op, takes: &takes, renamed: &renamed },
@@ -128,6 +123,25 @@ impl<W: World> Machine<W> {
                 Err(failure)
             }
         }
+    }
+
+    /// What a recipe makes again. Outputs that it no longer answers for (a root by now, or gone) go under another number.
+    fn remade(&mut self, op: OpKey, outputs: &[Option<TensorKey>]) -> Remade {
+        let mut remade = Remade::default();
+        for (k, output) in outputs.iter().enumerate() {
+            let facts = match output {
+                Some(key) => self.history.tensors[*key].facts,
+                None => {
+                    let facts = self.world.output(op, k);
+                    let id = self.own_id();
+                    remade.renamed.push((facts.id, id));
+                    remade.extra.push(TensorFacts { id, ..facts });
+                    TensorFacts { id, ..facts }
+                }
+            };
+            remade.facts.push(facts);
+        }
+        remade
     }
 
     fn count_again(&mut self, key: RecipeKey, ran: &Ran, path: u32, produced: u64) {

@@ -149,7 +149,7 @@ impl<W: World> Machine<W> {
 
     fn score(&mut self, key: BufferKey) -> f64 {
         let entry = self.ledger.get(key);
-        let used = entry.owners.iter().map(|&owner| self.history.tensors[owner].used).max().unwrap_or(0);
+        let used = entry.owners.iter().map(|&owner| self.history.tensors[owner].lineage.used).max().unwrap_or(0);
         let (age, bytes) = ((1 + self.now.clock - used) as f64, entry.bytes as f64);
         let compressing = self.compressible(key).map(|(_, compressible)| compressible.cost_ns);
         let computing = self.history.chain_cost(key, &self.ledger.get(key).owners);

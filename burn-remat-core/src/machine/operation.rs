@@ -9,7 +9,7 @@ use super::Machine;
 use super::call::{Call, Made, Settled, Traced, Update};
 use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
-use crate::history::{Recipe, Small};
+use crate::history::{Again, Recipe, Small};
 use crate::keys::{BufferKey, Keys, TensorKey};
 
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
@@ -29,9 +29,8 @@ struct Done {
 /// What was recorded of an operation.
 struct Recorded {
     op: OpKey,
-    seed: Option<u64>,
+    again: Again,
     cost_ns: u64,
-    expected: u8,
 }
 
 impl<W: World> Machine<W> {
@@ -94,7 +93,7 @@ impl<W: World> Machine<W> {
         let spared = self.spared(op);
         for &input in call.inputs.iter().filter(|&&input| spared != Some(input)) {
             self.ensure(input)?;
-            self.history.tensors[input].used = self.now.clock;
+            self.history.tensors[input].lineage.used = self.now.clock;
         }
         Ok(())
     }
@@ -153,7 +152,8 @@ impl<W: World> Machine<W> {
             self.note_computed(&call.inputs, &outputs);
         }
         if let Some(kept) = ran.kept {
-            let recorded = Recorded { op: kept, seed: settled.seed, cost_ns: ran.ns, expected };
+            let again = Again { seed: settled.seed, expected };
+            let recorded = Recorded { op: kept, again, cost_ns: ran.ns };
             self.record(op, call, &outputs, recorded);
         }
         self.note_updates(update, &outputs);
@@ -227,7 +227,7 @@ impl<W: World> Machine<W> {
     }
 
     fn record(&mut self, op: &Operation, call: &Call, outputs: &[TensorKey], recorded: Recorded) {
-        let Recorded { op: kept, seed, cost_ns, expected } = recorded;
+        let Recorded { op: kept, again, cost_ns } = recorded;
         let thread = self.now.thread;
         let policy = call.rule.map(|rule| rule.policy);
         if policy == Some(CheckpointPolicy::MustRecompute) && self.watch.follow.is_none() {
@@ -243,8 +243,7 @@ impl<W: World> Machine<W> {
             inputs: call.inputs.clone(),
             outputs: outputs.iter().map(|&output| Some(output)).collect(),
             produced: op.outputs.iter().map(|output| output.buffer_bytes).sum(),
-            expected,
-            seed,
+            again,
             cost_ns,
             born: self.now.clock,
             seen: 0,
@@ -303,7 +302,7 @@ impl<W: World> Machine<W> {
                 (Buffer::Unknown, _) => (1 << 63 | tensor.facts.id, tensor.facts.buffer_bytes),
             };
             let buffer = self.ledger.attach(identity, bytes, tensor.as_owner(output), self.steps.number);
-            (tensor.buffer, tensor.used) = (Some(buffer), self.now.clock);
+            (tensor.buffer, tensor.lineage.used) = (Some(buffer), self.now.clock);
         }
         let new = self.ledger.live.saturating_sub(before);
         let scratch = made.rise.unwrap_or(0).saturating_sub(new);

@@ -313,18 +313,8 @@ impl Planning for Sim {
         false
     }
 
-    fn poll(&mut self, _limits: Limits) {}
-
     fn next(&self) -> Option<Arc<Schedule>> {
         self.plan.clone()
-    }
-
-    fn beginning_with(&self, _count: usize, _prefix: u64) -> Option<Arc<Schedule>> {
-        None
-    }
-
-    fn is_unmeasured(&self, _schedule: &Schedule) -> bool {
-        false
     }
 
     fn followed(&mut self, _schedule: &Schedule, outcome: Followed, _limits: Limits) -> bool {
@@ -334,16 +324,6 @@ impl Planning for Sim {
 
     fn left(&mut self, why: Left) {
         self.left.push(why);
-    }
-
-    fn outgrown(&mut self, _signature: u64) {}
-
-    fn plan_anew(&mut self) {}
-
-    fn unsettle(&mut self) {}
-
-    fn taken_up(&self) -> u64 {
-        0
     }
 }
 
