@@ -56,7 +56,7 @@ pub fn replay(schedule: &Arc<Schedule>) -> Option<Foreseen> {
         machine.world_mut().at = at;
         machine.operation(TRAINER, &asked(&trace, op));
         let bytes = machine.holdings().bytes;
-        if machine.world().bytes() != bytes {
+        if machine.world().bytes != bytes {
             return None;
         }
         after.push(bytes);
@@ -137,7 +137,9 @@ struct Books {
     /// Buffers by tensor, and how many tensors each has.
     buffers: FxHashMap<TensorId, u64>,
     owners: FxHashMap<u64, (u32, u64)>,
-    /// Bytes of what stands for evicted tensors.
+    /// Bytes of all buffers, and of what stands for evicted tensors.
+    bytes: u64,
+    /// The latter.
     small: FxHashMap<(TensorId, bool), u64>,
     /// The buffer last made for each storage.
     places: FxHashMap<Place, u64>,
@@ -154,6 +156,7 @@ impl Books {
             at: 0,
             buffers: FxHashMap::default(),
             owners: FxHashMap::default(),
+            bytes: 0,
             small: FxHashMap::default(),
             places: FxHashMap::default(),
             unnamed: (None, 0),
@@ -162,14 +165,20 @@ impl Books {
         }
     }
 
-    fn bytes(&self) -> u64 {
-        self.owners.values().map(|(_, bytes)| bytes).sum::<u64>() + self.small.values().sum::<u64>()
+    /// Something that stands for an evicted tensor takes so many bytes.
+    fn add_small(&mut self, of: (TensorId, bool), bytes: u64) {
+        self.bytes += bytes;
+        self.bytes -= self.small.insert(of, bytes).unwrap_or(0);
+    }
+
+    fn drop_small(&mut self, of: (TensorId, bool)) {
+        self.bytes -= self.small.remove(&of).unwrap_or(0);
     }
 
     fn give(&mut self, id: TensorId, identity: u64, bytes: u64) -> Buffer {
         self.buffers.insert(id, identity);
         let (count, bytes) = *self.owners.entry(identity).and_modify(|(count, _)| *count += 1).or_insert((1, bytes));
-        debug_assert!(count > 0);
+        self.bytes += if count == 1 { bytes } else { 0 };
         Buffer::Known { identity, bytes }
     }
 
@@ -180,9 +189,10 @@ impl Books {
 
     fn take(&mut self, id: TensorId) {
         let Some(identity) = self.buffers.remove(&id) else { return };
-        if let Some((count, _)) = self.owners.get_mut(&identity) {
+        if let Some((count, bytes)) = self.owners.get_mut(&identity) {
             *count -= 1;
             if *count == 0 {
+                self.bytes -= *bytes;
                 self.owners.remove(&identity);
             }
         }
@@ -270,7 +280,7 @@ impl Driver for Books {
 
     fn compress(&mut self, id: TensorId) -> Option<(u64, u64)> {
         let form = self.form(self.place(id)?)?;
-        self.small.insert((id, true), form.bytes);
+        self.add_small((id, true), form.bytes);
         Some((form.bytes, 0))
     }
 
@@ -282,19 +292,19 @@ impl Driver for Books {
     }
 
     fn discard(&mut self, id: TensorId) {
-        self.small.remove(&(id, true));
+        self.drop_small((id, true));
     }
 
     fn leave_substitute(&mut self, id: TensorId, need: Need) -> Option<(u64, u64)> {
         let place = self.place(id)?;
         let stubs = self.schedule.trace.ops.iter().filter_map(|op| op.stub);
         let stub = stubs.into_iter().find(|stub| stub.place == place && stub.need == need)?;
-        self.small.insert((id, false), stub.bytes);
+        self.add_small((id, false), stub.bytes);
         Some((stub.bytes, 0))
     }
 
     fn drop_substitute(&mut self, id: TensorId) {
-        self.small.remove(&(id, false));
+        self.drop_small((id, false));
     }
 
     fn name(&self, kind: Kind) -> String {
