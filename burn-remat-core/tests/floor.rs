@@ -66,11 +66,11 @@ fn least(events: &[Event]) -> u64 {
             Event::Run(inputs, _) if has(there, inputs) => go(at + 1, there | 1 << count),
             Event::Run(..) => {}
         }
-        for k in 0..count {
-            let is_upload = made[k].0.is_empty();
+        for (k, (inputs, _)) in made.iter().enumerate().take(count) {
+            let is_upload = inputs.is_empty();
             if there >> k & 1 == 1 && (!is_upload || dropped(k)) {
                 go(at, there & !(1 << k));
-            } else if there >> k & 1 == 0 && !is_upload && has(there, made[k].0) {
+            } else if there >> k & 1 == 0 && !is_upload && has(there, inputs) {
                 go(at, there | 1 << k);
             }
         }
