@@ -13,7 +13,7 @@ use crate::choice::implementations;
 use crate::generate::{Knobs, Options, by_name, random_graph, random_training_graph};
 use crate::graph::{GraphBuilder, Op, Phase};
 use crate::plan::Step;
-use crate::planners::{ChainDp, ChenGreedy, StoreAll};
+use crate::planners::{ChenGreedy, StoreAll};
 use crate::sequence::order_of;
 use crate::views::stages_of::StageView;
 
@@ -211,7 +211,7 @@ fn what_is_cheap_is_computed_again_inside_the_stage_before_what_is_dear() {
 }
 
 #[test]
-fn a_network_of_150_ops_is_planned_far_cheaper_than_by_chains() {
+fn a_network_of_150_ops_is_planned_far_cheaper_than_by_segments() {
     let graph = by_name("mobilenet", &Options { batch: 32, ..Options::default() }).unwrap();
     assert!(graph.ops().len() > 150);
     let base = StoreAll::makespan(&graph);
@@ -221,11 +221,9 @@ fn a_network_of_150_ops_is_planned_far_cheaper_than_by_chains() {
         check(&graph, outcome.plan.as_ref().unwrap(), request.budget).unwrap();
         assert_eq!(outcome.status, Status::Feasible);
         assert!(outcome.lower_bound.unwrap() >= base * (1.0 - 1e-9), "every op runs at least once");
-        for other in [&ChainDp as &dyn Planner, &ChenGreedy] {
-            let Ok(other) = other.solve(&graph, &request) else { continue };
-            let (ours, theirs) = (outcome.makespan - base, other.makespan - base);
-            assert!(ours < 0.7 * theirs, "{ours} against {theirs} at {percent}%");
-        }
+        let Ok(other) = ChenGreedy.solve(&graph, &request) else { continue };
+        let (ours, theirs) = (outcome.makespan - base, other.makespan - base);
+        assert!(ours < 0.7 * theirs, "{ours} against {theirs} at {percent}%");
     }
 }
 
@@ -234,11 +232,10 @@ fn skips_across_several_stages_are_no_obstacle() {
     let graph = by_name("unet416x608", &Options { batch: 32, ..Options::default() }).unwrap();
     let base = StoreAll::makespan(&graph);
     let request = request(StoreAll::peak(&graph) / 100 * 60, 4.0);
-    let chain = ChainDp.solve(&graph, &request).unwrap().makespan;
     let found = by_stages(&graph, &request).unwrap();
     check(&graph, &plan_of_choices(&graph, &found.choices), request.budget).unwrap();
-    // A chain has the skips pinned or carried through every stage: 24% against 8%.
-    assert!(found.timeline.makespan - base < 0.5 * (chain - base));
+    // A chain of stages that keeps one set each has the skips pinned or carried through every stage: 24% more. This takes 8%.
+    assert!(found.timeline.makespan < 1.12 * base, "{}", found.timeline.makespan / base);
 }
 
 #[test]
