@@ -59,7 +59,7 @@ impl<B: RematBackend> Engine<B> {
                 let asked = asked::<B>(operation, &self.device, world.padding());
                 world.learn_name(asked.kind, operation);
                 if let Some(operation) = op.take() {
-                    world.hand = Hand::Operation(operation);
+                    world.hand = Hand::Operation(world.boxed(operation));
                     self.machine.operation(thread(), &asked);
                 }
             }

@@ -15,7 +15,7 @@ use crate::backend::{RematBackend, lock};
 
 /// An operation that is ready to run.
 pub(super) struct Prepared {
-    pub op: OperationIr,
+    pub op: Box<OperationIr>,
     /// How its result is to lie.
     pub layout: Option<Layout>,
     /// Inputs of which it gets a copy, since others still need them.
@@ -60,7 +60,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// The operation itself.
     #[inline]
-    fn taken_up(&mut self, run: &Run<'_>) -> Option<OperationIr> {
+    fn taken_up(&mut self, run: &Run<'_>) -> Option<Box<OperationIr>> {
         match run.source {
             Source::AtHand { only_read } => {
                 let Hand::Operation(mut op) = std::mem::replace(&mut self.hand, Hand::Nothing) else { return None };
@@ -70,7 +70,8 @@ impl<B: RematBackend> Drive<B> {
                 Some(op)
             }
             Source::Kept { op, takes, renamed } => {
-                let mut op = OperationIr::clone(self.kept.get(op as usize)?);
+                let op = OperationIr::clone(self.kept.get(op as usize)?);
+                let mut op = self.boxed(op);
                 let mut uses = FxHashMap::default();
                 for input in op.inputs().filter(|input| takes.contains(&input.id.value())) {
                     *uses.entry(input.id).or_insert(0) += 1;
@@ -95,9 +96,9 @@ impl<B: RematBackend> Drive<B> {
     /// Runs the operation that is ready.
     pub(super) fn run_prepared(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
         let lost = "internal error: an operation was lost";
-        let Prepared { mut op, layout, copies, left, .. } = self.prepared.take().ok_or(lost)?;
+        let Prepared { op, layout, copies, left, .. } = self.prepared.take().ok_or(lost)?;
         let kept = run.keep.then(|| self.keep(&op));
-        let done = self.carry_out(run, &mut op, layout, copies);
+        let done = self.carry_out(run, op, layout, copies);
         left.into_iter().for_each(|id| self.executor.free(id.value()));
         let (ns, rise, beside, candidates) = match done {
             Ok(done) => done,
@@ -118,15 +119,9 @@ impl<B: RematBackend> Drive<B> {
         Ok(ran)
     }
 
-    /// A copy of an operation, in a box that is used again where there is one. What the driver lets it only read, it may take again.
+    /// A copy of an operation. What the driver lets it only read, it may take again.
     fn keep(&mut self, op: &OperationIr) -> OpKey {
-        let copy = match self.spare.pop() {
-            Some(mut spare) => {
-                *spare = op.clone();
-                spare
-            }
-            None => Box::new(op.clone()),
-        };
+        let copy = self.boxed(op.clone());
         self.kept.insert(copy) as OpKey
     }
 
@@ -135,28 +130,28 @@ impl<B: RematBackend> Drive<B> {
     fn carry_out(
         &mut self,
         run: &Run<'_>,
-        op: &mut OperationIr,
+        mut op: Box<OperationIr>,
         layout: Option<Layout>,
         copies: SmallVec<[TensorId; 2]>,
     ) -> Result<(u64, Option<u64>, u64, SmallVec<[Option<super::compress::Form>; 2]>), Failure> {
         let mut beside = 0;
         if let Some((id, need)) = run.substitute {
-            beside += self.stand_in(op, TensorId::new(id), need)?;
+            beside += self.stand_in(&mut op, TensorId::new(id), need)?;
         }
         for id in copies {
-            beside += self.lend_copy(op, id);
+            beside += self.lend_copy(&mut op, id);
         }
-        let candidates = if run.compressible { self.forms_of(op) } else { SmallVec::new() };
-        let dry = self.dry_cost(op, run);
-        let timed = self.begin_timing(op, run);
-        let _alone = is_random(op).then(|| lock(&GENERATOR));
+        let candidates = if run.compressible { self.forms_of(&op) } else { SmallVec::new() };
+        let dry = self.dry_cost(&op, run);
+        let timed = self.begin_timing(&op, run);
+        let _alone = is_random(&op).then(|| lock(&GENERATOR));
+        let op = self.unboxed(op);
         let probe = self.settings.probe.as_deref();
         let before = probe.map_or(0, |probe| {
             probe.reset_peak();
             probe.current()
         });
         let (executor, seed) = (&mut self.executor, run.seed);
-        let op = std::mem::replace(op, OperationIr::Drop(super::bare(0)));
         let start = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(move || {
             if let Some(seed) = seed {

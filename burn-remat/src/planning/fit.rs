@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{
-    OpId, Outcome, Plan, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check, minimum,
-    solve,
+    OpId, Outcome, Plan, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check,
+    minimum_within, solve,
 };
 
 use super::lower::{Lowered, lower};
@@ -24,6 +24,8 @@ use burn_remat_core::Trace;
 /// Most quick plans, and time of each.
 const ROUNDS: u32 = 8;
 const QUICK: Duration = Duration::from_millis(400);
+/// Most time for the plan that holds least.
+const LEAST_TIME: Duration = Duration::from_secs(2);
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
 /// One part in so many of the time goes to plans without other forms, where there are any.
@@ -80,7 +82,7 @@ impl Fit {
     ///
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered) -> Result<Self, Violations> {
-        let found = minimum(&lowered.graph);
+        let found = minimum_within(&lowered.graph, &Request { time_limit: LEAST_TIME, ..Request::new(u64::MAX) });
         let checked = check(&lowered.graph, &found.plan, found.achieved)?;
         let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
         let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
