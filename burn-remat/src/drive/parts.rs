@@ -70,6 +70,9 @@ impl<B: RematBackend> Drive<B> {
         }
         let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
         for (at, input) in inputs(&prepared.op).iter().enumerate().take(u8::BITS as usize) {
+            if prepared.spared == Some(input.id) {
+                continue;
+            }
             let is = |bits: u8| bits >> at & 1 == 1;
             let taken = prepared.op.inputs().any(|ir| ir.id == input.id && ir.status == TensorStatus::ReadWrite);
             match (is(reused.expected), taken && is(reused.alone)) {

@@ -51,8 +51,9 @@ impl<B: RematBackend> Drive<B> {
 
     /// Which of the inputs that it may take lie in order: kernels write over those only.
     pub(super) fn arrangement_of_taken(&mut self) -> u64 {
-        let Some(Prepared { op, .. }) = &self.prepared else { return 0 };
-        let taken = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+        let Some(Prepared { op, spared, .. }) = &self.prepared else { return 0 };
+        let is_taken = |input: &&TensorIr| input.status == TensorStatus::ReadWrite && *spared != Some(input.id);
+        let taken = op.inputs().filter(is_taken);
         let taken: SmallVec<[TensorIr; 4]> =
             taken.map(|input| TensorIr { status: TensorStatus::ReadOnly, ..input.clone() }).collect();
         taken.iter().fold(1, |bits, input| bits << 1 | u64::from(self.executor.is_in_order(input)))
