@@ -113,6 +113,8 @@ pub struct Ran {
     pub kept: Option<OpKey>,
     /// The buffers of its outputs.
     pub buffers: SmallVec<[(Buffer, Option<Compressible>); 2]>,
+    /// Tensors that it was to take and has only read: these are freed next.
+    pub left: SmallVec<[TensorId; 2]>,
 }
 
 /// How a tensor can be compressed.

@@ -96,6 +96,13 @@ pub struct Operation {
     pub known: Option<(Option<Rule>, u64)>,
 }
 
+impl Operation {
+    /// Bytes of new buffers for all that it makes.
+    pub(crate) fn produced(&self) -> u64 {
+        self.outputs.iter().map(|output| output.buffer_bytes).sum()
+    }
+}
+
 /// Another way to have a tensor again than to keep it or to run its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alternative {

@@ -34,11 +34,6 @@ impl Entry {
     pub fn is_fixed(&self) -> bool {
         self.roots > 0 || self.pins > 0
     }
-
-    /// Whether all owners could be had again.
-    pub fn is_evictable(&self) -> bool {
-        self.roots == 0
-    }
 }
 
 /// See the [module](self).
@@ -59,8 +54,9 @@ impl Ledger {
         self.entries.iter()
     }
 
-    pub fn contains(&self, key: BufferKey) -> bool {
-        self.entries.contains(key)
+    /// Who owns a buffer; nobody if it is gone.
+    pub fn owners(&self, key: BufferKey) -> SmallVec<[TensorKey; 2]> {
+        self.entries.get(key).map(|entry| entry.owners.clone()).unwrap_or_default()
     }
 
     pub fn get(&self, key: BufferKey) -> &Entry {

@@ -20,6 +20,7 @@ use burn_flex::{Flex, FlexTensor, Layout};
 use burn_ir::{
     BackendIr, GraphBindings, GraphId, HandleKind, OperationIr, TensorHandle, TensorId, TensorIr, TensorStatus,
 };
+use burn_remat_core::{CheckpointPolicy, Trace};
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
 use burn_std::Bytes;
 use burn_std::future::DynFut;
@@ -35,7 +36,6 @@ use crate::memory::DeviceMemory;
 use crate::reads::Reads;
 use crate::report::RematReport;
 use crate::stage::NameId;
-use burn_remat_core::{CheckpointPolicy, Trace};
 
 /// A backend whose tensors are evicted and recomputed to stay inside a memory budget.
 ///
@@ -70,6 +70,16 @@ pub enum BufferId {
     },
     /// The backend does not tell (fused backends): the engine counts the tensor's own bytes and takes views for views.
     Unknown,
+}
+
+impl BufferId {
+    /// The buffer's size, as far as it is known.
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Self::Known { bytes, .. } => bytes,
+            Self::Unknown => 0,
+        }
+    }
 }
 
 /// What an allocator adds to the bytes of a tensor.

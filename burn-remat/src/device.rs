@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use burn::backend::{DispatchDevice, GradientCheckpointingStrategy, GroupDevice};
 use burn::tensor::Device;
+use burn_remat_core::{CheckpointPolicy, Trace};
 use burn_router::get_client;
 
 use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
@@ -20,8 +21,6 @@ use crate::error::RematError;
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 use crate::stage::{self, NameId, Stage};
-use burn_remat_core::CheckpointPolicy;
-use burn_remat_core::Trace;
 
 /// Memory budgets for [`Device`]: see the [example](crate) of the crate.
 pub trait RematExt: Sized {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
+use burn_remat_core::Trace;
 
 use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse, validated_on};
 use crate::error::RematError;
 use crate::planning::{Fit, Origin, Schedule, lower};
-use burn_remat_core::Trace;
 
 /// How a program is looked at.
 #[derive(Clone, Debug)]

@@ -22,10 +22,10 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use burn::module::Module;
 use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
+use burn_remat_core::CheckpointPolicy;
 use smallvec::SmallVec;
 
 use crate::device::{EngineControl, control_of};
-use burn_remat_core::CheckpointPolicy;
 
 /// Number of a name in the table of this process.
 pub(crate) type NameId = u32;

@@ -173,9 +173,9 @@ impl OnBackend for RandomPrograms {
             prop_assert_eq!(&seen, &expected);
             let report = device.report::<B>();
             prop_assert_eq!(report.failure.clone(), None);
-            // How an operation writes its result is known when it has done so once: until then it may take more than was left for it.
-            // That the budget is kept otherwise is tested in the core, where nothing has to be guessed.
-            prop_assert!(report.steps_over_budget > 0 || report.peak_bytes <= units * UNIT, "{}", report);
+            // How an operation writes its result is known when it has done so once: until then it may take that much more than was left for
+            // it. That the budget is kept otherwise is tested in the core, where nothing has to be guessed.
+            prop_assert!(report.peak_bytes <= report.floor_bytes.max(units * UNIT) + UNIT, "{}", report);
             prop_assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{}", report);
             Ok(())
         };

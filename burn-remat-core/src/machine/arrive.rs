@@ -44,7 +44,7 @@ impl<W: World> Machine<W> {
         // Before the buffer of the source has one owner more.
         let place = source.filter(|_| !self.now.foreign).and_then(|source| self.place_of(source));
         let inputs: &[TensorKey] = source.as_slice();
-        let made = Made { outputs: &[key], buffers: &[(buffer, None)], view: source.is_some(), rise: None, beside: 0 };
+        let made = Made { outputs: &[key], buffers: &[(buffer, None)], view: source.is_some(), ..Made::default() };
         let settled = self.settle(&made, inputs, &[]);
         if let Some(source) = source {
             let before = self.history.tensors[source].buffer;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Machine;
 use super::call::Made;
 use crate::driver::{Event, OpKey, Ran, Run, Source, World};
-use crate::facts::{Failure, Operation, TensorFacts, TensorId};
+use crate::facts::{Failure, TensorFacts, TensorId};
 use crate::history::Again;
 use crate::keys::{Keys, RecipeKey, TensorKey};
 
@@ -62,12 +62,6 @@ impl<W: World> Machine<W> {
         Ok(())
     }
 
-    /// The input that an operation of the program can do without now: it is evicted and has left what is needed.
-    pub(super) fn spared(&self, op: &Operation) -> Option<TensorKey> {
-        self.watch.follow.as_ref()?;
-        self.history.spared(op.weak).map(|(key, _)| key)
-    }
-
     /// Runs one recipe again. All its inputs are pinned, and resident but for one of which a substitute is enough.
     fn replay(&mut self, key: RecipeKey, inputs: &[TensorKey]) -> Result<(), Failure> {
         let recipe = &self.history.recipes[key];
@@ -75,7 +69,7 @@ impl<W: World> Machine<W> {
         let (produced, least_ns, path) = (recipe.produced, recipe.cost_ns, recipe.stage.0);
         let Again { seed, expected } = recipe.again;
         let outputs = recipe.outputs.clone();
-        let substitute = if self.watch.follow.is_some() { self.history.spared(recipe.weak) } else { None };
+        let substitute = self.history.spared(recipe.weak);
         // Inputs that nothing but this run needs may be taken in place.
         let is_free = |&input: &TensorKey| {
             let tensor = &self.history.tensors[input];
@@ -178,7 +172,7 @@ impl<W: World> Machine<W> {
                 keys.push(key);
             }
         }
-        let made = Made { outputs: &keys, buffers: &ran.buffers, view, rise: ran.rise, beside: ran.beside };
+        let made = Made::of(&ran, &keys, view);
         let result = self.settle(&made, inputs, consumed);
         unheld.into_iter().for_each(|key| self.unpin(key));
         result

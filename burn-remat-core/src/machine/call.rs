@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::driver::{Buffer, Compressible};
-use crate::facts::Rule;
+use crate::driver::{Buffer, Compressible, Ran};
+use crate::facts::{Rule, TensorId};
 use crate::keys::{BufferKey, Keys, TensorKey};
 use crate::trace::{Place, TracedStub};
 
@@ -23,6 +23,7 @@ pub(super) struct Call {
 }
 
 /// What has come of an operation, to be counted.
+#[derive(Default)]
 pub(super) struct Made<'a> {
     pub outputs: &'a [TensorKey],
     pub buffers: &'a [(Buffer, Option<Compressible>)],
@@ -31,6 +32,14 @@ pub(super) struct Made<'a> {
     /// Most bytes that it allocated beside what was held, where that can be seen.
     pub rise: Option<u64>,
     pub beside: u64,
+    /// What it was to take and has only read.
+    pub left: &'a [TensorId],
+}
+
+impl<'a> Made<'a> {
+    pub fn of(ran: &'a Ran, outputs: &'a [TensorKey], view: bool) -> Self {
+        Self { outputs, buffers: &ran.buffers, view, rise: ran.rise, beside: ran.beside, left: &ran.left }
+    }
 }
 
 /// What becomes of an operation that takes roots.

@@ -80,7 +80,7 @@ impl<W: World> Machine<W> {
             self.remember(&failure);
             failure
         })?;
-        let made = Made { outputs: &[key], buffers: &[(buffer, None)], view: false, rise: None, beside: 0 };
+        let made = Made { outputs: &[key], buffers: &[(buffer, None)], ..Made::default() };
         let done = self.settle(&made, &[], &[]);
         let tensor = &self.history.tensors[key];
         if tensor.alive || tensor.held {
@@ -115,7 +115,9 @@ impl<W: World> Machine<W> {
     pub(super) fn leave_substitute(&mut self, key: TensorKey, need: Need) {
         let tensor = &self.history.tensors[key];
         let facts = tensor.facts;
-        if tensor.buffer.is_none() || tensor.small.as_ref().is_some_and(|small| small.substitute.is_some()) {
+        // What stands in for it fills a buffer of its own.
+        let fills = tensor.buffer.is_some_and(|buffer| self.ledger.get(buffer).bytes == facts.buffer_bytes);
+        if !fills || tensor.small.as_ref().is_some_and(|small| small.substitute.is_some()) {
             return;
         }
         let Some((bytes, ns)) = self.world.leave_substitute(facts.id, need) else { return };

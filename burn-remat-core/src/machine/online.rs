@@ -131,17 +131,12 @@ impl<W: World> Machine<W> {
         left < BATCH || is_over && candidates.iter().any(|&(_, buffer)| self.evict_cheaply(buffer, u64::MAX))
     }
 
-    /// Whether nothing forbids to evict a buffer.
-    pub(super) fn may_go(&self, buffer: BufferKey) -> bool {
-        let entry = self.ledger.get(buffer);
-        entry.is_evictable() && entry.owners.iter().all(|&owner| self.history.tensors[owner].pins == 0)
-    }
-
     /// Evictable buffers of more than `least` bytes, best first.
     fn candidates(&mut self, least: u64) -> Vec<(f64, BufferKey)> {
-        let large = self.ledger.iter().filter(|(_, entry)| entry.bytes > least).map(|(key, _)| key);
+        let large =
+            self.ledger.iter().filter(|(_, entry)| entry.bytes > least && !entry.is_fixed()).map(|(key, _)| key);
         let keys: Vec<BufferKey> =
-            large.filter(|&key| self.may_go(key) && self.policy_of(key) != Some(CheckpointPolicy::MustSave)).collect();
+            large.filter(|&key| self.policy_of(key) != Some(CheckpointPolicy::MustSave)).collect();
         let mut scored: Vec<(f64, BufferKey)> = keys.into_iter().map(|key| (self.score(key), key)).collect();
         scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         scored
@@ -171,7 +166,7 @@ impl<W: World> Machine<W> {
     /// Evicts a buffer, by compressing it where that is cheaper than to compute it again, or the only way. While it is compressed there
     /// is both, which must not be more than `most` bytes: `false` if nothing could be done.
     pub(super) fn evict_cheaply(&mut self, buffer: BufferKey, most: u64) -> bool {
-        if !self.may_go(buffer) {
+        if self.ledger.get(buffer).is_fixed() {
             return false;
         }
         let computing = self.history.chain_cost(buffer, &self.ledger.get(buffer).owners);

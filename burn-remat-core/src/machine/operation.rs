@@ -90,7 +90,7 @@ impl<W: World> Machine<W> {
             self.follow_before(op, call);
         }
         // Only now: the plan may have left a substitute just now, or be followed no more.
-        let spared = self.spared(op);
+        let spared = self.history.spared(op.weak).map(|(key, _)| key);
         for &input in call.inputs.iter().filter(|&&input| spared != Some(input)) {
             self.ensure(input)?;
             self.history.tensors[input].lineage.used = self.now.clock;
@@ -106,7 +106,7 @@ impl<W: World> Machine<W> {
         let settled = self.settle_roots(op, call);
         let Settled { recordable, replaces, seed, .. } = settled;
         let limited = self.room.budget.is_some() || self.stages.any_forced || self.config.rehearsing;
-        let substitute = if self.watch.follow.is_some() { self.history.spared(op.weak) } else { None };
+        let substitute = self.history.spared(op.weak);
         let outputs: SmallVec<[u64; 2]> = op.outputs.iter().map(|output| output.id).collect();
         let only_read: SmallVec<[u64; 2]> = self.left_alone(call).collect();
         let (watch, position) = (&self.watch, self.last_position());
@@ -127,9 +127,8 @@ impl<W: World> Machine<W> {
             reuse: self.reused(expected, &call.inputs),
         };
         // Only now: what was brought back to cut a root free would take the room of the outputs.
-        let full = op.outputs.iter().map(|output| output.buffer_bytes).sum();
         let least = self.world.needs(&run);
-        let need = self.new_bytes(op.kind, &op.outputs, full, &call.inputs, &call.consumed).max(least);
+        let need = self.new_bytes(op.kind, &op.outputs, op.produced(), &call.inputs, &call.consumed).max(least);
         self.make_room(need);
         let update = self.update_of(&call.dying, &op.outputs);
         let traced = if call.watched { self.trace_inputs(op, call) } else { Traced::default() };
@@ -167,8 +166,7 @@ impl<W: World> Machine<W> {
                 self.reserve_for(compressible.bytes);
             }
         }
-        let made =
-            Made { outputs: &outputs, buffers: &ran.buffers, view: op.nature.view, rise: ran.rise, beside: ran.beside };
+        let made = Made::of(&ran, &outputs, op.nature.view);
         let counted = self.settle(&made, &call.inputs, &call.consumed);
         self.share_aliases(&call.inputs, &before, &outputs, op.nature.view);
         if call.watched {
@@ -242,7 +240,7 @@ impl<W: World> Machine<W> {
             weak: op.weak,
             inputs: call.inputs.clone(),
             outputs: outputs.iter().map(|&output| Some(output)).collect(),
-            produced: op.outputs.iter().map(|output| output.buffer_bytes).sum(),
+            produced: op.produced(),
             again,
             cost_ns,
             born: self.now.clock,
@@ -280,7 +278,7 @@ impl<W: World> Machine<W> {
         consumed: &[TensorKey],
     ) -> Result<(), Failure> {
         let base = inputs.first().and_then(|&input| self.history.tensors[input].buffer);
-        let mut left: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut left: SmallVec<[BufferKey; 4]> = SmallVec::new();
         for &input in consumed {
             let owner = self.history.tensors[input].as_owner(input);
             if let Some(buffer) = self.history.tensors[input].buffer.take() {
@@ -319,6 +317,9 @@ impl<W: World> Machine<W> {
             self.ledger.sweep(buffer);
         }
         self.read_pool();
+        for &id in made.left {
+            self.world.free(id);
+        }
         for &output in made.outputs {
             self.unpin(output);
         }

@@ -40,7 +40,7 @@ impl<W: World> Machine<W> {
         let (first, last) = actions.split_at(actions.iter().position(lets_go).unwrap_or(actions.len()));
         let taken = self.take(first).and_then(|()| {
             if !last.is_empty() {
-                let spared = self.spared(op);
+                let spared = self.history.spared(op.weak).map(|(key, _)| key);
                 call.inputs.iter().filter(|&&input| spared != Some(input)).try_for_each(|&input| self.ensure(input))?;
             }
             self.take(last)
@@ -310,15 +310,14 @@ impl<W: World> Machine<W> {
         while self.ledger.live.saturating_add(need) > most
             && let Some((_, buffer)) = candidates.pop()
         {
-            // What was made for another use may have gone with one before.
-            let owners = if self.ledger.contains(buffer) { self.ledger.get(buffer).owners.clone() } else { continue };
-            for owner in owners {
+            // It may have gone with one before.
+            for owner in self.ledger.owners(buffer) {
                 let Some(tensor) = self.history.tensors.get_mut(owner) else { continue };
                 if core::mem::take(&mut tensor.held) && !tensor.alive {
                     self.bury(owner);
                 }
             }
-            if self.ledger.contains(buffer) && !self.ledger.get(buffer).owners.is_empty() {
+            if !self.ledger.owners(buffer).is_empty() {
                 self.evict_cheaply(buffer, u64::MAX);
             }
         }
@@ -334,9 +333,9 @@ impl<W: World> Machine<W> {
             let known = places.filter(|&place| (place as usize) < follow.schedule.trace.storages.len());
             known.filter_map(|place| follow.schedule.next_use(place, position)).min().unwrap_or(usize::MAX)
         };
-        let keys = self.ledger.iter().map(|(key, _)| key).filter(|&key| self.may_go(key));
+        let may_go = self.ledger.iter().filter(|(_, entry)| !entry.is_fixed());
         let mut found: Vec<(usize, u64, BufferKey)> =
-            keys.map(|key| (next_use(key), self.ledger.get(key).bytes, key)).collect();
+            may_go.map(|(key, entry)| (next_use(key), entry.bytes, key)).collect();
         found.sort_unstable();
         found.into_iter().map(|(next, _, key)| (next, key)).collect()
     }

@@ -24,7 +24,7 @@ impl<W: World> Machine<W> {
                 self.cut(call.consumed[at], true);
             }
         }
-        let produced: u64 = op.outputs.iter().map(|output| output.buffer_bytes).sum();
+        let produced = op.produced();
         let (records, training) = (self.own.records, self.steps.detector.has_begun());
         let (mut replaces, mut replaces_other, mut replaces_parameter) = (false, false, false);
         let (tensors, count) = (&self.history.tensors, call.inputs.len());

@@ -103,6 +103,8 @@ impl<W: World> Machine<W> {
         }
         if let Some((id, need)) = op.weak
             && let Some(at) = op.inputs.iter().position(|input| input.id == id)
+            // Of one that is spared just now there is nothing to look at.
+            && self.history.spared(op.weak).is_none()
             && let Some(Substitute { bytes, stand_in, cost_ns, .. }) = self.world.substitute(id, need)
         {
             let place = traced.inputs[at].place;

@@ -42,16 +42,20 @@ pub struct Asked {
     pub kind: Kind,
     pub works: Works,
     pub inputs: Vec<TensorId>,
+    /// The input of which it needs less than the contents.
+    pub weak: Option<TensorId>,
+    /// Inputs that the program has no more.
+    pub last: Vec<TensorId>,
     /// Outputs and their bytes.
     pub outputs: Vec<(TensorId, u64)>,
 }
 
 impl Asked {
-    pub fn operation(&self, last: impl Fn(TensorId) -> bool) -> Operation {
+    pub fn operation(&self) -> Operation {
         let facts = |&(id, bytes)| TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes };
         Operation {
             kind: self.kind,
-            inputs: self.inputs.iter().map(|&id| Input { id, last: last(id), once: true }).collect(),
+            inputs: self.inputs.iter().map(|&id| Input { id, last: self.last.contains(&id), once: true }).collect(),
             outputs: self.outputs.iter().map(facts).collect(),
             nature: Nature {
                 view: self.works == Works::View,
@@ -60,7 +64,7 @@ impl Asked {
                 opaque: self.works == Works::Opaque,
                 varies: false,
             },
-            weak: None,
+            weak: self.weak.map(|id| (id, Need::Signs)),
             known: None,
         }
     }
@@ -84,7 +88,12 @@ pub struct Sim {
     handles: BTreeMap<TensorId, Handle>,
     buffers: BTreeMap<u64, u64>,
     compressed: BTreeMap<TensorId, (Content, u64)>,
-    kept: BTreeMap<OpKey, (Asked, Vec<u64>)>,
+    /// What stands for evicted tensors where less than the contents is needed: here it is the contents.
+    substitutes: BTreeMap<TensorId, Content>,
+    /// Bytes of all tensors that have had data.
+    sizes: BTreeMap<TensorId, u64>,
+    /// Recorded operations, and what they drew.
+    kept: BTreeMap<OpKey, (Asked, u64)>,
     /// Operation at hand, and what it draws.
     pub asked: Option<Asked>,
     /// Upload at hand.
@@ -120,7 +129,8 @@ impl Sim {
         seen.sort_unstable();
         seen.dedup();
         let buffers: u64 = seen.iter().map(|buffer| self.buffers[buffer]).sum();
-        buffers + self.compressed.values().map(|(_, bytes)| bytes).sum::<u64>()
+        let compressed: u64 = self.compressed.values().map(|(_, bytes)| bytes).sum();
+        buffers + compressed + self.substitutes.len() as u64
     }
 
     pub fn content(&self, id: TensorId) -> Option<Content> {
@@ -135,6 +145,7 @@ impl Sim {
     fn add(&mut self, id: TensorId, content: Content, bytes: u64) -> Buffer {
         self.next += 1;
         self.buffers.insert(self.next, bytes);
+        self.sizes.insert(id, bytes);
         let handle = Handle { buffer: self.next, content };
         assert!(self.handles.insert(id, handle).is_none(), "tensor {id} had data already");
         Buffer::Known { identity: self.next, bytes }
@@ -165,12 +176,12 @@ impl Driver for Sim {
                 self.drawn += 1;
                 let drawn = run.seed.map_or(self.drawn, hash);
                 self.last_drawn = drawn;
-                let takes: Vec<TensorId> = TAKES.with_borrow(|takes| takes.clone());
-                (asked, takes.into_iter().filter(|id| !only_read.contains(id)).collect::<Vec<_>>(), drawn)
+                let takes = asked.last.iter().copied().filter(|id| !only_read.contains(id)).collect();
+                (asked, takes, drawn)
             }
             Source::Kept { op, takes, .. } => {
                 let (asked, drawn) = self.kept[&op].clone();
-                let drawn = run.seed.map_or(drawn[0], hash);
+                let drawn = run.seed.map_or(drawn, hash);
                 (asked, takes.to_vec(), drawn)
             }
         };
@@ -180,10 +191,15 @@ impl Driver for Sim {
             }
             return Err(failure);
         }
-        let inputs: Vec<Handle> = asked.inputs.iter().map(|id| self.handles[id]).collect();
-        let contents: Vec<Content> = inputs.iter().map(|handle| handle.content).collect();
+        let spared = run.substitute.map(|(id, _)| id);
+        let content = |id: &TensorId| match spared == Some(*id) {
+            true => self.substitutes[id],
+            false => self.handles[id].content,
+        };
+        let contents: Vec<Content> = asked.inputs.iter().map(content).collect();
+        let inputs: Vec<Handle> = asked.inputs.iter().filter_map(|id| self.handles.get(id).copied()).collect();
         let mut ran = Ran { ns: 10 + asked.kind % 7, ..Ran::default() };
-        let mut free: Vec<u64> = takes.iter().map(|id| self.handles[id].buffer).collect();
+        let mut free: Vec<u64> = takes.iter().filter_map(|id| Some(self.handles.get(id)?.buffer)).collect();
         free.retain(|&buffer| self.owners(buffer) == 1);
         for (k, (&id, &(_, bytes))) in run.outputs.iter().zip(&asked.outputs).enumerate() {
             let content = asked.content(k, &contents, drawn);
@@ -211,7 +227,7 @@ impl Driver for Sim {
         }
         if run.keep {
             let key = (0..).find(|key| !self.kept.contains_key(key)).unwrap();
-            self.kept.insert(key, (asked, vec![drawn]));
+            self.kept.insert(key, (asked, drawn));
             ran.kept = Some(key);
         }
         Ok(ran)
@@ -254,7 +270,7 @@ impl Driver for Sim {
     fn decompress(&mut self, id: TensorId) -> Result<(Buffer, u64), Failure> {
         self.fails()?;
         let (content, _) = self.compressed[&id];
-        let bytes = SIZES.with_borrow(|sizes| sizes[&id]);
+        let bytes = self.sizes[&id];
         let buffer = self.add(id, content, bytes);
         self.peak = self.peak.max(self.bytes());
         Ok((buffer, 1))
@@ -264,11 +280,14 @@ impl Driver for Sim {
         assert!(self.compressed.remove(&id).is_some(), "tensor {id} was not compressed");
     }
 
-    fn leave_substitute(&mut self, _id: TensorId, _need: Need) -> Option<(u64, u64)> {
-        None
+    fn leave_substitute(&mut self, id: TensorId, _need: Need) -> Option<(u64, u64)> {
+        self.substitutes.insert(id, self.handles[&id].content);
+        Some((1, 1))
     }
 
-    fn drop_substitute(&mut self, _id: TensorId) {}
+    fn drop_substitute(&mut self, id: TensorId) {
+        assert!(self.substitutes.remove(&id).is_some(), "tensor {id} has left nothing");
+    }
 
     fn name(&self, kind: Kind) -> String {
         format!("op{kind}")
@@ -290,13 +309,6 @@ impl Driver for Sim {
             Event::Deviates { at, live, foreseen } => self.say(|| format!("after {at}: {live}, foreseen {foreseen}")),
         }
     }
-}
-
-thread_local! {
-    /// Tensors that the operation at hand is the last to have.
-    pub static TAKES: std::cell::RefCell<Vec<TensorId>> = const { std::cell::RefCell::new(Vec::new()) };
-    /// Bytes of tensors.
-    pub static SIZES: std::cell::RefCell<BTreeMap<TensorId, u64>> = const { std::cell::RefCell::new(BTreeMap::new()) };
 }
 
 impl Planning for Sim {
@@ -343,7 +355,6 @@ pub struct Program {
 
 impl Program {
     pub fn new(config: Config) -> Self {
-        SIZES.with_borrow_mut(BTreeMap::clear);
         Self {
             machine: Machine::new(config, Sim::default()),
             expected: BTreeMap::new(),
@@ -358,7 +369,6 @@ impl Program {
     fn fresh(&mut self, bytes: u64) -> TensorId {
         self.next += 1;
         self.bytes.insert(self.next, bytes);
-        SIZES.with_borrow_mut(|sizes| sizes.insert(self.next, bytes));
         self.next
     }
 
@@ -382,11 +392,23 @@ impl Program {
         last: &[TensorId],
         outputs: &[u64],
     ) -> Vec<TensorId> {
+        self.run_weakly(thread, kind, works, (inputs, None), last, outputs)
+    }
+
+    /// Runs an operation that may need less of one of its inputs than the contents.
+    pub fn run_weakly(
+        &mut self,
+        thread: u64,
+        kind: Kind,
+        works: Works,
+        (inputs, weak): (&[TensorId], Option<TensorId>),
+        last: &[TensorId],
+        outputs: &[u64],
+    ) -> Vec<TensorId> {
         let outputs: Vec<(TensorId, u64)> = outputs.iter().map(|&bytes| (self.fresh(bytes), bytes)).collect();
-        let asked = Asked { kind, works, inputs: inputs.to_vec(), outputs: outputs.clone() };
+        let asked = Asked { kind, works, inputs: inputs.to_vec(), weak, last: last.to_vec(), outputs: outputs.clone() };
         let contents: Vec<Content> = inputs.iter().map(|id| self.expected[id]).collect();
-        let operation = asked.operation(|id| last.contains(&id));
-        TAKES.with_borrow_mut(|takes| *takes = last.to_vec());
+        let operation = asked.operation();
         let world = self.machine.world_mut();
         world.asked = Some(asked.clone());
         let before = world.drawn;

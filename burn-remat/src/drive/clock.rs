@@ -19,8 +19,8 @@ use burn_remat_core::{Position, Run, Trace};
 use burn_std::reader::try_read_sync;
 use rustc_hash::{FxHashMap, FxHasher};
 
+use super::Drive;
 use super::operation::joining;
-use super::{At, Drive};
 use crate::backend::RematBackend;
 use crate::planning::shares;
 
@@ -143,9 +143,8 @@ impl<B: RematBackend> Drive<B> {
             },
             None => {}
         }
-        let position: At = run.position;
         if has_run && run.timed {
-            self.clock.places.extend(position.map(|position| Placed { kind, position, joins }));
+            self.clock.places.extend(run.position.map(|position| Placed { kind, position, joins }));
         }
         // How it was joined this time nobody tells.
         let planned = run.planned_ns.filter(|_| B::FUSES);

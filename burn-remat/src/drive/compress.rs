@@ -121,31 +121,31 @@ impl<B: RematBackend> Drive<B> {
     /// Whether a tensor that was just made can be compressed so, and what that takes: seen here where nobody knows.
     pub(super) fn settle_compressible(&mut self, id: u64, form: &Form, buffer: Buffer) -> Option<Compressible> {
         let ir = ir_of(id, form);
-        let facts = facts(&ir, self.padding);
-        let bytes = match buffer {
-            Buffer::Known { bytes, .. } => bytes,
-            Buffer::Unknown => facts.buffer_bytes,
-        };
-        let fills = facts.buffer_bytes == self.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
-        if !fills || !self.executor.is_in_order(&ir) {
+        if !self.lies_in_order(&ir, buffer) {
             return None;
         }
         self.measure(form.code, &ir);
         let packed = form.code.on_device(form.code.bytes(form.shape.num_elements(), form.dtype));
-        let cost_ns = self.compression.cost_ns(form.code, facts.bytes);
+        let cost_ns = self.compression.cost_ns(form.code, tensor_bytes(&ir.shape, ir.dtype));
         self.compression.forms.insert(id, form.clone());
         Some(Compressible { alternative: form.alternative, bytes: packed, cost_ns })
     }
 
     /// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
     pub(super) fn may_be_packed(&mut self, ir: &TensorIr) -> bool {
+        let buffer = self.buffer(ir);
+        tensor_bytes(&ir.shape, ir.dtype) >= SMALLEST && self.lies_in_order(ir, buffer)
+    }
+
+    /// Whether the elements of a tensor in `buffer` lie in order and fill it, as they would a new one.
+    fn lies_in_order(&mut self, ir: &TensorIr, buffer: Buffer) -> bool {
         let facts = facts(ir, self.padding);
-        let bytes = match self.buffer(ir) {
+        let bytes = match buffer {
             Buffer::Known { bytes, .. } => bytes,
             Buffer::Unknown => facts.buffer_bytes,
         };
         let fills = facts.buffer_bytes == self.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
-        facts.bytes >= SMALLEST && fills && self.executor.is_in_order(ir)
+        fills && self.executor.is_in_order(ir)
     }
 
     /// Packs and unpacks the numbers of a resident tensor where nobody knows what that takes, and drops the result. The first time,

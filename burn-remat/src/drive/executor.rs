@@ -58,7 +58,7 @@ impl<B: RematBackend> Executor<B> {
     #[inline]
     pub fn buffer(&mut self, tensor: &TensorIr) -> BufferId {
         match self {
-            Self::Backend(interpreter) => B::buffer(&interpreter.get_tensor_handle(tensor)),
+            Self::Backend(interpreter) => B::buffer(&looked_at(interpreter, tensor)),
             Self::Dry(dry) => dry
                 .buffers
                 .get(&tensor.id)
@@ -69,25 +69,23 @@ impl<B: RematBackend> Executor<B> {
     /// Whether the elements of a resident tensor lie in order.
     pub fn is_in_order(&mut self, tensor: &TensorIr) -> bool {
         match self {
-            Self::Backend(interpreter) => B::is_in_order(&interpreter.get_tensor_handle(tensor), &tensor.shape),
+            Self::Backend(interpreter) => B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape),
             Self::Dry(dry) => dry.buffers.get(&tensor.id).is_some_and(|buffer| buffer.in_order),
         }
     }
 
     /// What a resident tensor that is smaller than its buffer takes of it.
     pub fn extent(&mut self, tensor: &TensorIr) -> Extent {
-        let tensor = TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() };
-        match self.handle(&tensor) {
+        match self.handle(tensor) {
             Some(handle) => B::extent(&handle, &tensor.shape),
-            None if !B::LAYOUT_FOLLOWS_REUSE && self.is_in_order(&tensor) => Extent::TellingPart,
+            None if !B::LAYOUT_FOLLOWS_REUSE && self.is_in_order(tensor) => Extent::TellingPart,
             None => Extent::Part,
         }
     }
 
     /// In which order a resident tensor lies in memory.
     pub fn memory_order(&mut self, tensor: &TensorIr) -> Option<MemoryOrder> {
-        let tensor = TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() };
-        B::memory_order(&self.handle(&tensor)?, &tensor.shape)
+        B::memory_order(&self.handle(tensor)?, &tensor.shape)
     }
 
     /// Copies a resident tensor into another buffer if it does not lie as it should.
@@ -149,7 +147,7 @@ impl<B: RematBackend> Executor<B> {
     /// The backend's handle, where there is a backend.
     pub fn handle(&mut self, tensor: &TensorIr) -> Option<B::Handle> {
         match self {
-            Self::Backend(interpreter) => Some(interpreter.get_tensor_handle(tensor)),
+            Self::Backend(interpreter) => Some(looked_at(interpreter, tensor)),
             Self::Dry(_) => None,
         }
     }
@@ -169,6 +167,15 @@ impl<B: RematBackend> Executor<B> {
 
     pub fn is_dry(&self) -> bool {
         matches!(self, Self::Dry(_))
+    }
+}
+
+/// The handle of a tensor for somebody who only looks at it: asked for one that an operation takes, the interpreter gives it away.
+#[inline]
+fn looked_at<B: RematBackend>(interpreter: &mut TensorInterpreter<B>, tensor: &TensorIr) -> B::Handle {
+    match tensor.status {
+        TensorStatus::ReadOnly => interpreter.get_tensor_handle(tensor),
+        _ => interpreter.get_tensor_handle(&TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() }),
     }
 }
 

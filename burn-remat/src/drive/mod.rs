@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex};
 use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{
-    Buffer, Circumstances, Driver, Event, Failure, Followed, Kind, Left, Limits, Need, OpKey, Planning, Position, Ran,
-    Run, Schedule, Substitute, TensorFacts, Trace,
+    Buffer, Circumstances, Driver, Event, Failure, Followed, Kind, Left, Limits, Need, OpKey, Planning, Ran, Run,
+    Schedule, Substitute, TensorFacts, Trace,
 };
 use burn_std::future::DynFut;
 use rustc_hash::FxHashMap;
@@ -435,6 +435,3 @@ impl<B: RematBackend> Planning for Drive<B> {
         self.plans.state.made + self.plans.state.from_cache
     }
 }
-
-/// A place in the step as the clock counts it.
-type At = Option<Position>;

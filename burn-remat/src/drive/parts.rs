@@ -22,15 +22,14 @@ use smallvec::SmallVec;
 use super::Drive;
 use super::operation::{is_view, may_hold};
 use super::run::Prepared;
-use crate::backend::{BufferId, Extent, RematBackend};
+use crate::backend::{Extent, RematBackend};
 
 /// Inputs of an operation, each once, in order: those that the bits of [`Reused`] are about.
 fn inputs(op: &OperationIr) -> SmallVec<[TensorIr; 4]> {
     let mut inputs: SmallVec<[TensorIr; 4]> = SmallVec::new();
     for input in op.inputs() {
         if inputs.iter().all(|known| known.id != input.id) {
-            // Whoever looks at one that the operation takes must not take it.
-            inputs.push(TensorIr { status: TensorStatus::ReadOnly, ..input.clone() });
+            inputs.push(input.clone());
         }
     }
     inputs
@@ -78,9 +77,7 @@ impl<B: RematBackend> Drive<B> {
             match (is(reused.expected), taken && is(reused.alone)) {
                 (false, true) => kept.push(input.id),
                 (true, false) => {
-                    if let BufferId::Known { bytes: whole, .. } = self.executor.buffer(input) {
-                        bytes += whole;
-                    }
+                    bytes += self.executor.buffer(input).bytes();
                     copies.push(input.id);
                     if taken {
                         // The copy is taken in its place.

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::{Failure, OpKey, Ran, Reused, Run, Source};
+use burn_remat_core::{Driver, Failure, OpKey, Ran, Reused, Run, Source};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ pub(super) struct Prepared {
     pub layout: Option<Layout>,
     /// Inputs of which it gets a copy, since others still need them.
     pub copies: SmallVec<[TensorId; 2]>,
-    /// Tensors that it was to take and now only reads: they go when it is done.
+    /// Tensors that it was to take and now only reads.
     pub left: SmallVec<[TensorId; 2]>,
     /// An input that is evicted.
     pub spared: Option<TensorId>,
@@ -53,10 +53,9 @@ impl<B: RematBackend> Drive<B> {
     pub(super) fn arrangement_of_taken(&mut self) -> u64 {
         let Some(Prepared { op, spared, .. }) = &self.prepared else { return 0 };
         let is_taken = |input: &&TensorIr| input.status == TensorStatus::ReadWrite && *spared != Some(input.id);
+        let executor = &mut self.executor;
         let taken = op.inputs().filter(is_taken);
-        let taken: SmallVec<[TensorIr; 4]> =
-            taken.map(|input| TensorIr { status: TensorStatus::ReadOnly, ..input.clone() }).collect();
-        taken.iter().fold(1, |bits, input| bits << 1 | u64::from(self.executor.is_in_order(input)))
+        taken.fold(1, |bits, input| bits << 1 | u64::from(executor.is_in_order(input)))
     }
 
     /// The operation itself.
@@ -99,18 +98,18 @@ impl<B: RematBackend> Drive<B> {
         let lost = "internal error: an operation was lost";
         let Prepared { op, layout, copies, left, .. } = self.prepared.take().ok_or(lost)?;
         let kept = run.keep.then(|| self.keep(&op));
-        let done = self.carry_out(run, op, layout, copies);
-        left.into_iter().for_each(|id| self.executor.free(id.value()));
-        let (ns, rise, beside, candidates) = match done {
+        let (ns, rise, beside, candidates) = match self.carry_out(run, op, layout, copies) {
             Ok(done) => done,
             Err(failure) => {
+                left.into_iter().for_each(|id| self.executor.free(id.value()));
                 if let Some(kept) = kept {
-                    burn_remat_core::Driver::forget(self, kept);
+                    self.forget(kept);
                 }
                 return Err(failure);
             }
         };
-        let mut ran = Ran { ns, rise, beside, kept, ..Ran::default() };
+        let left = left.into_iter().map(|id| id.value()).collect();
+        let mut ran = Ran { ns, rise, beside, kept, left, ..Ran::default() };
         for (k, &id) in run.outputs.iter().enumerate() {
             let buffer = self.buffer(&super::bare(id));
             let compressible =
@@ -184,7 +183,7 @@ impl<B: RematBackend> Drive<B> {
         Some(dry.cost(touched))
     }
 
-    /// Has an operation about to run only read some of what it would take, and frees that when it is done.
+    /// Has an operation about to run only read some of what it would take.
     pub(super) fn only_read(prepared: &mut Prepared, keep: impl Fn(TensorId) -> bool) {
         let taken = prepared.op.inputs().filter(|input| input.status == TensorStatus::ReadWrite && keep(input.id));
         let kept: SmallVec<[TensorId; 2]> = taken.map(|input| input.id).collect();

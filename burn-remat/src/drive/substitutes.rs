@@ -14,7 +14,7 @@ use burn_remat_core::{Failure, Need, Substitute};
 
 use super::code::Code;
 use super::operation::weak_input;
-use super::{Drive, Hand, bare, panic_message};
+use super::{Drive, bare, panic_message};
 use crate::backend::{BufferId, RematBackend, fresh_id};
 
 /// What is left of a tensor.
@@ -25,15 +25,11 @@ pub(super) struct Left {
 
 impl<B: RematBackend> Drive<B> {
     /// What could stand in for an input of the operation at hand.
-    pub(super) fn possible_substitute(&mut self, _id: u64, need: Need) -> Option<Substitute> {
-        let op = match (&self.prepared, &self.hand) {
-            (Some(prepared), _) => &prepared.op,
-            (None, Hand::Operation(op)) => op,
-            _ => return None,
-        };
-        let (ir, _) = weak_input(op)?;
+    pub(super) fn possible_substitute(&mut self, id: u64, need: Need) -> Option<Substitute> {
+        let inputs = self.prepared.as_ref()?.op.inputs();
+        let ir = inputs.into_iter().find(|ir| ir.id.value() == id)?.clone();
         let allowed = B::IS_HOST && self.settings.alternatives.allows(need.alternative()) && ir.dtype == DType::F32;
-        let ir = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
+        let ir = TensorIr { status: TensorStatus::ReadOnly, ..ir };
         if !allowed || !self.may_be_packed(&ir) {
             return None;
         }
@@ -62,7 +58,7 @@ impl<B: RematBackend> Drive<B> {
         let packed = match need {
             Need::Signs => {
                 let handle = self.executor.handle(&bare(id))?;
-                // Only where they lie in order, as the stand-in will, and fill their buffer.
+                // Only where they lie in order, as the stand-in will.
                 let bytes = B::host_bytes(&handle)?;
                 let packed = Code::Signs.pack(bytes, DType::F32);
                 self.compression.learn(Code::Signs, 0, bytes.len() as u64, start.elapsed());
@@ -95,10 +91,7 @@ impl<B: RematBackend> Drive<B> {
             Need::Shape => {
                 let shape = stand_in.shape.clone();
                 let handle = B::shell(&shape, stand_in.dtype).ok_or(lost)?;
-                let bytes = match B::buffer(&handle) {
-                    BufferId::Known { bytes, .. } => bytes,
-                    BufferId::Unknown => 0,
-                };
+                let bytes = B::buffer(&handle).bytes();
                 executor.import(&stand_in, HandleKind::Float(B::float_tensor(TensorHandle { handle, shape })));
                 bytes
             }
@@ -114,10 +107,7 @@ impl<B: RematBackend> Drive<B> {
         let copy = TensorIr { id: fresh_id(), ..source.clone() };
         self.executor.copy(&source, &copy);
         op.visit_mut(&mut Rename { from: id, to: copy.id });
-        match self.executor.buffer(&copy) {
-            BufferId::Known { bytes, .. } => bytes,
-            BufferId::Unknown => 0,
-        }
+        self.executor.buffer(&copy).bytes()
     }
 }
 

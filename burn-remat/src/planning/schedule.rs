@@ -83,19 +83,18 @@ impl Schedule {
         let holds = decides.iter().zip(&lowered.small).map(|(&decides, &small)| decides || small).collect();
         let makespan = plan.steps.iter().map(|&step| lowered.cost_of(step)).sum();
         let placing = Placing { lowered: &lowered, plan: &plan, run: Followed::new(trace, holds, decides) };
-        let mut run = Arc::new(placing.placed());
+        let run = Arc::new(placing.placed());
         let foreseen = replay(&run);
-        if let Some(run) = Arc::get_mut(&mut run) {
-            match foreseen {
-                Some(foreseen) => foresee(run, foreseen),
-                None => {
-                    // What it really holds cannot be told: no budget is promised for it.
-                    log::debug!("nobody knows what a plan holds");
-                    (run.foreseen, run.peak) = (lowered.store_all.clone(), u64::MAX);
-                }
+        let mut run = Arc::unwrap_or_clone(run);
+        match foreseen {
+            Some(foreseen) => foresee(&mut run, foreseen),
+            None => {
+                // What it really holds cannot be told: no budget is promised for it.
+                log::debug!("nobody knows what a plan holds");
+                (run.foreseen, run.peak) = (lowered.store_all.clone(), u64::MAX);
             }
         }
-        Self { run, lowered, plan, makespan }
+        Self { run: Arc::new(run), lowered, plan, makespan }
     }
 
     /// What the engine follows.
