@@ -12,3 +12,16 @@ pub(crate) type BufferKey = usize;
 pub(crate) type PathId = u32;
 
 pub(crate) type Keys = SmallVec<[TensorKey; 4]>;
+
+/// A few things in a list. In steps of small operations `collect` shows, which counts them first.
+#[inline]
+pub(crate) fn few<T, const N: usize>(things: impl Iterator<Item = T>) -> SmallVec<[T; N]>
+where
+    [T; N]: smallvec::Array<Item = T>,
+{
+    let mut few = SmallVec::new();
+    for thing in things {
+        few.push(thing);
+    }
+    few
+}

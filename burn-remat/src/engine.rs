@@ -9,6 +9,7 @@ use burn_std::future::DynFut;
 use burn_std::id::StreamId;
 
 use crate::backend::RematBackend;
+use crate::boxes::Boxes;
 use crate::budget::Budget;
 use crate::config::{RandomPolicy, RematConfig};
 use crate::drive::{Drive, Hand, Settings, asked};
@@ -49,21 +50,29 @@ impl<B: RematBackend> Engine<B> {
         Self { machine, device, config }
     }
 
-    /// Takes one operation of the program, out of its place: operations are some 600 bytes large.
-    pub fn register(&mut self, op: &mut Option<OperationIr>) {
-        match op {
-            None | Some(OperationIr::Init(_)) => {}
-            Some(OperationIr::Drop(tensor)) => self.machine.dropped(thread(), tensor.id.value()),
-            Some(operation) => {
-                let world = self.machine.world_mut();
-                let asked = asked::<B>(operation, &self.device, world.padding());
-                world.learn_name(asked.kind, operation);
-                if let Some(operation) = op.take() {
-                    world.hand = Hand::Operation(world.boxed(operation));
-                    self.machine.operation(thread(), &asked);
-                }
+    /// Takes one operation of the program.
+    pub fn register(&mut self, mut op: Box<OperationIr>) {
+        let world = self.machine.world_mut();
+        match &*op {
+            OperationIr::Init(_) => world.boxes.keep(op),
+            OperationIr::Drop(tensor) => {
+                let id = tensor.id.value();
+                world.boxes.keep(op);
+                self.machine.dropped(thread(), id);
+            }
+            _ => {
+                let asked = asked::<B>(&mut op, &self.device, world.padding());
+                world.learn_name(asked.kind, &op);
+                world.hand = Hand::Operation(op);
+                self.machine.operation(thread(), &asked);
             }
         }
+    }
+
+    /// Empty boxes for operations.
+    #[inline]
+    pub fn boxes(&mut self) -> &mut Boxes {
+        &mut self.machine.world_mut().boxes
     }
 
     /// Takes data of the host as tensor `id`.

@@ -20,21 +20,20 @@ use burn_std::id::StreamId;
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::backend::{RematBackend, lock};
+use crate::boxes::Boxes;
 use crate::drive::panic_message;
 use crate::engine::Engine;
 use crate::stage::NameId;
 
-/// Most calls that wait. They take some 600 bytes each, and as many may be in the hands of the engine.
+/// Most calls that wait. Operations take some 600 bytes each, and as many may be in the hands of the engine.
 const CAPACITY: usize = 2048;
 
 /// How often the engine's thread lets others go first before it sleeps. Waking it takes as long as an operation or two.
 const PATIENCE: usize = 16;
 
 /// What is asked of an engine without waiting for it.
-#[expect(clippy::large_enum_variant, reason = "nearly all are operations, and a box for each would cost more")]
 pub(crate) enum Call {
-    /// Out of whose place the engine takes it.
-    Operation(Option<OperationIr>),
+    Operation(Box<OperationIr>),
     Mark,
     EnterStage(NameId, i64, Option<CheckpointPolicy>),
     LeaveStage(i64),
@@ -45,12 +44,19 @@ pub(crate) struct Intake<B: RematBackend> {
     /// Whether calls wait for the engine's own thread.
     queues: bool,
     served: parking_lot::Mutex<Served<B>>,
-    /// Each with the stream on which it was made.
-    waiting: Mutex<Vec<(StreamId, Call)>>,
+    waiting: Mutex<Waiting>,
     /// The engine's own thread, once it has one. It lives as long as the process, like those of Burn's connections.
     worker: OnceLock<Option<Thread>>,
     /// Whether that thread sleeps, or is about to.
     sleeps: AtomicBool,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Each with the stream on which it was made.
+    calls: Vec<(StreamId, Call)>,
+    /// What the engine has emptied, for the next operations.
+    boxes: Boxes,
 }
 
 struct Served<B: RematBackend> {
@@ -78,24 +84,32 @@ impl<B: RematBackend> Intake<B> {
     /// Has the engine take an operation: now, or soon and on its own thread.
     #[inline]
     pub fn register(self: &Arc<Self>, op: OperationIr) {
-        self.ask(Call::Operation(Some(op)));
+        if self.queues {
+            self.submit(|boxes| Call::Operation(boxes.fill(op)));
+        } else {
+            let engine = &mut self.served.lock().engine;
+            let op = engine.boxes().fill(op);
+            engine.register(op);
+        }
     }
 
     /// Has the engine take a call, in the same way.
     #[inline]
-    pub fn ask(self: &Arc<Self>, mut call: Call) {
+    pub fn ask(self: &Arc<Self>, call: Call) {
         if self.queues {
-            self.submit(call);
+            self.submit(|_| call);
         } else {
-            perform(&mut self.served.lock().engine, &mut call);
+            perform(&mut self.served.lock().engine, call);
         }
     }
 
-    fn submit(self: &Arc<Self>, call: Call) {
+    #[inline]
+    fn submit(self: &Arc<Self>, call: impl FnOnce(&mut Boxes) -> Call) {
         let count = {
             let mut waiting = lock(&self.waiting);
-            waiting.push((StreamId::current(), call));
-            waiting.len()
+            let call = call(&mut waiting.boxes);
+            waiting.calls.push((StreamId::current(), call));
+            waiting.calls.len()
         };
         if count >= CAPACITY {
             return drop(self.engine());
@@ -130,7 +144,7 @@ impl<B: RematBackend> Intake<B> {
                 continue;
             }
             self.sleeps.store(true, Ordering::SeqCst);
-            if lock(&self.waiting).is_empty() {
+            if lock(&self.waiting).calls.is_empty() {
                 thread::park();
             }
             self.sleeps.store(false, Ordering::SeqCst);
@@ -139,32 +153,35 @@ impl<B: RematBackend> Intake<B> {
 
     fn is_asked_after_others(&self) -> bool {
         thread::yield_now();
-        !lock(&self.waiting).is_empty()
+        !lock(&self.waiting).calls.is_empty()
     }
 
     /// Has the engine take the calls that wait. Whether there were any.
     fn take_waiting(&self, Served { engine, batch }: &mut Served<B>) -> bool {
-        std::mem::swap(batch, &mut *lock(&self.waiting));
+        {
+            let mut waiting = lock(&self.waiting);
+            std::mem::swap(batch, &mut waiting.calls);
+            engine.boxes().give(&mut waiting.boxes);
+        }
         let any = !batch.is_empty();
-        for (stream, call) in batch.iter_mut() {
+        for (stream, call) in batch.drain(..) {
             // The calls behind it are not to be lost with it.
             let done = catch_unwind(AssertUnwindSafe(|| stream.executes(|| perform(engine, call))));
             if let Err(payload) = done {
                 log::error!("internal error: an operation was lost: {}", panic_message(&*payload));
             }
         }
-        batch.clear();
         any
     }
 }
 
 #[inline]
-fn perform<B: RematBackend>(engine: &mut Engine<B>, call: &mut Call) {
+fn perform<B: RematBackend>(engine: &mut Engine<B>, call: Call) {
     match call {
         Call::Operation(op) => engine.register(op),
         Call::Mark => engine.mark(),
-        Call::EnterStage(name, number, policy) => engine.enter_stage(*name, *number, *policy),
-        Call::LeaveStage(number) => engine.leave_stage(*number),
+        Call::EnterStage(name, number, policy) => engine.enter_stage(name, number, policy),
+        Call::LeaveStage(number) => engine.leave_stage(number),
     }
 }
 

@@ -21,6 +21,7 @@
 
 mod alternatives;
 mod backend;
+mod boxes;
 mod budget;
 mod checkpoint;
 mod config;

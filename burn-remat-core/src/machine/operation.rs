@@ -10,7 +10,7 @@ use super::call::{Call, Made, Settled, Traced, Update};
 use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
 use crate::history::{Again, Recipe, Small};
-use crate::keys::{BufferKey, Keys, TensorKey};
+use crate::keys::{BufferKey, Keys, TensorKey, few};
 
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
@@ -80,7 +80,7 @@ impl<W: World> Machine<W> {
                 dying.push(key);
             }
         }
-        let consumed = dying.clone();
+        let consumed = Keys::from_slice(&dying);
         Ok(Call { inputs, dying, consumed, watched: false, signature: 0, rule: None, began: false })
     }
 
@@ -102,13 +102,13 @@ impl<W: World> Machine<W> {
     fn carry_out(&mut self, op: &Operation, call: &mut Call) -> Result<Done, Failure> {
         // As the program sees it: before anything is decided here.
         let expected = self.expected(op, &call.inputs);
-        let before = call.inputs.iter().map(|&input| self.history.tensors[input].buffer).collect();
+        let before = few(call.inputs.iter().map(|&input| self.history.tensors[input].buffer));
         let settled = self.settle_roots(op, call);
         let Settled { recordable, replaces, seed, .. } = settled;
         let limited = self.room.budget.is_some() || self.stages.any_forced || self.config.rehearsing;
         let substitute = self.history.spared(op.weak);
-        let outputs: SmallVec<[u64; 2]> = op.outputs.iter().map(|output| output.id).collect();
-        let only_read: SmallVec<[u64; 2]> = self.left_alone(call).collect();
+        let outputs: SmallVec<[u64; 2]> = few(op.outputs.iter().map(|output| output.id));
+        let only_read: SmallVec<[u64; 2]> = few(self.left_alone(call));
         let (watch, position) = (&self.watch, self.last_position());
         let planned = watch.follow.as_ref().filter(|follow| !self.now.foreign && follow.measures.is_none());
         let planned_ns =
@@ -145,7 +145,7 @@ impl<W: World> Machine<W> {
     fn complete(&mut self, op: &Operation, call: &Call, done: Done) {
         let Done { ran, settled, update, traced, expected, before } = done;
         self.count_run(ran.ns);
-        let outputs: SmallVec<[TensorKey; 2]> = op.outputs.iter().map(|&output| self.insert(output, None)).collect();
+        let outputs: SmallVec<[TensorKey; 2]> = few(op.outputs.iter().map(|&output| self.insert(output, None)));
         self.note_succession(&call.inputs, &call.dying, &outputs);
         if settled.recordable {
             self.note_computed(&call.inputs, &outputs);
@@ -238,8 +238,8 @@ impl<W: World> Machine<W> {
             kind: op.kind,
             nature: op.nature,
             weak: op.weak,
-            inputs: call.inputs.clone(),
-            outputs: outputs.iter().map(|&output| Some(output)).collect(),
+            inputs: Keys::from_slice(&call.inputs),
+            outputs: few(outputs.iter().map(|&output| Some(output))),
             produced: op.produced(),
             again,
             cost_ns,

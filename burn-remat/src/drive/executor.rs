@@ -33,18 +33,21 @@ impl<B: RematBackend> Executor<B> {
         Self::Dry(Dry::new(guide, padding))
     }
 
+    /// Runs an operation, which is taken out of its place.
     #[inline]
-    pub fn run(&mut self, op: OperationIr) {
+    pub fn run(&mut self, op: &mut OperationIr) {
         match self {
-            Self::Backend(interpreter) => interpreter.register_op(op),
-            Self::Dry(dry) => dry.run(&op),
+            Self::Backend(interpreter) => {
+                interpreter.register_op(std::mem::replace(op, OperationIr::Drop(super::bare(0))))
+            }
+            Self::Dry(dry) => dry.run(op),
         }
     }
 
     /// Frees a tensor's data.
     #[inline]
     pub fn free(&mut self, id: u64) {
-        self.run(OperationIr::Drop(TensorIr { status: TensorStatus::ReadWrite, ..super::bare(id) }));
+        self.run(&mut OperationIr::Drop(TensorIr { status: TensorStatus::ReadWrite, ..super::bare(id) }));
     }
 
     pub fn as_dry(&mut self) -> Option<&mut Dry> {

@@ -29,6 +29,7 @@ use slab::Slab;
 
 use crate::alternatives::Alternatives;
 use crate::backend::{BufferId, Padding, RematBackend};
+use crate::boxes::Boxes;
 use crate::budget::DisplayBytes;
 use crate::config::MemoryProbe;
 use crate::planning::Plans;
@@ -47,13 +48,9 @@ use substitutes::Left as LeftSubstitute;
 /// seed must not meet another device's numbers.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
-/// How many boxes are kept for new operations.
-const SPARE_LIMIT: usize = 8192;
-
 /// What the program hands over.
 pub(crate) enum Hand<B: RematBackend> {
     Nothing,
-    /// In a box, since operations are some 600 bytes large and pass through several hands.
     Operation(Box<OperationIr>),
     Data(TensorData),
     Tensor(TensorIr, HandleKind<B>),
@@ -79,9 +76,8 @@ pub(crate) struct Drive<B: RematBackend> {
     prepared: Option<Prepared>,
     /// Recorded operations.
     kept: Slab<Box<OperationIr>>,
-    /// Boxes of operations that are done or forgotten: these are large, and allocating one for each shows.
-    #[expect(clippy::vec_box, reason = "the boxes themselves are what is kept")]
-    spare: Vec<Box<OperationIr>>,
+    /// Boxes of operations that are done or forgotten.
+    pub boxes: Boxes,
     names: FxHashMap<Kind, String>,
     clock: Clock,
     compression: Compression,
@@ -102,7 +98,7 @@ impl<B: RematBackend> Drive<B> {
             hand: Hand::Nothing,
             prepared: None,
             kept: Slab::new(),
-            spare: Vec::new(),
+            boxes: Boxes::default(),
             names: FxHashMap::default(),
             clock: Clock::default(),
             compression: Compression::default(),
@@ -141,28 +137,6 @@ impl<B: RematBackend> Drive<B> {
 
     pub fn known_name(&self, kind: Kind) -> Option<&String> {
         self.names.get(&kind)
-    }
-
-    /// An operation in a box that is used again where there is one.
-    #[inline]
-    pub fn boxed(&mut self, op: OperationIr) -> Box<OperationIr> {
-        match self.spare.pop() {
-            Some(mut spare) => {
-                *spare = op;
-                spare
-            }
-            None => Box::new(op),
-        }
-    }
-
-    /// Takes an operation out of its box, which is kept.
-    #[inline]
-    fn unboxed(&mut self, mut op: Box<OperationIr>) -> OperationIr {
-        let taken = std::mem::replace(&mut *op, OperationIr::Drop(bare(0)));
-        if self.spare.len() < SPARE_LIMIT {
-            self.spare.push(op);
-        }
-        taken
     }
 
     /// The backend's handle of a resident tensor.
@@ -286,7 +260,7 @@ impl<B: RematBackend> Driver for Drive<B> {
 
     fn forget(&mut self, op: OpKey) {
         let op = self.kept.remove(op as usize);
-        drop(self.unboxed(op));
+        self.boxes.keep(op);
     }
 
     fn output(&mut self, op: OpKey, k: usize) -> TensorFacts {

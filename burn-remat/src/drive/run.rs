@@ -70,8 +70,7 @@ impl<B: RematBackend> Drive<B> {
                 Some(op)
             }
             Source::Kept { op, takes, renamed } => {
-                let op = OperationIr::clone(self.kept.get(op as usize)?);
-                let mut op = self.boxed(op);
+                let mut op = self.boxes.fill(OperationIr::clone(self.kept.get(op as usize)?));
                 let mut uses = FxHashMap::default();
                 for input in op.inputs().filter(|input| takes.contains(&input.id.value())) {
                     *uses.entry(input.id).or_insert(0) += 1;
@@ -121,8 +120,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// A copy of an operation. What the driver lets it only read, it may take again.
     fn keep(&mut self, op: &OperationIr) -> OpKey {
-        let copy = self.boxed(op.clone());
-        self.kept.insert(copy) as OpKey
+        self.kept.insert(self.boxes.fill(op.clone())) as OpKey
     }
 
     /// Gives it what it needs and runs it: time, rise of the heap, bytes beside, and how its results could be compressed.
@@ -145,7 +143,6 @@ impl<B: RematBackend> Drive<B> {
         let dry = self.dry_cost(&op, run);
         let timed = self.begin_timing(&op, run);
         let _alone = is_random(&op).then(|| lock(&GENERATOR));
-        let op = self.unboxed(op);
         let probe = self.settings.probe.as_deref();
         let before = probe.map_or(0, |probe| {
             probe.reset_peak();
@@ -153,17 +150,18 @@ impl<B: RematBackend> Drive<B> {
         });
         let (executor, seed) = (&mut self.executor, run.seed);
         let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(move || {
+        let result = catch_unwind(AssertUnwindSafe(|| {
             if let Some(seed) = seed {
                 executor.seed(seed);
             }
-            executor.run(op);
+            executor.run(&mut op);
             if let Some(layout) = layout {
                 executor.lay(&layout);
             }
         }));
         let elapsed = start.elapsed().as_nanos() as u64;
         let rise = probe.map(|probe| probe.peak().saturating_sub(before));
+        self.boxes.keep(op);
         let known = self.end_timing(timed, result.is_ok(), run);
         let ns = dry.or(known).unwrap_or(elapsed).max(1);
         match result {
