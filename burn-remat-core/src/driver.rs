@@ -334,8 +334,8 @@ pub trait Planning {
     }
 
     /// More is there when such a step begins than its plan foresaw.
-    fn outgrown(&mut self, signature: u64) {
-        let _ = signature;
+    fn outgrown(&mut self, structure: u64) {
+        let _ = structure;
     }
 
     /// All plans leave too little of the budget free.

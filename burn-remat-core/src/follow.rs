@@ -50,11 +50,6 @@ impl Follow {
         self.made.len() == self.schedule.trace.ops.len()
     }
 
-    /// Whether the operation at `position` is the planned one.
-    pub fn expects(&self, position: usize, signature: u64) -> bool {
-        self.schedule.trace.ops.get(position).is_some_and(|op| op.signature == signature)
-    }
-
     pub fn outcome(self) -> Followed {
         let Self { schedule, deviation, measured: held, measures, .. } = self;
         let trace = measures.map(|measures| Trace::clone(&schedule.trace).with_measures(measures));

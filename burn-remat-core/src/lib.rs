@@ -35,6 +35,7 @@ mod replay;
 mod reuse;
 mod room;
 mod schedule;
+mod spine;
 mod stages;
 mod steps;
 mod threads;
@@ -52,6 +53,7 @@ pub use facts::{
 pub use machine::{Asked, Config, Holdings, Machine};
 pub use replay::{Foreseen, replay};
 pub use schedule::{Action, Schedule};
+pub use spine::Spine;
 pub use stages::Entered;
 pub use trace::{
     Between, Number, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, TracedTensor, Visit,

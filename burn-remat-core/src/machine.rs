@@ -17,6 +17,7 @@ mod online;
 mod operation;
 mod parameters;
 mod planned;
+mod rejoin;
 mod release;
 mod roots;
 mod stage;
@@ -99,6 +100,8 @@ struct Now {
     thread: ThreadId,
     /// Whether another thread than the one that trains has asked for it.
     foreign: bool,
+    /// Whether it goes through beside the plan that is followed.
+    beside: bool,
 }
 
 /// Where in its step the program is.
@@ -313,7 +316,7 @@ impl<W: World> Machine<W> {
     /// Begins to serve something.
     fn begin(&mut self, thread: ThreadId, kind: Kind) {
         let foreign = self.threads.is_foreign(thread);
-        self.now = Now { clock: self.now.clock + 1, kind, thread, foreign };
+        self.now = Now { clock: self.now.clock + 1, kind, thread, foreign, beside: false };
     }
 
     /// Whether `bytes` are so few that the budget does not matter.
@@ -326,7 +329,7 @@ impl<W: World> Machine<W> {
 
     /// Whether what a plan says is done meanwhile: not by other threads, nor for reads and uploads.
     fn is_planned(&self) -> bool {
-        self.watch.follow.is_some() && !self.now.foreign && self.now.kind != 0
+        self.watch.follow.is_some() && !self.now.foreign && !self.now.beside && self.now.kind != 0
     }
 
     /// What plans may use: what other threads hold stands beside them.

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use smallvec::SmallVec;
 
 use crate::facts::Need;
+use crate::spine::Spine;
 use crate::trace::{Place, Position, Trace, extend};
 
 /// What is done between operations.
@@ -35,6 +36,8 @@ pub enum Action {
 pub struct Schedule {
     /// The step for which it is.
     pub trace: Arc<Trace>,
+    /// What of it counts.
+    pub spine: Spine,
     /// Signature of the step's first operations, by their number.
     pub prefixes: Vec<u64>,
     /// What to do before each operation.
@@ -68,12 +71,13 @@ impl Schedule {
         }
         let count = trace.ops.len();
         let (before, after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
-        Self { trace, prefixes, before, after, holds, decides, owners, foreseen: vec![0; count], peak: 0 }
+        let spine = Spine::of(&trace);
+        Self { trace, spine, prefixes, before, after, holds, decides, owners, foreseen: vec![0; count], peak: 0 }
     }
 
-    /// Identifies the step that the schedule is for.
-    pub fn signature(&self) -> u64 {
-        self.prefixes.last().copied().unwrap_or(0)
+    /// Identifies the step that the schedule is for, see [`Spine::structure`].
+    pub fn structure(&self) -> u64 {
+        self.spine.structure()
     }
 
     /// Which storages are held when the operation at `position` is about to begin.

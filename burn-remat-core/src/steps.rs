@@ -4,7 +4,7 @@
 //!
 //! 1. The program says so ([`mark`](crate::Machine::mark)).
 //! 2. Parameters are updated (see `machine/parameters.rs`): the first operation that reads a parameter's successor made in this step
-//!    begins the next one. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
+//!    begins the next one; where as much has been updated as in each of the two steps before, the next operation does. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
 //!    running statistics do not disturb it. But where much more is alive than usual, no step begins: what is alive there can never be
 //!    evicted again. So a generator that learns through the discriminator which was updated just before is no step of its own.
 //! 3. Where nothing is updated in this way, or nothing any more: the bytes of live tensors that
@@ -56,10 +56,21 @@ pub(crate) struct StepDetector {
     judged: u64,
     /// How often in a row none began.
     refused: u32,
+    rhythm: Rhythm,
     /// Computed bytes that were alive at the last boundary told by updates.
     usual: Option<u64>,
     /// Most that were alive since the last boundary.
     highest: u64,
+}
+
+/// Updates since the last boundary, and in each of the two steps before it.
+#[derive(Default)]
+struct Rhythm {
+    /// Tensors that may be parameters and were read since the last boundary.
+    read: u64,
+    now: u64,
+    last: u64,
+    before: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +106,7 @@ impl StepDetector {
     pub fn update(&mut self, clock: u64, is_first: bool) {
         self.updates += u64::from(is_first);
         self.updated = clock;
+        self.rhythm.now += 1;
         self.source = self.source.max(Source::Updates);
     }
 
@@ -137,6 +149,18 @@ impl StepDetector {
         self.first > 0 || enough(self.all_read) || enough(self.roots_read.max(self.last_read))
     }
 
+    /// Whether as much has been updated as in each of the two steps before, and a third of what has been read: what comes now is the next
+    /// step's. Running statistics that are updated early in the step are few beside the parameters.
+    pub fn is_due(&self) -> bool {
+        let Rhythm { read, now, last, before } = self.rhythm;
+        self.source == Source::Updates && now == last && last == before && 3 * now >= read.max(1)
+    }
+
+    /// What may be a parameter is read, and was before at the clock of `last`.
+    pub fn parameter_read(&mut self, last: u64) {
+        self.rhythm.read += u64::from(last <= self.boundary);
+    }
+
     /// Whether the step at hand may end where an updated parameter is read and so many computed `bytes` are alive.
     pub fn may_begin(&mut self, bytes: u64) -> bool {
         let most = |usual: u64| usual.saturating_add(usual / 2).saturating_add(self.highest / 8);
@@ -155,6 +179,11 @@ impl StepDetector {
     /// Most operations of a step.
     pub fn longest(&self) -> u64 {
         self.longest
+    }
+
+    /// Operations of a step, once one was found for sure; else 0.
+    pub fn sure_length(&self) -> u64 {
+        if self.first > 0 { self.longest } else { 0 }
     }
 
     /// Whether roots have been read: what comes now is no preparation any more.
@@ -192,6 +221,7 @@ impl StepDetector {
         };
         self.boundaries += 1;
         (self.boundary, self.highest) = (clock, 0);
+        self.rhythm = Rhythm { read: 0, now: 0, last: self.rhythm.now, before: self.rhythm.last };
     }
 
     /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.

@@ -25,7 +25,7 @@ pub type Number = u32;
 pub type Visit = u32;
 
 /// One operation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TracedOp {
     /// Hash of its kind, its outputs' shapes and where its inputs come from; the same in every step that does the same.
     pub signature: u64,
@@ -154,7 +154,7 @@ impl Trace {
         self.ops.get(position as usize).and_then(|op| self.names.get(&op.kind)).map_or("an operation", String::as_str)
     }
 
-    /// Identifies the step: equal for steps that do the same.
+    /// Identifies the step to the letter: equal for steps that do the same. See [`Spine`](crate::Spine).
     pub fn signature(&self) -> u64 {
         self.ops.iter().fold(0, |prefix, op| extend(prefix, op.signature))
     }

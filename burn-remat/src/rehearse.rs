@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
+use burn_remat_core::Spine;
 use burn_remat_core::Trace;
 
 use crate::budget::Budget;
@@ -188,7 +189,7 @@ pub fn largest_batch<R>(
     // The other kinds of step, the first among them, need plans too.
     let traces = rehearse(device, &config, Rehearsal::Dry(Some(guide)), |device| drop(train(device, batch)))?;
     for trace in traces {
-        if trace.signature() == schedule.signature() {
+        if Spine::of(&trace).structure() == schedule.structure() {
             config.planning.ready.push((schedule.clone(), origin.clone()));
         } else {
             config.planning.ready.extend(best(&fit(trace)?, &config, budget, PLAN_TIME));

@@ -96,9 +96,16 @@ fn two_servers_train_one_model_within_their_budgets() {
         let (unlimited, _) = trained("unlimited", strategy);
         let (limited, reports) = trained("20 MiB", strategy);
         for split in ["train", "valid"] {
-            let losses = losses(&limited, split);
+            let (losses, expected) = (losses(&limited, split), losses(&unlimited, split));
             assert_eq!(losses.len(), 3, "{limited}");
-            assert_eq!(losses, self::losses(&unlimited, split), "a budget changes no result");
+            let value = |loss: &str| loss.parse::<f64>().unwrap();
+            // GPUs add up the gradient of an embedding in an order left to chance: there plain Burn differs from itself as well.
+            let alike = |(a, b): (&&str, &&str)| (value(a) - value(b)).abs() <= 1e-3 * value(b).abs();
+            let same = match name_under_test().as_str() {
+                "flex" => losses == expected,
+                _ => losses.iter().zip(&expected).all(alike),
+            };
+            assert!(same, "a budget changes no result: {losses:?}, {expected:?}");
         }
         let values: Vec<f64> = losses(&limited, "train").iter().map(|loss| loss.parse().unwrap()).collect();
         assert!(values[2] < values[0], "the loss does not fall: {values:?}");

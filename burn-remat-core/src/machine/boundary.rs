@@ -6,6 +6,7 @@ use super::{Asked, Machine, StepTotals};
 use crate::driver::{Event, Left, World};
 use crate::facts::ThreadId;
 use crate::follow::Follow;
+use crate::spine::Spine;
 use crate::trace::Trace;
 use crate::tracer::Tracer;
 
@@ -66,6 +67,12 @@ impl<W: World> Machine<W> {
 
     /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.
     fn end_following(&mut self, whole: bool) -> Option<Trace> {
+        if let Some(follow) = &self.watch.follow {
+            let (at, rest) = (self.steps.position as usize, follow.schedule.spine.next(self.steps.position as usize));
+            if whole && rest == follow.schedule.trace.ops.len() {
+                self.skip_glue(at, rest);
+            }
+        }
         self.release_holds();
         if let Some(follow) = self.watch.follow.take()
             && whole
@@ -79,7 +86,7 @@ impl<W: World> Machine<W> {
                 self.world.end_step(outcome.trace.as_mut());
                 if self.world.followed(&schedule, outcome, limits) {
                     let room = self.room.beside_tensors();
-                    self.room.pool.plan_with(schedule.signature(), room);
+                    self.room.pool.plan_with(schedule.structure(), room);
                 }
             } else {
                 let at = self.steps.position;
@@ -104,14 +111,14 @@ impl<W: World> Machine<W> {
         }
         let limits = self.limits();
         if let Some(trace) = trace {
-            let (signature, room) = (trace.signature(), self.room.beside_tensors());
+            let (structure, room) = (Spine::of(&trace).structure(), self.room.beside_tensors());
             if self.world.observe(trace, limits) {
-                self.room.pool.plan_with(signature, room);
+                self.room.pool.plan_with(structure, room);
             }
         }
         self.world.poll(limits);
         if let (Some(budget), Some(next)) = (self.room.budget, self.world.next())
-            && self.room.pool.outgrows(next.signature(), next.peak, budget)
+            && self.room.pool.outgrows(next.structure(), next.peak, budget)
         {
             self.world.plan_anew();
         }
@@ -150,11 +157,11 @@ impl<W: World> Machine<W> {
         if live <= most {
             return;
         }
-        let (signature, foreseen) = (follow.schedule.signature(), follow.schedule.trace.held_at_start);
+        let (structure, foreseen) = (follow.schedule.structure(), follow.schedule.trace.held_at_start);
         let (at, name) = (self.steps.position as usize, self.name(self.now.kind));
         self.leave_plan(at, Left::Exceeds { at, name, live, most });
         if self.steps.held_at_start > foreseen {
-            self.world.outgrown(signature);
+            self.world.outgrown(structure);
         }
     }
 }

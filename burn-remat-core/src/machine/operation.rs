@@ -47,7 +47,7 @@ impl<W: World> Machine<W> {
         for at in 0..call.inputs.len() {
             self.pin(call.inputs[at]);
         }
-        if !self.now.foreign && self.begins_step(&call.inputs, &call.dying) {
+        if !self.now.foreign && (self.begins_step(&call.inputs, &call.dying) || self.begins_anew(op, &call)) {
             self.end_step(self.now.clock, true);
         }
         self.steps.position += u32::from(!self.now.foreign);
@@ -60,7 +60,7 @@ impl<W: World> Machine<W> {
         if call.watched && op.known.is_none() {
             call.signature = self.signature(op, &call);
         }
-        match self.bring_in(op, &call).and_then(|()| self.carry_out(op, &mut call)) {
+        match self.bring_in(op, &mut call).and_then(|()| self.carry_out(op, &mut call)) {
             Ok(done) => self.complete(op, &call, done),
             Err(failure) => self.abort(op, &call, failure),
         }
@@ -85,7 +85,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Makes the inputs resident.
-    fn bring_in(&mut self, op: &Operation, call: &Call) -> Result<(), Failure> {
+    fn bring_in(&mut self, op: &Operation, call: &mut Call) -> Result<(), Failure> {
         if self.is_planned() {
             self.follow_before(op, call);
         }
@@ -110,7 +110,8 @@ impl<W: World> Machine<W> {
         let outputs: SmallVec<[u64; 2]> = few(op.outputs.iter().map(|output| output.id));
         let only_read: SmallVec<[u64; 2]> = few(self.left_alone(call));
         let (watch, position) = (&self.watch, self.last_position());
-        let planned = watch.follow.as_ref().filter(|follow| !self.now.foreign && follow.measures.is_none());
+        let own = !self.now.foreign && !self.now.beside;
+        let planned = watch.follow.as_ref().filter(|follow| own && follow.measures.is_none());
         let planned_ns =
             planned.and_then(|follow| follow.schedule.trace.ops.get(position as usize)).map(|op| op.cost_ns);
         let run = Run {
@@ -121,7 +122,7 @@ impl<W: World> Machine<W> {
             seed,
             keep: recordable && self.own.records,
             compressible: self.own.records && limited && !op.nature.view && !replaces && !self.now.foreign,
-            position: (!self.now.foreign).then_some(position),
+            position: own.then_some(position),
             timed: watch.tracer.is_some() || watch.follow.as_ref().is_some_and(|follow| follow.measures.is_some()),
             planned_ns,
             reuse: self.reused(expected, &call.inputs),
@@ -172,7 +173,7 @@ impl<W: World> Machine<W> {
         if call.watched {
             self.trace_op(op, call, traced, &outputs, ran.ns, (settled.recordable, update.is_some()));
             self.follow_outputs(&outputs, ran.ns);
-        } else if self.now.foreign {
+        } else if self.now.foreign || self.now.beside {
             self.note_foreign(&outputs);
         }
         if let Err(failure) = counted {
@@ -206,7 +207,9 @@ impl<W: World> Machine<W> {
             return;
         }
         if self.watch.follow.is_some() {
-            self.follow_after();
+            if !self.now.beside {
+                self.follow_after();
+            }
             self.watch_budget();
         }
         let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
@@ -255,8 +258,11 @@ impl<W: World> Machine<W> {
         for &input in inputs {
             let tensor = &mut self.history.tensors[input];
             let last = core::mem::replace(&mut tensor.lineage.read, clock);
-            if tensor.may_be_parameter() && tensor.lineage.updated == 0 {
-                self.steps.detector.root_read(last, clock);
+            if tensor.may_be_parameter() {
+                self.steps.detector.parameter_read(last);
+                if tensor.lineage.updated == 0 {
+                    self.steps.detector.root_read(last, clock);
+                }
             }
         }
         for &output in outputs {

@@ -52,11 +52,11 @@ impl<W: World> Machine<W> {
     }
 
     /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first
-    /// one that reads an updated parameter.
+    /// one that reads an updated parameter, or the next one where it is due.
     pub(super) fn begins_step(&mut self, inputs: &[TensorKey], consumed: &[TensorKey]) -> bool {
         let detector = &self.steps.detector;
         let (tells, enough) = (detector.goes_by_updates(), detector.has_enough_updates());
-        let mut begins = false;
+        let mut begins = detector.is_due();
         inputs.iter().for_each(|&input| self.note_kept(input));
         for input in inputs.iter().filter(|&input| !consumed.contains(input)) {
             let lineage = &mut self.history.tensors[*input].lineage;
@@ -75,13 +75,17 @@ impl<W: World> Machine<W> {
         let Some(parameter) = heir_of.filter(|_| !is.eligible).and_then(|of| self.history.find(of)) else { return };
         let parameter = &self.history.tensors[parameter];
         let Lineage { heir, updated, interval, since, .. } = parameter.lineage;
-        let is_late = interval > 0 && self.now.clock - updated > interval + interval / 4;
-        let alive = parameter.alive;
-        let tensor = &mut self.history.tensors[key];
+        let (alive, now) = (parameter.alive, self.now.clock);
+        let tensor = &self.history.tensors[key];
+        let Lineage { born, .. } = tensor.lineage;
+        // It may have been updated only once.
+        let usual = if interval > 0 { interval } else { self.steps.detector.sure_length() };
+        let is_late = updated > 0 && usual > 0 && now - updated > usual + usual / 4 && born > updated + usual / 2;
         let is_heir = heir == Some(tensor.facts.id);
-        if alive && is_late && is_heir && tensor.lineage.born > updated + interval / 2 {
+        let tensor = &mut self.history.tensors[key];
+        if alive && is_late && is_heir {
             let lineage = &mut tensor.lineage;
-            (lineage.is.eligible, lineage.since, lineage.interval) = (true, since, interval);
+            (lineage.is.eligible, lineage.since, lineage.interval) = (true, since, usual);
             lineage.updated = lineage.born;
         }
     }

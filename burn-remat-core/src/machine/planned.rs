@@ -2,7 +2,7 @@
 //!
 //! The plan says which storages to hold, to give up and to compute again between the operations of the step; see
 //! [`Action`]. It is never trusted for correctness: a tensor that is read is computed again whatever the plan says. The
-//! first operation that differs from the planned step ends the following for this step: all holds are let go, the online
+//! first operation that differs from the planned step, glue apart, ends the following for this step: all holds are let go, the online
 //! policy takes over, and the trace goes on from there, so that the new step can be planned too.
 
 use alloc::sync::Arc;
@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::Machine;
 use super::call::{Call, origin};
+use super::rejoin::Stands;
 use crate::driver::{Event, Left, World};
 use crate::facts::{Failure, Operation};
 use crate::follow::{Follow, Named};
@@ -23,15 +24,17 @@ use crate::trace::{Place, Trace, extend};
 
 impl<W: World> Machine<W> {
     /// Compares the operation at hand with the plan and takes the plan's steps before it.
-    pub(super) fn follow_before(&mut self, op: &Operation, call: &Call) {
-        let at = self.last_position() as usize;
+    pub(super) fn follow_before(&mut self, op: &Operation, call: &mut Call) {
+        let next = self.last_position() as usize;
         let Some(follow) = &self.watch.follow else { return };
-        if !follow.expects(at, call.signature) {
-            return self.switch_plan(at, op, call);
-        }
         let schedule = follow.schedule.clone();
-        let traced = &schedule.trace.ops[at];
-        for ((&input, &place), &(number, _)) in call.inputs.iter().zip(&traced.reads).zip(&traced.inputs) {
+        let at = match self.place_in_plan(&schedule, next, op, call) {
+            Stands::At(at) => at,
+            Stands::Beside => return self.pass_beside(call),
+            Stands::Nowhere => return self.switch_plan(next, op, call),
+        };
+        self.skip_glue(next, at);
+        for (input, place, number) in self.planned_inputs(&schedule, at, call) {
             self.follow_input(input, place, number, schedule.holds[place as usize]);
         }
         // What is let go of here is still read by the operation, through a view of it perhaps, which must be there first.
@@ -49,6 +52,13 @@ impl<W: World> Machine<W> {
             // The plan's own work failed: the operation may do without it.
             self.leave_plan(at, Left::Failed(failure));
         }
+    }
+
+    /// The operation at hand is none of the plan's.
+    fn pass_beside(&mut self, call: &mut Call) {
+        call.watched = false;
+        self.now.beside = true;
+        self.steps.position -= 1;
     }
 
     /// An operation of the plan reads a tensor.
@@ -105,7 +115,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    fn take(&mut self, actions: &[Action]) -> Result<(), Failure> {
+    pub(super) fn take(&mut self, actions: &[Action]) -> Result<(), Failure> {
         for action in actions {
             match action {
                 Action::Recompute(places) => self.recompute(places)?,
@@ -238,14 +248,16 @@ impl<W: World> Machine<W> {
 
     /// The step is another one than planned: goes over to a plan that begins with the same operations, or to the online
     /// policy.
-    fn switch_plan(&mut self, at: usize, op: &Operation, call: &Call) {
+    fn switch_plan(&mut self, at: usize, op: &Operation, call: &mut Call) {
         self.release_holds();
         let Some(follow) = self.watch.follow.take() else { return };
         let old = follow.schedule.clone();
         let prefix = extend(old.prefixes[at], call.signature);
         let Some(schedule) = self.world.beginning_with(at + 1, prefix) else {
-            let planned = old.trace.name(at as u32).into();
-            self.world.left(Left::Differs { at, found: self.name(op.kind), planned });
+            if at > old.spine.next(0) {
+                let planned = old.trace.name(at as u32).into();
+                self.world.left(Left::Differs { at, found: self.name(op.kind), planned });
+            }
             return self.resume_trace(&old.trace, at as u32);
         };
         let places = self.renumber(&old.trace, &schedule.trace, at);

@@ -6,6 +6,7 @@
 mod clock;
 mod code;
 mod compress;
+mod dry;
 mod executor;
 mod failures;
 mod layout;
@@ -382,19 +383,19 @@ impl<B: RematBackend> Planning for Drive<B> {
     }
 
     fn is_unmeasured(&self, schedule: &Schedule) -> bool {
-        self.plans.is_unmeasured(schedule.signature())
+        self.plans.is_unmeasured(schedule.structure())
     }
 
     fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
-        self.plans.followed(schedule.signature(), outcome, limits.budget)
+        self.plans.followed(schedule.structure(), outcome, limits.budget)
     }
 
     fn left(&mut self, why: Left) {
         self.plans.left(why);
     }
 
-    fn outgrown(&mut self, signature: u64) {
-        self.plans.outgrown(signature);
+    fn outgrown(&mut self, structure: u64) {
+        self.plans.outgrown(structure);
     }
 
     fn plan_anew(&mut self) {

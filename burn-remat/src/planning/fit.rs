@@ -37,6 +37,7 @@ const GOOD_ENOUGH: f64 = 0.002;
 pub(crate) struct Fit {
     trace: Arc<Trace>,
     lowered: Lowered,
+    threads: usize,
     /// Smallest budget that a planner may be told.
     least: u64,
     /// The plan that holds least, and its account of itself.
@@ -82,12 +83,23 @@ impl Fit {
     ///
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered) -> Result<Self, Violations> {
-        let found = minimum_within(&lowered.graph, &Request { time_limit: LEAST_TIME, ..Request::new(u64::MAX) });
+        Self::on_threads(trace, lowered, Request::new(0).threads)
+    }
+
+    /// [`Self::new`] for planners that may use so many threads.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::new`].
+    pub fn on_threads(trace: Arc<Trace>, lowered: Lowered, threads: usize) -> Result<Self, Violations> {
+        let request = Request { time_limit: LEAST_TIME, threads, ..Request::new(u64::MAX) };
+        let found = minimum_within(&lowered.graph, &request);
         let checked = check(&lowered.graph, &found.plan, found.achieved)?;
         let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
         let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
         let (least, blocking_op) = (found.achieved, found.blocking_op);
-        Ok(Self { trace, lowered, least, fallback, smallest, blocking_op, known: None, plain: OnceCell::new() })
+        let (known, plain) = (None, OnceCell::new());
+        Ok(Self { trace, lowered, threads, least, fallback, smallest, blocking_op, known, plain })
     }
 
     fn without_forms(&self) -> Option<Box<Self>> {
@@ -96,7 +108,7 @@ impl Fit {
         }
         let trace = Arc::new(Trace::clone(&self.trace).with_alternatives(|_| false));
         let lowered = lower(&trace, self.lowered.graph.name()).ok()?;
-        Self::new(trace, lowered).ok().map(Box::new)
+        Self::on_threads(trace, lowered, self.threads).ok().map(Box::new)
     }
 
     /// Takes over a plan that `planner` made for a step of the same operations: what is found is then no dearer.
@@ -155,6 +167,7 @@ impl Fit {
         let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
             let mut request = Request::new(budget);
             request.time_limit = limit;
+            request.threads = self.threads;
             request.progress = terms.progress.clone();
             let Solved { mut outcome, checked } = match solve(terms.planner, graph, &request) {
                 Ok(solved) => solved,

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Trace};
+use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Spine, Trace};
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{Outcome, Planner, Progress, Status, StopReason};
@@ -31,6 +31,9 @@ const SEEN: usize = 3;
 const MOST_REPLANS: u32 = 4;
 /// Kinds of step that are remembered, and plans that are kept.
 const MOST_KINDS: usize = 128;
+/// Niceness of the planner's thread: it gets a tenth of a processor that the program wants as well, and what is left of it else.
+#[cfg(target_os = "linux")]
+const PLANNER_NICENESS: i32 = 10;
 /// How much more time a planner must have than a stored plan took for the step to be planned anew.
 const MORE_TIME: u32 = 2;
 
@@ -118,9 +121,11 @@ pub(crate) struct PlanState {
 }
 
 struct Observed {
+    structure: u64,
+    /// Of the last such step to the letter, with all its glue.
     signature: u64,
+    /// Times of each of its operations, and least scratch seen of it: whatever else the process allocated meanwhile is in the others.
     costs: Vec<Vec<u64>>,
-    /// Least scratch seen of each operation: whatever else the process allocated meanwhile is in the others.
     scratch: Vec<u64>,
     seen: usize,
     /// Whether planning was tried, or is of no use.
@@ -183,6 +188,8 @@ pub(crate) struct Plans {
     device: String,
     observed: Vec<Observed>,
     schedules: Vec<Arc<Schedule>>,
+    /// Kinds of step that keep to the budget by themselves, where others do not: so that those are told from these.
+    ample: Vec<Arc<Running>>,
     /// Kinds of step whose plans were made without measuring.
     unmeasured: Vec<u64>,
     job: Option<Job>,
@@ -206,7 +213,8 @@ impl Plans {
             device,
             observed: Vec::new(),
             schedules: Vec::new(),
-            unmeasured: ready.iter().map(|(schedule, _)| schedule.signature()).collect(),
+            ample: Vec::new(),
+            unmeasured: ready.iter().map(|(schedule, _)| schedule.structure()).collect(),
             job: None,
             wait: Wait::default(),
             last: None,
@@ -219,12 +227,12 @@ impl Plans {
         }
         let mut before = None;
         for (schedule, origin) in ready {
-            let signature = schedule.signature();
-            plans.first.get_or_insert(signature);
-            if let Some(before) = before.replace(signature) {
-                plans.successor.insert(before, signature);
+            let structure = schedule.structure();
+            plans.first.get_or_insert(structure);
+            if let Some(before) = before.replace(structure) {
+                plans.successor.insert(before, structure);
             }
-            plans.successor.entry(signature).or_insert(signature);
+            plans.successor.entry(structure).or_insert(structure);
             plans.take_up(schedule, origin);
         }
         plans
@@ -250,18 +258,28 @@ impl Plans {
             Some(last) => self.successor.get(&last),
             None => self.first.as_ref(),
         };
-        match expected {
-            Some(&signature) => {
-                self.schedules.iter().find(|known| known.signature() == signature).map(|known| known.followed())
-            }
-            None => self.schedules.last().map(|known| known.followed()),
-        }
+        let is_expected = |known: &&Arc<Running>| expected == Some(&known.structure());
+        // Where none is there yet for what is expected, the step may be another one after all: the first operation tells.
+        self.runs().find(is_expected).or_else(|| self.schedules.last().map(|known| known.run())).cloned()
     }
 
     /// Another plan whose first `count` operations have this signature.
     pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Running>> {
-        let begins = |known: &&Arc<Schedule>| known.prefixes.get(count) == Some(&prefix);
-        self.schedules.iter().rev().find(begins).map(|known| known.followed())
+        self.runs().rev().find(|known| known.prefixes.get(count) == Some(&prefix)).cloned()
+    }
+
+    fn runs(&self) -> impl DoubleEndedIterator<Item = &Arc<Running>> {
+        self.ample.iter().chain(self.schedules.iter().map(|known| known.run()))
+    }
+
+    /// A step keeps to the budget by itself.
+    fn needs_none(&mut self, trace: Trace) {
+        let none = vec![false; trace.storages.len()];
+        let mut run = Running::new(Arc::new(trace), none.clone(), none);
+        run.peak = run.trace.peak();
+        self.ample.retain(|known| known.structure() != run.structure());
+        self.ample.truncate(MOST_KINDS - 1);
+        self.ample.push(Arc::new(run));
     }
 
     /// Whether the coming step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
@@ -280,6 +298,7 @@ impl Plans {
     /// Forgets all plans and makes new ones: they leave too little of the budget free.
     pub fn plan_anew(&mut self) {
         self.schedules.clear();
+        self.ample.clear();
         if let Some(job) = &mut self.job {
             job.is_stale = true;
         }
@@ -290,29 +309,30 @@ impl Plans {
 
     /// More is there when such a step begins than its plan foresaw, and the budget does not allow it: it is planned anew, a few times at
     /// most.
-    pub fn outgrown(&mut self, signature: u64) {
-        if let Some(known) = self.observed.iter_mut().find(|known| known.signature == signature) {
+    pub fn outgrown(&mut self, structure: u64) {
+        if let Some(known) = self.observed.iter_mut().find(|known| known.structure == structure) {
             if known.replans == MOST_REPLANS {
                 return;
             }
             known.replans += 1;
             (known.settled, known.tried) = (false, false);
         }
-        self.schedules.retain(|known| known.signature() != signature);
+        self.schedules.retain(|known| known.structure() != structure);
+        self.ample.retain(|known| known.structure() != structure);
     }
 
     /// Whether the operations of a step that follows this plan are to be measured.
-    pub fn is_unmeasured(&self, signature: u64) -> bool {
-        let is_settled = self.observed.iter().any(|known| known.signature == signature && known.settled);
-        self.settings.planner.is_some() && self.unmeasured.contains(&signature) && !is_settled
+    pub fn is_unmeasured(&self, structure: u64) -> bool {
+        let is_settled = self.observed.iter().any(|known| known.structure == structure && known.settled);
+        self.settings.planner.is_some() && self.unmeasured.contains(&structure) && !is_settled
     }
 
     /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
-    pub fn followed(&mut self, signature: u64, outcome: Followed, budget: Option<u64>) -> bool {
-        self.finished(signature);
+    pub fn followed(&mut self, structure: u64, outcome: Followed, budget: Option<u64>) -> bool {
+        self.finished(structure);
         self.state.followed += 1;
         self.state.deviation = self.state.deviation.max(outcome.deviation);
-        if self.state.schedule.as_ref().is_some_and(|shown| shown.signature() == signature) {
+        if self.state.schedule.as_ref().is_some_and(|shown| shown.structure() == structure) {
             self.state.measured = Arc::new(outcome.held);
         }
         outcome.trace.is_some_and(|trace| self.measured(trace, budget))
@@ -335,19 +355,18 @@ impl Plans {
         self.state.difference = Some(text);
     }
 
-    fn finished(&mut self, signature: u64) {
-        if let Some(last) = self.last.replace(signature) {
-            self.successor.insert(last, signature);
+    fn finished(&mut self, structure: u64) {
+        if let Some(last) = self.last.replace(structure) {
+            self.successor.insert(last, structure);
         }
     }
 
     /// Takes the trace of a whole step. Tells whether it is planned now, or has a plan from the cache.
     pub fn observe(&mut self, mut trace: Trace, budget: Option<u64>) -> bool {
         trace.attribute_stages();
-        let signature = trace.signature();
-        self.finished(signature);
+        self.finished(Spine::of(&trace).structure());
         if let Some(rehearsed) = &mut self.rehearsed {
-            match rehearsed.iter_mut().find(|known| known.signature() == signature) {
+            match rehearsed.iter_mut().find(|known| known.signature() == trace.signature()) {
                 // The least time seen is the one least disturbed.
                 Some(known) => known.ops.iter_mut().zip(&trace.ops).for_each(|(known, op)| {
                     known.cost_ns = known.cost_ns.min(op.cost_ns);
@@ -361,8 +380,8 @@ impl Plans {
 
     /// Takes the costs of a step, and plans it once they are known well enough.
     fn measured(&mut self, trace: Trace, budget: Option<u64>) -> bool {
-        let signature = trace.signature();
-        let at = match self.observed.iter().position(|known| known.signature == signature) {
+        let (structure, signature) = (Spine::of(&trace).structure(), trace.signature());
+        let at = match self.observed.iter().position(|known| known.structure == structure) {
             Some(at) => at,
             None => {
                 if self.observed.len() >= MOST_KINDS {
@@ -372,12 +391,11 @@ impl Plans {
                         self.observed.remove(at);
                     }
                 }
-                let costs = vec![Vec::with_capacity(SEEN); trace.ops.len()];
-                let scratch = vec![u64::MAX; trace.ops.len()];
                 self.observed.push(Observed {
-                    signature,
-                    costs,
-                    scratch,
+                    structure,
+                    signature: 0,
+                    costs: Vec::new(),
+                    scratch: Vec::new(),
                     seen: 0,
                     settled: false,
                     tried: false,
@@ -389,13 +407,24 @@ impl Plans {
         };
         let known = &mut self.observed[at];
         known.seen += 1;
-        if known.seen <= 2 * SEEN {
+        if known.costs.is_empty() || known.signature != signature {
+            let count = trace.ops.len();
+            (known.signature, known.costs, known.scratch) =
+                (signature, vec![Vec::with_capacity(SEEN); count], vec![u64::MAX; count]);
+        }
+        if known.costs.first().is_some_and(|costs| costs.len() < 2 * SEEN) {
             for (costs, op) in known.costs.iter_mut().zip(&trace.ops) {
                 costs.push(op.cost_ns);
             }
         }
         for (least, op) in known.scratch.iter_mut().zip(&trace.ops) {
             *least = op.scratch.min(*least);
+        }
+        let fits = budget.is_none_or(|budget| trace.peak() <= budget);
+        if fits && known.seen >= SEEN && !self.schedules.is_empty() {
+            known.settled = true;
+            self.needs_none(trace);
+            return false;
         }
         if known.settled || self.job.is_some() || self.settings.planner.is_none() {
             return false;
@@ -407,7 +436,7 @@ impl Plans {
         });
         let seen = known.seen;
         let trace = trace.with_measures(medians.zip(known.scratch.iter().copied()).collect::<Vec<_>>());
-        let Some(budget) = budget.filter(|&budget| budget < trace.peak()) else {
+        let Some(budget) = budget.filter(|_| !fits) else {
             known.settled = seen >= SEEN;
             if known.settled {
                 self.wait.set(Stage::Done);
@@ -438,7 +467,7 @@ impl Plans {
             lowered.updates
         );
         let name = self.settings.planner.clone().unwrap_or_default();
-        let signature = self.observed[at].signature;
+        let Observed { structure, signature, .. } = self.observed[at];
         let key = CacheKey { signature, device: self.device.clone(), budget, planner: name.clone() };
         let folder = self.settings.cache.clone();
         let known = &mut self.observed[at];
@@ -450,7 +479,7 @@ impl Plans {
             let is_final = file.status == Some(Status::Optimal) || self.settings.time_limit <= MORE_TIME * time_limit;
             (known.settled, known.tried) = (is_final, is_final);
             if !is_final {
-                self.unmeasured.push(signature);
+                self.unmeasured.push(structure);
             }
             self.wait.set(Stage::Done);
             self.state.from_cache += 1;
@@ -473,7 +502,7 @@ impl Plans {
         }
         self.observed[at].settled = true;
         self.observed[at].tried = true;
-        let known = self.schedules.iter().find(|known| known.signature() == signature).cloned();
+        let known = self.schedules.iter().find(|known| known.structure() == structure).cloned();
         let known = known.zip(self.state.origin.as_ref().map(|origin| origin.planner.clone()));
         let Some(planner) = planner(&name) else {
             self.state.problem = Some(format!("there is no planner `{name}`"));
@@ -487,6 +516,7 @@ impl Plans {
         self.wait.set(Stage::Planning);
         let wait = self.wait.clone();
         let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
+            give_way();
             // A planner may be the user's own: whatever becomes of it, nobody waits for it in vain.
             if let Err(cause) = catch_unwind(AssertUnwindSafe(|| task.plan(&*planner))) {
                 task.say(Message::Problem(format!("the planner failed: {}", panic_message(&*cause))));
@@ -517,14 +547,16 @@ impl Plans {
                 Ok(Message::Plan(found)) => {
                     let (schedule, origin) = *found;
                     if budget.is_some_and(|budget| schedule.peak > budget.max(online)) {
-                        let signature = schedule.signature();
-                        if self.schedules.iter().any(|known| known.signature() == signature) {
+                        let structure = schedule.structure();
+                        if self.schedules.iter().any(|known| known.structure() == structure) {
                             continue;
                         }
-                        self.state.problem = Some(format!(
-                            "no plan within the budget was found; the least holds {} bytes. The online policy goes on.",
-                            schedule.peak
-                        ));
+                        let least = match schedule.peak {
+                            u64::MAX => "what one holds cannot be foreseen".to_owned(),
+                            least => format!("the least holds {least} bytes"),
+                        };
+                        self.state.problem =
+                            Some(format!("no plan within the budget was found; {least}. The online policy goes on."));
                         continue;
                     }
                     self.state.made += 1;
@@ -542,17 +574,26 @@ impl Plans {
     }
 
     fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin) {
-        self.schedules.retain(|known| known.signature() != schedule.signature());
+        self.schedules.retain(|known| known.structure() != schedule.structure());
         if self.schedules.len() >= MOST_KINDS {
             self.schedules.remove(0);
         }
         self.schedules.push(schedule.clone());
-        if self.state.schedule.as_ref().is_none_or(|shown| shown.signature() != schedule.signature()) {
+        if self.state.schedule.as_ref().is_none_or(|shown| shown.structure() != schedule.structure()) {
             self.state.measured = Arc::default();
         }
         self.state.schedule = Some(schedule);
         self.state.origin = Some(origin);
         self.state.problem = None;
+    }
+}
+
+/// Has the thread at hand, and those that it starts, wait where others want its processor.
+fn give_way() {
+    // On other systems this would be about the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, PLANNER_NICENESS) {
+        log::debug!("the planner runs at the program's own priority: {error}");
     }
 }
 
@@ -578,7 +619,8 @@ impl Task {
 
     fn plan(&self, planner: &dyn Planner) {
         let start = Instant::now();
-        let fit = match Fit::new(Arc::new(self.trace.clone()), self.lowered.clone()) {
+        // One thread leaves the others to the program.
+        let fit = match Fit::on_threads(Arc::new(self.trace.clone()), self.lowered.clone(), 1) {
             Ok(fit) => fit,
             Err(violations) => return self.say(Message::Problem(violations.to_string())),
         };

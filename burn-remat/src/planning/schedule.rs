@@ -98,8 +98,8 @@ impl Schedule {
     }
 
     /// What the engine follows.
-    pub fn followed(&self) -> Arc<Followed> {
-        self.run.clone()
+    pub fn run(&self) -> &Arc<Followed> {
+        &self.run
     }
 
     /// Share of the step's time that the plan adds.

@@ -1,0 +1,141 @@
+//! Where in the plan an operation stands that is not the next one to the letter: [glue](crate::spine) may come in any number and order.
+
+use smallvec::SmallVec;
+
+use super::Machine;
+use super::call::Call;
+use crate::driver::World;
+use crate::facts::Operation;
+use crate::history::ARRIVED;
+use crate::keys::{TensorKey, few};
+use crate::schedule::{Action, Schedule};
+use crate::trace::{Number, Place};
+
+/// Where in a plan an operation stands.
+pub(super) enum Stands {
+    /// It is this one.
+    At(usize),
+    /// It is glue that was not planned. It goes through beside the plan.
+    Beside,
+    /// The step is another one than planned.
+    Nowhere,
+}
+
+impl<W: World> Machine<W> {
+    /// Where in the plan an operation stands, if the one at `at` comes next.
+    pub(super) fn place_in_plan(&self, schedule: &Schedule, at: usize, op: &Operation, call: &Call) -> Stands {
+        let number = |input: TensorKey| {
+            let spot = &self.history.tensors[input].spot;
+            (spot.step == self.steps.number && spot.place != ARRIVED).then_some(spot.number)
+        };
+        let is_planned = |place: usize| {
+            let planned = schedule.trace.ops.get(place);
+            planned.is_some_and(|planned| {
+                let does_the_same = || self.does_the_same(schedule, place, op, call, number);
+                planned.signature == call.signature || planned.rule == call.rule && does_the_same()
+            })
+        };
+        if is_planned(at) {
+            return Stands::At(at);
+        }
+        let is_small = |input: &TensorKey| schedule.spine.is_small(self.history.tensors[*input].facts.buffer_bytes);
+        let makes_small = op.outputs.iter().all(|output| schedule.spine.is_small(output.buffer_bytes));
+        if makes_small && call.inputs.iter().all(is_small) {
+            return Stands::Beside;
+        }
+        let next = schedule.spine.next(at);
+        if next > at && is_planned(next) { Stands::At(next) } else { Stands::Nowhere }
+    }
+
+    /// Whether the planned step is over, what it had made is mostly gone, and an operation is the first of another like it. Where the program
+    /// has kept a copy of its model no update tells.
+    pub(super) fn begins_anew(&self, op: &Operation, call: &Call) -> bool {
+        let Some(follow) = self.watch.follow.as_ref().filter(|_| self.steps.detector.goes_by_updates()) else {
+            return false;
+        };
+        let schedule = &follow.schedule;
+        let (count, first) = (schedule.trace.ops.len(), schedule.spine.next(0));
+        let is_over = first < count && schedule.spine.next(self.steps.position as usize) == count;
+        let (held, start) = (self.ledger.live - self.ledger.foreign, schedule.trace.held_at_start);
+        let is_low = held <= start + schedule.peak.saturating_sub(start) / 4;
+        is_over && is_low && self.does_the_same(schedule, first, op, call, |_| None)
+    }
+
+    /// Whether an operation does what the planned one at `at` does, as far as its tensors are large. Those of which `number` knows the number
+    /// in the plan are the same tensors, others look like them.
+    fn does_the_same(
+        &self,
+        schedule: &Schedule,
+        at: usize,
+        op: &Operation,
+        call: &Call,
+        number: impl Fn(TensorKey) -> Option<Number>,
+    ) -> bool {
+        let (trace, spine) = (&schedule.trace, &schedule.spine);
+        let Some(planned) = trace.ops.get(at) else { return false };
+        if planned.kind != op.kind || planned.writes.len() != op.outputs.len() {
+            return false;
+        }
+        let made = op.outputs.iter().zip(&trace.tensors[planned.outputs as usize..]);
+        let mut pairs = made.map(|(made, planned)| {
+            let are_small = spine.is_small(made.buffer_bytes) && spine.is_small(planned.buffer_bytes);
+            are_small || made.shape == planned.shape
+        });
+        if !pairs.all(|same| same) {
+            return false;
+        }
+        let mut large = self.large_inputs(schedule, call);
+        let same = spine.large_inputs(trace, planned).all(|(planned, last)| {
+            large.next().is_some_and(|input| {
+                let shape = trace.tensors[planned as usize].shape;
+                let looks_alike = || self.history.tensors[input].facts.shape == shape;
+                number(input).map_or_else(looks_alike, |number| number == planned)
+                    && call.dying.contains(&input) == last
+            })
+        });
+        same && large.next().is_none()
+    }
+
+    fn large_inputs<'a>(&'a self, schedule: &'a Schedule, call: &'a Call) -> impl Iterator<Item = TensorKey> + 'a {
+        let is_small = |input: TensorKey| schedule.spine.is_small(self.history.tensors[input].facts.buffer_bytes);
+        call.inputs.iter().copied().filter(move |&input| !is_small(input))
+    }
+
+    /// The inputs of an operation, and what the planned one at `at` calls them. Of glue there may be more or less.
+    pub(super) fn planned_inputs(
+        &self,
+        schedule: &Schedule,
+        at: usize,
+        call: &Call,
+    ) -> SmallVec<[(TensorKey, Place, Number); 4]> {
+        let (trace, planned) = (&schedule.trace, &schedule.trace.ops[at]);
+        if planned.inputs.len() == call.inputs.len() {
+            let names = planned.reads.iter().zip(&planned.inputs);
+            return few(call.inputs.iter().zip(names).map(|(&key, (&place, &(number, _)))| (key, place, number)));
+        }
+        let large = schedule.spine.large_inputs(trace, planned);
+        let names = large.map(|(number, _)| (trace.tensors[number as usize].place, number));
+        few(self.large_inputs(schedule, call).zip(names).map(|(key, (place, number))| (key, place, number)))
+    }
+
+    /// Goes on in the plan at `to`: the glue before it does not come this time.
+    pub(super) fn skip_glue(&mut self, from: usize, to: usize) {
+        for at in from..to {
+            let Some(follow) = &mut self.watch.follow else { return };
+            let schedule = follow.schedule.clone();
+            let planned = &schedule.trace.ops[at];
+            follow.made.push(SmallVec::new());
+            follow.measured.push(self.ledger.live);
+            if let Some(measures) = &mut follow.measures {
+                measures.push((planned.cost_ns, planned.scratch));
+            }
+            let steps = schedule.before[at].iter().chain(&schedule.after[at]);
+            for action in steps.filter(|action| !matches!(action, Action::Check(_))) {
+                if let Err(failure) = self.take(core::slice::from_ref(action)) {
+                    self.remember(&failure);
+                }
+            }
+        }
+        self.steps.position += (to - from) as u32;
+    }
+}
