@@ -29,10 +29,15 @@ fn step(program: &mut Program, parameter: u64, between: impl FnOnce(&mut Program
 
 /// A plan that keeps what the forward pass has made.
 fn keeps_all() -> Arc<Schedule> {
-    let mut program = Program::new(Config { budget: Asked::Bytes(1 << 20), rehearsing: true, ..Config::default() });
+    plan_of(UNIT, |program, parameter| step(program, parameter, |_| {}))
+}
+
+/// A plan that keeps what the first operations of a step on a parameter of so many bytes have made.
+fn plan_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Schedule> {
+    let mut program = Program::new(Config { budget: Asked::Bytes(1 << 30), rehearsing: true, ..Config::default() });
     program.machine.world_mut().traces = true;
-    let parameter = program.upload(1, UNIT);
-    (0..3).for_each(|_| step(&mut program, parameter, |_| {}));
+    let parameter = program.upload(1, bytes);
+    (0..3).for_each(|_| step(&mut program, parameter));
     program.machine.mark(1);
     let trace = Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"));
     let is_forward = |made: u32| u64::from(made) < DEPTH;
@@ -122,4 +127,46 @@ fn what_has_left_a_substitute_serves_when_the_plan_is_left() {
     assert_eq!(program.machine.world().left.len(), 1);
     assert_eq!(program.machine.counters().failure, None);
     assert_eq!(program.machine.counters().recomputed, 1, "one operation, not both");
+}
+
+/// Through operations on large tensors, with so many on small ones before, between and behind them; one of the large ones reads what they
+/// have made.
+fn glued_step(program: &mut Program, parameter: u64, glue: [usize; 3]) {
+    const LARGE: u64 = 1 << 20;
+    let small = |program: &mut Program, count: usize| {
+        let mut score = program.run(1, 50, Works::New, &[], &[], &[8])[0];
+        for at in 0..count {
+            score = program.run(1, 51 + at as u64 % 2, Works::New, &[score], &[score], &[8 + 8 * (at as u64 % 3)])[0];
+        }
+        score
+    };
+    program.machine.mark(1);
+    let score = small(program, glue[0]);
+    let x = program.run(1, 1, Works::New, &[parameter], &[], &[LARGE])[0];
+    let y = program.run(1, 2, Works::New, &[x, score], &[score], &[LARGE])[0];
+    let score = small(program, glue[1]);
+    program.read(1, score);
+    let z = program.run(1, 3, Works::New, &[y], &[], &[LARGE])[0];
+    let w = program.run(1, 4, Works::New, &[z, x], &[z, x], &[LARGE])[0];
+    let last = small(program, glue[2]);
+    program.read(1, w);
+    [y, w, score, last].into_iter().for_each(|id| program.drop_tensor(1, id));
+}
+
+#[test]
+fn a_plan_is_followed_whatever_is_done_on_small_tensors() {
+    let plan = plan_of(1 << 20, |program, parameter| glued_step(program, parameter, [2, 2, 2]));
+    let mut program = Program::new(Config { budget: Asked::Bytes(plan.peak + 4096), ..Config::default() });
+    program.machine.world_mut().plan = Some(plan.clone());
+    let parameter = program.upload(1, 1 << 20);
+    program.machine.mark(1);
+    let steps = [[2, 2, 2], [0, 2, 5], [7, 0, 1], [3, 9, 0], [1, 1, 1], [2, 2, 2]];
+    steps.into_iter().for_each(|glue| glued_step(&mut program, parameter, glue));
+    program.machine.mark(1);
+    let world = program.machine.world();
+    // The first mark begins a step that ends at once.
+    assert!(world.left.len() <= 1, "{:?}", world.left);
+    assert_eq!(world.followed.len(), steps.len());
+    assert!(world.followed.iter().all(|followed| followed.deviation <= 64), "as much as is small");
+    assert_eq!(program.machine.counters().recomputed, 0);
 }
