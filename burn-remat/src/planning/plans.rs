@@ -421,7 +421,9 @@ impl Plans {
             *least = op.scratch.min(*least);
         }
         let fits = budget.is_none_or(|budget| trace.peak() <= budget);
-        if fits && known.seen >= SEEN && !self.schedules.is_empty() {
+        let others_are_planned =
+            !self.schedules.is_empty() && self.schedules.iter().all(|known| known.structure() != structure);
+        if fits && known.seen >= SEEN && others_are_planned {
             known.settled = true;
             self.needs_none(trace);
             return false;
