@@ -4,7 +4,7 @@
 //!
 //! 1. The program says so ([`mark`](crate::Machine::mark)).
 //! 2. Parameters are updated (see `machine/parameters.rs`): the first operation that reads a parameter's successor made in this step
-//!    begins the next one; where as much has been updated as in each of the two steps before, the next operation does. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
+//!    begins the next one; where no plan is made for long, the operation after as many updates as in the steps before. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
 //!    running statistics do not disturb it. But where much more is alive than usual, no step begins: what is alive there can never be
 //!    evicted again. So a generator that learns through the discriminator which was updated just before is no step of its own.
 //! 3. Where nothing is updated in this way, or nothing any more: the bytes of live tensors that
@@ -21,6 +21,9 @@ const PATIENCE: u64 = 8;
 
 /// Operations that a step is taken to have at least, where nothing has been updated for long.
 const LEAST_STEP: u64 = 1000;
+
+/// Steps without a plan after which they are perhaps never alike, because what begins the next one is at the end of each.
+const LONG_UNPLANNED: u64 = 16;
 
 /// How often in a row too much may be alive where a parameter is read for the first time after its update. Then this is usual.
 const MOST_REFUSED: u32 = 3;
@@ -64,13 +67,15 @@ pub(crate) struct StepDetector {
 }
 
 /// Updates since the last boundary, and in each of the two steps before it.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Rhythm {
     /// Tensors that may be parameters and were read since the last boundary.
     read: u64,
     now: u64,
     last: u64,
     before: u64,
+    /// Steps that began without any plan.
+    unplanned: u64,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,11 +154,18 @@ impl StepDetector {
         self.first > 0 || enough(self.all_read) || enough(self.roots_read.max(self.last_read))
     }
 
+    /// A step has begun, and there is no plan yet for any, though one is needed.
+    pub fn begins_unplanned(&mut self) {
+        self.rhythm.unplanned += 1;
+    }
+
     /// Whether as much has been updated as in each of the two steps before, and a third of what has been read: what comes now is the next
-    /// step's. Running statistics that are updated early in the step are few beside the parameters.
+    /// step's. Running statistics that are updated early in the step are few beside the parameters. Only where no plan was made for long,
+    /// because for a while steps that were of one kind are of two.
     pub fn is_due(&self) -> bool {
-        let Rhythm { read, now, last, before } = self.rhythm;
-        self.source == Source::Updates && now == last && last == before && 3 * now >= read.max(1)
+        let Rhythm { read, now, last, before, unplanned } = self.rhythm;
+        let is_alike = now == last && last == before && 3 * now >= read.max(1);
+        self.source == Source::Updates && unplanned > LONG_UNPLANNED && is_alike
     }
 
     /// What may be a parameter is read, and was before at the clock of `last`.
@@ -221,7 +233,7 @@ impl StepDetector {
         };
         self.boundaries += 1;
         (self.boundary, self.highest) = (clock, 0);
-        self.rhythm = Rhythm { read: 0, now: 0, last: self.rhythm.now, before: self.rhythm.last };
+        self.rhythm = Rhythm { read: 0, now: 0, last: self.rhythm.now, before: self.rhythm.last, ..self.rhythm };
     }
 
     /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.

@@ -251,10 +251,11 @@ fn programs_train_as_they_are() {
             let report = device.remat_report().unwrap();
             println!("{name} at {share}%\n{report}");
             assert!(report.steps_over_budget <= BEFORE_PLANS, "{name} at {share}%: {report}");
-            // Lengths come in four kinds, each of which is seen before it is planned; and it takes some thousand operations to tell that
-            // updates are hidden by a copy of the model that is kept from the start.
+            // Lengths come in four kinds, each of which is seen before it is planned. A copy of the model that is kept from the start hides
+            // all updates: its steps are told by their bytes, and not planned.
             let followed = report.plan.map_or(0, |plan| plan.steps_followed);
-            assert!(3 * followed >= ROUNDS as u64, "{name} at {share}%: {followed} steps followed a plan");
+            let is_hidden = name == "a copy before";
+            assert!(is_hidden || 3 * followed >= ROUNDS as u64, "{name} at {share}%: {followed} steps followed a plan");
         }
     }
 }

@@ -92,7 +92,6 @@ fn what_is_named_before_training_is_kept() {
     assert_eq!(train(&device, BATCH, STEPS), plain);
     let report = device.remat_report().unwrap();
     println!("{report}");
-    // The first step is another one, and two go by until the next are told by how much they update.
     assert!(report.steps_over_budget <= 4, "{report}");
 
     let found = largest_batch(&under_test(), needs.store_all_bytes, 0.5, |device, batch| {

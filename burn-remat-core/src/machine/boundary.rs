@@ -117,6 +117,9 @@ impl<W: World> Machine<W> {
             }
         }
         self.world.poll(limits);
+        if self.world.taken_up() == 0 && !self.world.is_settled() {
+            self.steps.detector.begins_unplanned();
+        }
         if let (Some(budget), Some(next)) = (self.room.budget, self.world.next())
             && self.room.pool.outgrows(next.structure(), next.peak, budget)
         {

@@ -214,7 +214,6 @@ impl<W: World> Machine<W> {
         }
         let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
         if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
-            self.find_kept(boundary);
             self.end_step(boundary, true);
         } else if self.history.recipes.len() as u64 > HISTORY_LIMIT.max(2 * self.steps.detector.longest()) {
             self.forget_before(clock - HISTORY_LIMIT / 2);

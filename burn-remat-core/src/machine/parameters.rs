@@ -14,8 +14,6 @@
 //!
 //! Constant work for every operation.
 
-use alloc::vec::Vec;
-
 use super::Machine;
 use super::call::Update;
 use crate::driver::World;
@@ -89,42 +87,6 @@ impl<W: World> Machine<W> {
             let lineage = &mut tensor.lineage;
             (lineage.is.eligible, lineage.since, lineage.interval) = (true, since, usual);
             lineage.updated = lineage.born;
-        }
-    }
-
-    /// A step has ended at `boundary`, told by its bytes. Perhaps because the program keeps a copy of its model from before the first update:
-    /// then nothing lets go of a parameter, and what has taken its place is there and was read, while the parameter was not read since.
-    /// Where that is so of a third of all that may be parameters, it is taken for an update of them.
-    pub(super) fn find_kept(&mut self, boundary: u64) {
-        let tensors = &self.history.tensors;
-        let may_be_parameter = |key: TensorKey| {
-            let Lineage { updated, read, since, .. } = tensors[key].lineage;
-            let detector = &self.steps.detector;
-            updated == 0
-                && read > 0
-                && tensors[key].may_be_parameter()
-                && detector.may_be_parameter(since, self.now.clock)
-        };
-        let (mut kept, mut all) = (Vec::new(), 0);
-        for (key, tensor) in tensors.iter().filter(|(_, tensor)| tensor.alive) {
-            all += usize::from(may_be_parameter(key));
-            let Lineage { heir_of, born, is, .. } = tensor.lineage;
-            let Some(of) = heir_of.filter(|_| !is.eligible && born <= boundary) else { continue };
-            let Some(of) = self.history.find(of).filter(|&of| tensors[of].alive && may_be_parameter(of)) else {
-                continue;
-            };
-            let Lineage { heir, read, since, .. } = tensors[of].lineage;
-            if heir == Some(tensor.facts.id) && read <= born {
-                kept.push((key, since));
-            }
-        }
-        if kept.is_empty() || 3 * kept.len() < all {
-            return;
-        }
-        for (key, since) in kept {
-            let lineage = &mut self.history.tensors[key].lineage;
-            (lineage.is.eligible, lineage.since, lineage.updated) = (true, since, lineage.born);
-            self.steps.detector.update(lineage.born, true);
         }
     }
 
