@@ -63,7 +63,7 @@ fn weights(net: &Net) -> Vec<Vec<u8>> {
 }
 
 fn plain_loop(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     for round in 0..rounds {
         take_time(device);
         let gradients = net.gradients(input(round, ROWS, device));
@@ -73,7 +73,7 @@ fn plain_loop(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 }
 
 fn accumulation(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     for round in 0..rounds {
         take_time(device);
         let mut sum = GradientsAccumulator::new();
@@ -86,7 +86,7 @@ fn accumulation(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 }
 
 fn accumulation_with_average(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     let mut average: Vec<Tensor<2>> = net.layers.iter().map(|layer| layer.weight.val().detach()).collect();
     for round in 0..rounds {
         take_time(device);
@@ -102,7 +102,7 @@ fn accumulation_with_average(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 }
 
 fn copy_before(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     let first = net.clone();
     for round in 0..rounds {
         take_time(device);
@@ -113,7 +113,7 @@ fn copy_before(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 }
 
 fn copy_after_first(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     let mut best = None;
     for round in 0..rounds {
         take_time(device);
@@ -125,7 +125,7 @@ fn copy_after_first(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 }
 
 fn replay(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamWConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamWConfig::new().init());
     let mut target = net.clone();
     let mut memory: VecDeque<(Tensor<2>, Tensor<2>)> = VecDeque::new();
     for round in 0..rounds {
@@ -166,7 +166,7 @@ struct Reader {
 fn padding(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
     const LONGEST: usize = 16;
     let mut reader = Reader { tokens: EmbeddingConfig::new(50, WIDTH).init(device), net: Net::new(device, 6) };
-    let mut optimizer = ModuleOptimizer::from(AdamConfig::new().init());
+    let mut optimizer = AdamConfig::new().init();
     for round in 0..rounds {
         take_time(device);
         let mut ids: Tensor<2, Int> = Tensor::zeros([32, LONGEST], device);
@@ -190,7 +190,7 @@ fn padding(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 
 /// The loss of every third round has another term.
 fn third(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     for round in 0..rounds {
         take_time(device);
         let mut loss = net.loss(input(round, ROWS, device));
@@ -205,7 +205,7 @@ fn third(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 
 /// Batches of four lengths in any order.
 fn lengths(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     for round in 0..rounds {
         take_time(device);
         let rows = 96 + 64 * ((round * 7 + round / 3) % 4);

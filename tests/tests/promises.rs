@@ -5,7 +5,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d};
-use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
+use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData, activation};
 use burn_remat::{RematConfig, RematExt, largest_batch, minimum_budget};
 use burn_remat_examples::device::under_test;
@@ -59,7 +59,7 @@ impl Strided {
 fn train(device: &Device, batch: usize, steps: usize) -> Vec<u8> {
     let training = device.clone().autodiff();
     training.seed(5);
-    let (mut model, mut optimizer) = (Strided::new(&training), ModuleOptimizer::from(AdamConfig::new().init()));
+    let (mut model, mut optimizer) = (Strided::new(&training), AdamConfig::new().init());
     for step in 0..steps {
         if device.remat_report().is_ok() {
             device.remat_wait_for_plan(Duration::from_secs(20)).unwrap();
