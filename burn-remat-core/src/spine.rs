@@ -14,7 +14,7 @@ use crate::trace::{Number, Trace, TracedOp, extend};
 /// A tensor is small if it takes less than one part in so many of what the step holds at most.
 const PART: u64 = 4096;
 
-/// See the [module](self).
+/// What of a step counts: the operations on tensors that are not small. The others are glue, which comes in any number and order.
 #[derive(Clone, Debug, Default)]
 pub struct Spine {
     /// Most bytes of a small tensor: a power of two, so that steps that hold about as much agree on it.

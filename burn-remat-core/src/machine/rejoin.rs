@@ -1,4 +1,4 @@
-//! Where in the plan an operation stands that is not the next one to the letter: [glue](crate::spine) may come in any number and order.
+//! Where in the plan an operation stands that is not the next one to the letter: glue (see `spine.rs`) may come in any number and order.
 
 use smallvec::SmallVec;
 
