@@ -294,9 +294,9 @@ pub trait Planning {
         true
     }
 
-    /// Takes the trace of a whole step. Tells whether it is planned now.
-    fn observe(&mut self, trace: Trace, limits: Limits) -> bool {
-        let _ = (trace, limits);
+    /// Takes the trace of a whole step of this [structure](crate::Spine::structure). Tells whether it is planned now.
+    fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
+        let _ = (trace, structure, limits);
         false
     }
 

@@ -73,6 +73,11 @@ impl Spine {
         ahead.map_or(self.glue.len(), |ahead| position + ahead)
     }
 
+    /// Whether nothing but glue comes at or after `position`.
+    pub(crate) fn is_over(&self, position: usize) -> bool {
+        self.next(position) == self.glue.len()
+    }
+
     /// The large inputs of an operation of the step, and whether it is the last to have them.
     pub(crate) fn large_inputs<'a>(
         &self,

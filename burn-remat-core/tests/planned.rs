@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use burn_remat_core::{Action, Asked, Config, Need, Schedule, replay};
+use burn_remat_core::{Action, Asked, Config, Need, Schedule, Trace, replay};
 use common::{Program, Works};
 
 const UNIT: u64 = 256;
@@ -32,14 +32,19 @@ fn keeps_all() -> Arc<Schedule> {
     plan_of(UNIT, |program, parameter| step(program, parameter, |_| {}))
 }
 
-/// A plan that keeps what the first operations of a step on a parameter of so many bytes have made.
-fn plan_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Schedule> {
+/// What a step on a parameter of so many bytes does.
+fn trace_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Trace> {
     let mut program = Program::new(Config { budget: Asked::Bytes(1 << 30), rehearsing: true, ..Config::default() });
     program.machine.world_mut().traces = true;
     let parameter = program.upload(1, bytes);
     (0..3).for_each(|_| step(&mut program, parameter));
     program.machine.mark(1);
-    let trace = Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"));
+    Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"))
+}
+
+/// A plan that keeps what the first operations of a step on a parameter of so many bytes have made.
+fn plan_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Schedule> {
+    let trace = trace_of(bytes, step);
     let is_forward = |made: u32| u64::from(made) < DEPTH;
     let holds: Vec<bool> = trace.storages.iter().map(|storage| storage.made_by.is_some_and(is_forward)).collect();
     let mut plan = Schedule::new(trace.clone(), holds.clone(), holds);
@@ -106,12 +111,7 @@ fn weak_step(program: &mut Program, parameter: u64, last_kind: u64) {
 
 #[test]
 fn what_has_left_a_substitute_serves_when_the_plan_is_left() {
-    let mut program = Program::new(Config { budget: Asked::Bytes(1 << 20), rehearsing: true, ..Config::default() });
-    program.machine.world_mut().traces = true;
-    let parameter = program.upload(1, UNIT);
-    (0..3).for_each(|_| weak_step(&mut program, parameter, 4));
-    program.machine.mark(1);
-    let trace = Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"));
+    let trace = trace_of(UNIT, |program, parameter| weak_step(program, parameter, 4));
     // Both go when both are there, and the first leaves its signs.
     let (x, y) = (trace.ops[0].writes[0], trace.ops[1].writes[0]);
     let none = vec![false; trace.storages.len()];

@@ -9,10 +9,9 @@ use burn_std::future::DynFut;
 use burn_std::id::StreamId;
 
 use crate::backend::RematBackend;
-use crate::boxes::Boxes;
 use crate::budget::Budget;
 use crate::config::{RandomPolicy, RematConfig};
-use crate::drive::{Drive, Hand, Settings, asked};
+use crate::drive::{Boxes, Drive, Hand, Settings, asked};
 use crate::planning::{PlanReport, Plans, Wait};
 use crate::rehearse::Rehearsal;
 use crate::report::{FormReport, RematReport, StageReport};

@@ -20,8 +20,7 @@ use burn_std::id::StreamId;
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::backend::{RematBackend, lock};
-use crate::boxes::Boxes;
-use crate::drive::panic_message;
+use crate::drive::{Boxes, panic_message};
 use crate::engine::Engine;
 use crate::stage::NameId;
 

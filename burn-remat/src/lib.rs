@@ -21,7 +21,6 @@
 
 mod alternatives;
 mod backend;
-mod boxes;
 mod budget;
 mod checkpoint;
 mod config;

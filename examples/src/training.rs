@@ -111,6 +111,11 @@ pub fn adds_by_chance(report: &RematReport) -> bool {
     report.unrepeatable.iter().any(|op| op.contains("EmbeddingBackward") || op.contains("SelectAssign"))
 }
 
+/// Whether two losses are the same but for the order in which a device adds.
+pub fn is_about(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-3 * b.abs()
+}
+
 impl Job {
     /// A job of `model` with the data that the repository ships.
     ///

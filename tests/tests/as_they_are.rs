@@ -52,7 +52,7 @@ fn take_time(device: &Device) {
 }
 
 /// What a program computes, as bits; the device on which it trains is given.
-type Program = fn(&Device, usize) -> Vec<Vec<u8>>;
+type Program = fn(&Device) -> Vec<Vec<u8>>;
 
 fn bytes(tensor: Tensor<2>) -> Vec<u8> {
     tensor.into_data().as_bytes().to_vec()
@@ -62,33 +62,36 @@ fn weights(net: &Net) -> Vec<Vec<u8>> {
     net.layers.iter().map(|layer| bytes(layer.weight.val())).collect()
 }
 
-fn plain_loop(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    for round in 0..rounds {
+/// Trains by what `gradients` gives for a model in a round.
+fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> GradientsParams) -> Net {
+    let mut optimizer = AdamConfig::new().init();
+    for round in 0..ROUNDS {
         take_time(device);
-        let gradients = net.gradients(input(round, ROWS, device));
+        let gradients = gradients(&net, round);
         net = optimizer.step(1e-3, net, gradients);
     }
-    weights(&net)
+    net
 }
 
-fn accumulation(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    for round in 0..rounds {
-        take_time(device);
+fn plain_loop(device: &Device) -> Vec<Vec<u8>> {
+    weights(&trained(device, Net::new(device, 8), |net, round| net.gradients(input(round, ROWS, device))))
+}
+
+fn accumulation(device: &Device) -> Vec<Vec<u8>> {
+    let net = trained(device, Net::new(device, 8), |net, round| {
         let mut sum = GradientsAccumulator::new();
         for part in 0..4 {
-            sum.accumulate(&net, net.gradients(input(4 * round + part, ROWS, device)));
+            sum.accumulate(net, net.gradients(input(4 * round + part, ROWS, device)));
         }
-        net = optimizer.step(1e-3, net, sum.grads());
-    }
+        sum.grads()
+    });
     weights(&net)
 }
 
-fn accumulation_with_average(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
+fn accumulation_with_average(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     let mut average: Vec<Tensor<2>> = net.layers.iter().map(|layer| layer.weight.val().detach()).collect();
-    for round in 0..rounds {
+    for round in 0..ROUNDS {
         take_time(device);
         let mut sum = GradientsAccumulator::new();
         for part in 0..8 {
@@ -101,21 +104,16 @@ fn accumulation_with_average(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
     average.into_iter().map(bytes).chain(weights(&net)).collect()
 }
 
-fn copy_before(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    let first = net.clone();
-    for round in 0..rounds {
-        take_time(device);
-        let gradients = net.gradients(input(round, ROWS, device));
-        net = optimizer.step(1e-3, net, gradients);
-    }
+fn copy_before(device: &Device) -> Vec<Vec<u8>> {
+    let first = Net::new(device, 8);
+    let net = trained(device, first.clone(), |net, round| net.gradients(input(round, ROWS, device)));
     weights(&first).into_iter().chain(weights(&net)).collect()
 }
 
-fn copy_after_first(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
+fn copy_after_first(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     let mut best = None;
-    for round in 0..rounds {
+    for round in 0..ROUNDS {
         take_time(device);
         let gradients = net.gradients(input(round, ROWS, device));
         net = optimizer.step(1e-3, net, gradients);
@@ -124,11 +122,11 @@ fn copy_after_first(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
     weights(&best.unwrap()).into_iter().chain(weights(&net)).collect()
 }
 
-fn replay(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
+fn replay(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamWConfig::new().init());
     let mut target = net.clone();
     let mut memory: VecDeque<(Tensor<2>, Tensor<2>)> = VecDeque::new();
-    for round in 0..rounds {
+    for round in 0..ROUNDS {
         take_time(device);
         let mut state = input(round, 1, device).inner();
         for _ in 0..4 {
@@ -163,11 +161,11 @@ struct Reader {
 }
 
 /// A batch that is put together on the device, item by item, each of its own length.
-fn padding(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
+fn padding(device: &Device) -> Vec<Vec<u8>> {
     const LONGEST: usize = 16;
     let mut reader = Reader { tokens: EmbeddingConfig::new(50, WIDTH).init(device), net: Net::new(device, 6) };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..rounds {
+    for round in 0..ROUNDS {
         take_time(device);
         let mut ids: Tensor<2, Int> = Tensor::zeros([32, LONGEST], device);
         let mut mask: Tensor<2, Bool> = Tensor::full([32, LONGEST], true, device);
@@ -189,29 +187,22 @@ fn padding(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
 }
 
 /// The loss of every third round has another term.
-fn third(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    for round in 0..rounds {
-        take_time(device);
+fn third(device: &Device) -> Vec<Vec<u8>> {
+    let net = trained(device, Net::new(device, 8), |net, round| {
         let mut loss = net.loss(input(round, ROWS, device));
         if round % 3 == 2 {
             loss = loss + net.forward(input(round, ROWS, device)).abs().mean() * 0.1;
         }
-        let gradients = GradientsParams::from_grads(loss.backward(), &net);
-        net = optimizer.step(1e-3, net, gradients);
-    }
+        GradientsParams::from_grads(loss.backward(), net)
+    });
     weights(&net)
 }
 
 /// Batches of four lengths in any order.
-fn lengths(device: &Device, rounds: usize) -> Vec<Vec<u8>> {
-    let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    for round in 0..rounds {
-        take_time(device);
-        let rows = 96 + 64 * ((round * 7 + round / 3) % 4);
-        let gradients = net.gradients(input(round, rows, device));
-        net = optimizer.step(1e-3, net, gradients);
-    }
+fn lengths(device: &Device) -> Vec<Vec<u8>> {
+    let net = trained(device, Net::new(device, 8), |net, round| {
+        net.gradients(input(round, 96 + 64 * ((round * 7 + round / 3) % 4), device))
+    });
     weights(&net)
 }
 
@@ -227,10 +218,10 @@ const PROGRAMS: [(&str, Program); 9] = [
     ("lengths", lengths),
 ];
 
-fn run(program: Program, device: &Device, rounds: usize) -> Vec<Vec<u8>> {
+fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {
     let device = device.clone().autodiff();
     device.seed(3);
-    program(&device, rounds)
+    program(&device)
 }
 
 /// Steps that may go by before plans are there: each kind of step is seen three times.
@@ -240,14 +231,14 @@ const BEFORE_PLANS: u64 = 3;
 fn programs_train_as_they_are() {
     let _ = env_logger::try_init();
     for (name, program) in PROGRAMS {
-        let plain = run(program, &under_test(), ROUNDS);
+        let plain = run(program, &under_test());
         let unlimited = under_test().remat("unlimited").unwrap();
-        assert_eq!(run(program, &unlimited, ROUNDS), plain, "{name}");
+        assert_eq!(run(program, &unlimited), plain, "{name}");
         let peak = unlimited.remat_report().unwrap().peak_bytes;
         for share in [80, 60] {
             let config = RematConfig::new(peak * share / 100).without_cache().with_time_limit(Duration::from_secs(1));
             let device = under_test().remat(config).unwrap();
-            assert_eq!(run(program, &device, ROUNDS), plain, "{name} at {share}%");
+            assert_eq!(run(program, &device), plain, "{name} at {share}%");
             let report = device.remat_report().unwrap();
             println!("{name} at {share}%\n{report}");
             assert!(report.steps_over_budget <= BEFORE_PLANS, "{name} at {share}%: {report}");

@@ -67,11 +67,9 @@ impl<W: World> Machine<W> {
 
     /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.
     fn end_following(&mut self, whole: bool) -> Option<Trace> {
-        if let Some(follow) = &self.watch.follow {
-            let (at, rest) = (self.steps.position as usize, follow.schedule.spine.next(self.steps.position as usize));
-            if whole && rest == follow.schedule.trace.ops.len() {
-                self.skip_glue(at, rest);
-            }
+        let at = self.steps.position as usize;
+        if let Some(follow) = self.watch.follow.as_ref().filter(|follow| whole && follow.schedule.spine.is_over(at)) {
+            self.skip_glue(at, follow.schedule.trace.ops.len());
         }
         self.release_holds();
         if let Some(follow) = self.watch.follow.take()
@@ -112,7 +110,7 @@ impl<W: World> Machine<W> {
         let limits = self.limits();
         if let Some(trace) = trace {
             let (structure, room) = (Spine::of(&trace).structure(), self.room.beside_tensors());
-            if self.world.observe(trace, limits) {
+            if self.world.observe(trace, structure, limits) {
                 self.room.pool.plan_with(structure, room);
             }
         }

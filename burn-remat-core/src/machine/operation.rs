@@ -90,6 +90,11 @@ impl<W: World> Machine<W> {
             self.follow_before(op, call);
         }
         // Only now: the plan may have left a substitute just now, or be followed no more.
+        self.ensure_inputs(op, call)
+    }
+
+    /// Has all inputs there, but for one that has left what is needed of it.
+    pub(super) fn ensure_inputs(&mut self, op: &Operation, call: &Call) -> Result<(), Failure> {
         let spared = self.history.spared(op.weak).map(|(key, _)| key);
         for &input in call.inputs.iter().filter(|&&input| spared != Some(input)) {
             self.ensure(input)?;

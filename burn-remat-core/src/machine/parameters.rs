@@ -71,22 +71,18 @@ impl<W: World> Machine<W> {
     /// An operation takes a tensor as input: perhaps it has taken the place of a parameter that the program keeps. That parameter would
     /// have been updated once more by now, and the tensor came to be at about the time of that.
     fn note_kept(&mut self, key: TensorKey) {
-        let Lineage { heir_of, is, .. } = self.history.tensors[key].lineage;
+        let Lineage { heir_of, is, born, .. } = self.history.tensors[key].lineage;
         let Some(parameter) = heir_of.filter(|_| !is.eligible).and_then(|of| self.history.find(of)) else { return };
         let parameter = &self.history.tensors[parameter];
         let Lineage { heir, updated, interval, since, .. } = parameter.lineage;
         let (alive, now) = (parameter.alive, self.now.clock);
-        let tensor = &self.history.tensors[key];
-        let Lineage { born, .. } = tensor.lineage;
         // It may have been updated only once.
         let usual = if interval > 0 { interval } else { self.steps.detector.sure_length() };
         let is_late = updated > 0 && usual > 0 && now - updated > usual + usual / 4 && born > updated + usual / 2;
-        let is_heir = heir == Some(tensor.facts.id);
         let tensor = &mut self.history.tensors[key];
-        if alive && is_late && is_heir {
+        if alive && is_late && heir == Some(tensor.facts.id) {
             let lineage = &mut tensor.lineage;
-            (lineage.is.eligible, lineage.since, lineage.interval) = (true, since, usual);
-            lineage.updated = lineage.born;
+            (lineage.is.eligible, lineage.since, lineage.interval, lineage.updated) = (true, since, usual, born);
         }
     }
 

@@ -43,8 +43,7 @@ impl<W: World> Machine<W> {
         let (first, last) = actions.split_at(actions.iter().position(lets_go).unwrap_or(actions.len()));
         let taken = self.take(first).and_then(|()| {
             if !last.is_empty() {
-                let spared = self.history.spared(op.weak).map(|(key, _)| key);
-                call.inputs.iter().filter(|&&input| spared != Some(input)).try_for_each(|&input| self.ensure(input))?;
+                self.ensure_inputs(op, call)?;
             }
             self.take(last)
         });

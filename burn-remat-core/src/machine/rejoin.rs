@@ -38,9 +38,8 @@ impl<W: World> Machine<W> {
         if is_planned(at) {
             return Stands::At(at);
         }
-        let is_small = |input: &TensorKey| schedule.spine.is_small(self.history.tensors[*input].facts.buffer_bytes);
         let makes_small = op.outputs.iter().all(|output| schedule.spine.is_small(output.buffer_bytes));
-        if makes_small && call.inputs.iter().all(is_small) {
+        if makes_small && self.large_inputs(schedule, call).next().is_none() {
             return Stands::Beside;
         }
         let next = schedule.spine.next(at);
@@ -54,8 +53,8 @@ impl<W: World> Machine<W> {
             return false;
         };
         let schedule = &follow.schedule;
-        let (count, first) = (schedule.trace.ops.len(), schedule.spine.next(0));
-        let is_over = first < count && schedule.spine.next(self.steps.position as usize) == count;
+        let first = schedule.spine.next(0);
+        let is_over = schedule.spine.is_over(self.steps.position as usize);
         let (held, start) = (self.ledger.live - self.ledger.foreign, schedule.trace.held_at_start);
         let is_low = held <= start + schedule.peak.saturating_sub(start) / 4;
         is_over && is_low && self.does_the_same(schedule, first, op, call, |_| None)
@@ -120,9 +119,9 @@ impl<W: World> Machine<W> {
 
     /// Goes on in the plan at `to`: the glue before it does not come this time.
     pub(super) fn skip_glue(&mut self, from: usize, to: usize) {
+        let Some(schedule) = self.watch.follow.as_ref().map(|follow| follow.schedule.clone()) else { return };
         for at in from..to {
             let Some(follow) = &mut self.watch.follow else { return };
-            let schedule = follow.schedule.clone();
             let planned = &schedule.trace.ops[at];
             follow.made.push(SmallVec::new());
             follow.measured.push(self.ledger.live);

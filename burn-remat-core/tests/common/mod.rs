@@ -320,7 +320,7 @@ impl Planning for Sim {
         !self.traces
     }
 
-    fn observe(&mut self, trace: Trace, _limits: Limits) -> bool {
+    fn observe(&mut self, trace: Trace, _structure: u64, _limits: Limits) -> bool {
         self.trace = Some(trace);
         false
     }

@@ -131,6 +131,11 @@ impl Dry {
         })
     }
 
+    /// The shape of what the result of an operation is cut from.
+    fn cut_from(&self, op: &OperationIr) -> Option<Shape> {
+        self.on_host.then(|| cut_from(op)).flatten()
+    }
+
     /// Bytes of a new buffer for output `k`: of its shape, or of what it is cut from.
     fn new_bytes(&self, op: &OperationIr, k: usize, output: &TensorIr) -> u64 {
         let own = facts(output, self.padding);
@@ -149,8 +154,7 @@ impl Dry {
                 false => own.buffer_bytes,
             };
         }
-        let cut_from = cut_from(op).filter(|_| self.on_host);
-        let larger = cut_from.map_or(0, |shape| self.padding.tensor(&shape, output.dtype));
+        let larger = self.cut_from(op).map_or(0, |shape| self.padding.tensor(&shape, output.dtype));
         own.buffer_bytes.max(larger)
     }
 
@@ -175,7 +179,7 @@ impl Dry {
             .collect();
         for (k, output) in op.outputs().enumerate() {
             let bytes = self.new_bytes(op, k, output);
-            let is_guided = self.guided(k).is_some();
+            let guided = self.guided(k);
             let base = inputs.first().and_then(|base| self.buffers.get(&base.id)).is_none_or(|base| base.in_order);
             let guess = match op {
                 op if is_reshape(op) && !base => Outcome::New,
@@ -183,9 +187,9 @@ impl Dry {
                 OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) => Outcome::InPlace,
                 _ => Outcome::New,
             };
-            let holds = |buffer: &Buffer| buffer.bytes == bytes && (is_guided || buffer.in_order);
+            let holds = |buffer: &Buffer| buffer.bytes == bytes && (guided.is_some() || buffer.in_order);
             let fits = free.iter().position(|id| self.buffers.get(id).is_some_and(holds));
-            match (self.guided(k).unwrap_or(guess), fits) {
+            match (guided.unwrap_or(guess), fits) {
                 (Outcome::View(input), _) if input < inputs.len() => {
                     self.share(output.id, inputs[input].id);
                     if let (false, Some(buffer)) = (is_reshape(op), self.buffers.get_mut(&output.id)) {
@@ -195,9 +199,8 @@ impl Dry {
                 (Outcome::InPlace, Some(at)) => self.share(output.id, free.swap_remove(at)),
                 _ => {
                     self.add(output.id, bytes);
-                    if let (true, Some(buffer)) = (cut_from(op).is_some(), self.buffers.get_mut(&output.id)) {
-                        buffer.in_order = !self.on_host;
-                    }
+                    let is_cut = self.cut_from(op).is_some();
+                    self.buffers.entry(output.id).and_modify(|buffer| buffer.in_order = !is_cut);
                 }
             }
         }

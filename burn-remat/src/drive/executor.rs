@@ -10,6 +10,7 @@ use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
 use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
 
+use super::boxes::take;
 use super::dry::Dry;
 use super::layout::Layout;
 use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes, typed};
@@ -34,9 +35,7 @@ impl<B: RematBackend> Executor<B> {
     #[inline]
     pub fn run(&mut self, op: &mut OperationIr) {
         match self {
-            Self::Backend(interpreter) => {
-                interpreter.register_op(std::mem::replace(op, OperationIr::Drop(super::bare(0))))
-            }
+            Self::Backend(interpreter) => interpreter.register_op(take(op)),
             Self::Dry(dry) => dry.run(op),
         }
     }

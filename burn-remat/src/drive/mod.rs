@@ -3,6 +3,7 @@
 //! The core (`burn-remat-core`) decides and does nothing; here operations run, buffers are freed, tensors are compressed,
 //! clocks are read and failures are caught. What an operation of the program is to the core is told in `operation.rs`.
 
+mod boxes;
 mod clock;
 mod code;
 mod compress;
@@ -30,11 +31,11 @@ use slab::Slab;
 
 use crate::alternatives::Alternatives;
 use crate::backend::{BufferId, Padding, RematBackend};
-use crate::boxes::Boxes;
 use crate::budget::DisplayBytes;
 use crate::config::MemoryProbe;
 use crate::planning::Plans;
 use crate::stage::name_of;
+pub(crate) use boxes::Boxes;
 use clock::Clock;
 use compress::Compression;
 use executor::Executor;
@@ -366,8 +367,8 @@ impl<B: RematBackend> Planning for Drive<B> {
         self.plans.is_settled()
     }
 
-    fn observe(&mut self, trace: Trace, limits: Limits) -> bool {
-        self.plans.observe(trace, limits.budget)
+    fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
+        self.plans.observe(trace, structure, limits.budget)
     }
 
     fn poll(&mut self, limits: Limits) {

@@ -37,7 +37,8 @@ const GOOD_ENOUGH: f64 = 0.002;
 pub(crate) struct Fit {
     trace: Arc<Trace>,
     lowered: Lowered,
-    threads: usize,
+    /// Threads that planners may use, where not all.
+    threads: Option<usize>,
     /// Smallest budget that a planner may be told.
     least: u64,
     /// The plan that holds least, and its account of itself.
@@ -83,16 +84,17 @@ impl Fit {
     ///
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered) -> Result<Self, Violations> {
-        Self::on_threads(trace, lowered, Request::new(0).threads)
+        Self::on_threads(trace, lowered, None)
     }
 
-    /// [`Self::new`] for planners that may use so many threads.
+    /// [`Self::new`] for planners that may use so many threads; all that the machine has without a number.
     ///
     /// # Errors
     ///
     /// Those of [`Self::new`].
-    pub fn on_threads(trace: Arc<Trace>, lowered: Lowered, threads: usize) -> Result<Self, Violations> {
-        let request = Request { time_limit: LEAST_TIME, threads, ..Request::new(u64::MAX) };
+    pub fn on_threads(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>) -> Result<Self, Violations> {
+        let mut request = Request { time_limit: LEAST_TIME, ..Request::new(u64::MAX) };
+        request.threads = threads.unwrap_or(request.threads);
         let found = minimum_within(&lowered.graph, &request);
         let checked = check(&lowered.graph, &found.plan, found.achieved)?;
         let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
@@ -167,7 +169,7 @@ impl Fit {
         let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
             let mut request = Request::new(budget);
             request.time_limit = limit;
-            request.threads = self.threads;
+            request.threads = self.threads.unwrap_or(request.threads);
             request.progress = terms.progress.clone();
             let Solved { mut outcome, checked } = match solve(terms.planner, graph, &request) {
                 Ok(solved) => solved,

@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Spine, Trace};
+use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Trace};
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{Outcome, Planner, Progress, Status, StopReason};
@@ -335,7 +335,7 @@ impl Plans {
         if self.state.schedule.as_ref().is_some_and(|shown| shown.structure() == structure) {
             self.state.measured = Arc::new(outcome.held);
         }
-        outcome.trace.is_some_and(|trace| self.measured(trace, budget))
+        outcome.trace.is_some_and(|trace| self.measured(trace, structure, budget))
     }
 
     /// A step left its plan.
@@ -361,10 +361,10 @@ impl Plans {
         }
     }
 
-    /// Takes the trace of a whole step. Tells whether it is planned now, or has a plan from the cache.
-    pub fn observe(&mut self, mut trace: Trace, budget: Option<u64>) -> bool {
+    /// Takes the trace of a whole step of this structure. Tells whether it is planned now, or has a plan from the cache.
+    pub fn observe(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         trace.attribute_stages();
-        self.finished(Spine::of(&trace).structure());
+        self.finished(structure);
         if let Some(rehearsed) = &mut self.rehearsed {
             match rehearsed.iter_mut().find(|known| known.signature() == trace.signature()) {
                 // The least time seen is the one least disturbed.
@@ -375,12 +375,12 @@ impl Plans {
             }
             return false;
         }
-        self.measured(trace, budget)
+        self.measured(trace, structure, budget)
     }
 
     /// Takes the costs of a step, and plans it once they are known well enough.
-    fn measured(&mut self, trace: Trace, budget: Option<u64>) -> bool {
-        let (structure, signature) = (Spine::of(&trace).structure(), trace.signature());
+    fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
+        let signature = trace.signature();
         let at = match self.observed.iter().position(|known| known.structure == structure) {
             Some(at) => at,
             None => {
@@ -417,8 +417,9 @@ impl Plans {
                 costs.push(op.cost_ns);
             }
         }
-        for (least, op) in known.scratch.iter_mut().zip(&trace.ops) {
+        for (least, op) in known.scratch.iter_mut().zip(&mut trace.ops) {
             *least = op.scratch.min(*least);
+            op.scratch = *least;
         }
         let fits = budget.is_none_or(|budget| trace.peak() <= budget);
         let others_are_planned =
@@ -622,7 +623,7 @@ impl Task {
     fn plan(&self, planner: &dyn Planner) {
         let start = Instant::now();
         // One thread leaves the others to the program.
-        let fit = match Fit::on_threads(Arc::new(self.trace.clone()), self.lowered.clone(), 1) {
+        let fit = match Fit::on_threads(Arc::new(self.trace.clone()), self.lowered.clone(), Some(1)) {
             Ok(fit) => fit,
             Err(violations) => return self.say(Message::Problem(violations.to_string())),
         };

@@ -3,6 +3,8 @@
 
 use burn_ir::OperationIr;
 
+use super::bare;
+
 /// How many empty boxes are kept.
 const LIMIT: usize = 8192;
 
@@ -24,9 +26,12 @@ impl Boxes {
         }
     }
 
-    /// Keeps a box, what is in it counts no more.
+    /// Keeps a box, and drops what is still in it.
     #[inline]
-    pub fn keep(&mut self, spent: Box<OperationIr>) {
+    pub fn keep(&mut self, mut spent: Box<OperationIr>) {
+        if !matches!(*spent, OperationIr::Drop(_)) {
+            take(&mut spent);
+        }
         if self.0.len() < LIMIT {
             self.0.push(spent);
         }
@@ -37,4 +42,10 @@ impl Boxes {
         other.0.append(&mut self.0);
         other.0.truncate(LIMIT);
     }
+}
+
+/// Takes an operation out of its place.
+#[inline]
+pub(super) fn take(op: &mut OperationIr) -> OperationIr {
+    std::mem::replace(op, OperationIr::Drop(bare(0)))
 }
