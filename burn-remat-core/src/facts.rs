@@ -50,6 +50,8 @@ pub struct Nature {
     pub opaque: bool,
     /// The device may compute other bits when it runs again.
     pub varies: bool,
+    /// It makes a single one, as the backward pass of an autodiff begins with.
+    pub one: bool,
 }
 
 /// What an operation needs of an input, where that is less than its numbers.

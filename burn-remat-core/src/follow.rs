@@ -15,9 +15,20 @@ use crate::trace::{Place, Trace};
 /// A tensor, by its key, and by the number that tells whether the key still stands for it.
 pub(crate) type Named = (TensorKey, TensorId);
 
+/// How it was when the plan began.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Start {
+    /// Bytes held, those of other threads not counted.
+    pub held: u64,
+    /// Time of first runs and of recomputations since the step before.
+    pub compute_ns: u64,
+    pub recompute_ns: u64,
+}
+
 /// See the [module](self).
 pub(crate) struct Follow {
     pub schedule: Arc<Schedule>,
+    pub start: Start,
     /// Tensors made by each operation so far.
     pub made: Vec<SmallVec<[Named; 1]>>,
     /// Tensors from outside the step by storage.
@@ -32,10 +43,11 @@ pub(crate) struct Follow {
 }
 
 impl Follow {
-    pub fn new(schedule: Arc<Schedule>, measures: bool) -> Self {
+    pub fn new(schedule: Arc<Schedule>, measures: bool, start: Start) -> Self {
         let made = Vec::with_capacity(schedule.trace.ops.len());
         Self {
             schedule,
+            start,
             made,
             externals: FxHashMap::default(),
             held: Vec::new(),

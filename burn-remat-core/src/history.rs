@@ -21,10 +21,9 @@ use crate::driver::{Compressible, OpKey};
 use crate::facts::{CheckpointPolicy, Failure, Kind, Nature, Need, TensorFacts, TensorId};
 use crate::keys::{BufferKey, Keys, PathId, RecipeKey, TensorKey};
 use crate::ledger::Owner;
+use crate::passes::Part;
 use crate::trace::{Number, Place};
 
-/// [`Spot::origin`] of a tensor that no operation of its step made.
-pub(crate) const EXTERNAL: u32 = u32::MAX;
 /// Place of a tensor that came from the host while a plan was followed, until an operation reads it.
 pub(crate) const ARRIVED: Place = Place::MAX;
 
@@ -81,6 +80,7 @@ pub(crate) struct Lineage {
     /// The tensor whose `heir` this is.
     pub heir_of: Option<TensorId>,
     pub is: Flags,
+    pub part: Part,
 }
 
 /// What is so of a tensor.

@@ -16,6 +16,7 @@ mod compress;
 mod online;
 mod operation;
 mod parameters;
+mod pass;
 mod planned;
 mod rejoin;
 mod release;
@@ -26,17 +27,19 @@ mod tracing;
 use alloc::string::String;
 
 use crate::counters::{Counters, StageCounts};
-use crate::driver::{Circumstances, Event, LayoutFollows, Limits, World};
+use crate::driver::{Circumstances, Event, LayoutFollows, Left, Limits, World};
 use crate::facts::{Failure, Kind, TensorFacts, TensorId, ThreadId};
 use crate::follow::Follow;
-use crate::history::{EXTERNAL, History, Lineage, Spot, Tensor};
+use crate::history::{History, Lineage, Spot, Tensor};
 use crate::keys::TensorKey;
 use crate::ledger::Ledger;
+use crate::passes::Passes;
 use crate::room::Room;
 use crate::schedule::Schedule;
 use crate::stages::Stages;
 use crate::steps::StepDetector;
 use crate::threads::Threads;
+use crate::trace::EXTERNAL;
 use crate::tracer::Tracer;
 
 /// While a step holds at most one part in this many of the budget, nothing is recorded.
@@ -108,6 +111,7 @@ struct Now {
 #[derive(Default)]
 struct Steps {
     detector: StepDetector,
+    passes: Passes,
     /// Number of the step under way.
     number: u32,
     /// Operations begun in this step.
@@ -147,6 +151,8 @@ struct Watch {
     tracer: Option<Tracer>,
     /// Its plan, where one is followed.
     follow: Option<Follow>,
+    /// Why it left its plan, as long as it is not known to be a pass at all: a validation begins like one.
+    left: Option<Left>,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
     /// Bytes that the last operation used beside its tensors, where they count.

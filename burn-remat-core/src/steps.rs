@@ -1,13 +1,15 @@
 //! Where one training step ends and the next begins.
 //!
-//! Three signals, the surest first:
+//! Four signals, the surest first:
 //!
 //! 1. The program says so ([`mark`](crate::Machine::mark)).
 //! 2. Parameters are updated (see `machine/parameters.rs`): the first operation that reads a parameter's successor made in this step
 //!    begins the next one; where no plan is made for long, the operation after as many updates as in the steps before. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
 //!    running statistics do not disturb it. But where much more is alive than usual, no step begins: what is alive there can never be
 //!    evicted again. So a generator that learns through the discriminator which was updated just before is no step of its own.
-//! 3. Where nothing is updated in this way, or nothing any more: the bytes of live tensors that
+//! 3. Where many passes end and no update tells of a step: the passes (see `passes.rs`). A program that keeps a copy of its model
+//!    from before the first update hides all updates.
+//! 4. Where there are none, or nothing is updated any more: the bytes of live tensors that
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
 //!    point after such a fall, recognised once they rise again. The first time, two rises must be of similar height: an input
 //!    that is normalised on the device is a small rise of its own before the step's.
@@ -24,6 +26,10 @@ const LEAST_STEP: u64 = 1000;
 
 /// Steps without a plan after which they are perhaps never alike, because what begins the next one is at the end of each.
 const LONG_UNPLANNED: u64 = 16;
+
+/// Passes since the last step told by updates after which passes tell: the program keeps a copy of what it updates, accumulates many
+/// gradients, or updates nothing.
+const MANY_PASSES: u64 = 8;
 
 /// How often in a row too much may be alive where a parameter is read for the first time after its update. Then this is usual.
 const MOST_REFUSED: u32 = 3;
@@ -83,6 +89,7 @@ enum Source {
     #[default]
     Valleys,
     Updates,
+    Passes,
     Marks,
 }
 
@@ -100,6 +107,26 @@ impl StepDetector {
     /// Whether steps are told by marks or by updates, at the operation itself.
     pub fn is_exact(&self) -> bool {
         self.source != Source::Valleys
+    }
+
+    /// Whether passes tell better: so many have been `seen` since updates have last told of a step.
+    pub fn knows_no_better(&self, seen: u64) -> bool {
+        seen >= MANY_PASSES && self.source < Source::Passes
+    }
+
+    /// From now on passes tell.
+    pub fn go_by_passes(&mut self) {
+        self.source = self.source.max(Source::Passes);
+    }
+
+    /// Whether passes tell, or will where there are any.
+    pub fn may_be_passes(&self) -> bool {
+        self.source != Source::Marks
+    }
+
+    /// Whether passes tell.
+    pub fn goes_by_passes(&self) -> bool {
+        self.source == Source::Passes
     }
 
     /// Whether an operation that reads what has been updated says anything.

@@ -36,6 +36,14 @@ impl Threads {
         self.trainer = Some(thread);
     }
 
+    /// This thread has begun a backward pass: it trains. Whether what was taken for the step at hand was another thread's.
+    pub fn pass(&mut self, thread: ThreadId) -> bool {
+        if self.marks {
+            return false;
+        }
+        self.trainer.replace(thread).is_some_and(|before| before != thread)
+    }
+
     /// This thread has updated a parameter. Whether what was taken for the step at hand was another thread's.
     pub fn update(&mut self, thread: ThreadId) -> bool {
         if self.marks {

@@ -10,7 +10,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rustc_hash::FxHashMap;
+use core::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
 use crate::facts::{Alternative, Kind, Nature, Need, Rule};
@@ -23,6 +25,14 @@ pub type Place = u32;
 pub type Number = u32;
 /// Number of one passage through a stage within its step, from 1; 0 for none.
 pub type Visit = u32;
+
+/// The origin of a tensor that no operation of its step made.
+pub(crate) const EXTERNAL: u32 = u32::MAX;
+
+/// The origin of output `k` of the operation at `position`.
+pub(crate) fn origin(position: Position, k: usize) -> u32 {
+    (position << 8) | (k as u32).min(0xff)
+}
 
 /// One operation.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,6 +152,8 @@ pub struct Trace {
     pub reads: Vec<(Position, Place)>,
     /// Bytes held when the step began, all of them out of the planner's reach.
     pub held_at_start: u64,
+    /// Whether this is a pass, which begins with its first operation wherever that comes; else a step, which begins where one is said to.
+    pub is_pass: bool,
     /// Names of operations by kind.
     pub names: FxHashMap<Kind, String>,
     /// The path of each passage through a stage, in the order of their first operations: visit 1 first.
@@ -248,6 +260,31 @@ impl Trace {
         }
         self
     }
+}
+
+/// What an operation does, in terms that are the same wherever the same is done: what it makes, by shape, and from what. An input is given by
+/// its origin in the step, by its shape, and by whether this is its last use.
+pub(crate) fn signature(
+    kind: Kind,
+    rule: Option<Rule>,
+    outputs: impl Iterator<Item = u64>,
+    inputs: impl Iterator<Item = (u32, u64, bool)>,
+) -> u64 {
+    let mut hasher = FxHasher::default();
+    kind.hash(&mut hasher);
+    if let Some(rule) = rule {
+        rule.hash(&mut hasher);
+    }
+    outputs.for_each(|shape| shape.hash(&mut hasher));
+    for (origin, shape, last) in inputs {
+        if origin == EXTERNAL {
+            (shape, EXTERNAL).hash(&mut hasher);
+        } else {
+            origin.hash(&mut hasher);
+        }
+        last.hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// Signature of a step's first operations, from that of one fewer.

@@ -250,7 +250,10 @@ pub(crate) fn rehearsed(
     config = validated_on(device, config)?;
     let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
     let traces = rehearse(device, &config, Rehearsal::Dry(None), train)?;
-    let limit = config.planning.time_limit / traces.len() as u32;
+    // What a program does between its passes is not planned.
+    let has_passes = traces.iter().any(|trace| trace.is_pass);
+    let traces: Vec<Trace> = traces.into_iter().filter(|trace| trace.is_pass || !has_passes).collect();
+    let limit = config.planning.time_limit / traces.len().max(1) as u32;
     for trace in traces {
         config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));
     }

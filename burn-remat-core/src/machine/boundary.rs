@@ -1,11 +1,13 @@
 //! What ends and begins with a training step: its trace, the plan that it follows, and what is forgotten.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::{Asked, Machine, StepTotals};
 use crate::driver::{Event, Left, World};
 use crate::facts::ThreadId;
-use crate::follow::Follow;
+use crate::follow::{Follow, Start};
+use crate::schedule::Schedule;
 use crate::spine::Spine;
 use crate::trace::Trace;
 use crate::tracer::Tracer;
@@ -28,7 +30,13 @@ impl<W: World> Machine<W> {
         // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
         let whole = self.steps.detector.is_exact() && boundary >= self.now.clock;
         let trace = self.end_following(whole);
+        let units = trace.map_or_else(Vec::new, |trace| self.units_of(trace));
+        let by_passes = self.steps.detector.goes_by_passes();
         self.steps.detector.set_boundary(boundary);
+        self.steps.passes.end(boundary, self.steps.totals.peak);
+        if self.steps.detector.is_exact() {
+            self.steps.passes.forget_seen();
+        }
         self.forget_before(boundary);
         let history = &self.history;
         self.stages.prune(|key, id| history.knows((key, id)));
@@ -41,16 +49,17 @@ impl<W: World> Machine<W> {
         self.room.pool.end_step(totals.peak);
         self.room.end_step();
         self.threads.end_step(self.ledger.foreign);
-        if is_step {
+        // Of passes the second shows what the first has not: what an optimizer makes.
+        if is_step && !by_passes {
             self.take_share(totals.peak);
         }
-        self.begin_following(trace);
+        self.begin_following(units);
         let watched = self.watch.follow.is_some() || self.watch.tracer.is_some() || self.stages.any_forced;
         self.own.records = watched || !self.is_ample(totals.peak);
     }
 
     /// The first step has held so many bytes: a budget that is a share of that is known now.
-    fn take_share(&mut self, first_step: u64) {
+    pub(super) fn take_share(&mut self, first_step: u64) {
         let (Asked::Share(share), None) = (self.config.budget, self.room.budget) else { return };
         let budget = (first_step as f64 * share) as u64;
         self.world.tell(Event::Budget { first_step, budget });
@@ -76,8 +85,9 @@ impl<W: World> Machine<W> {
             && whole
         {
             if follow.is_complete() {
-                self.counters.times.followed += self.steps.totals.compute_ns;
-                self.counters.times.followed_recompute += self.steps.totals.recompute_ns;
+                let totals = &self.steps.totals;
+                self.counters.times.followed += totals.compute_ns - follow.start.compute_ns;
+                self.counters.times.followed_recompute += totals.recompute_ns - follow.start.recompute_ns;
                 let schedule = follow.schedule.clone();
                 let limits = self.limits();
                 let mut outcome = follow.outcome();
@@ -98,7 +108,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Chooses how the step that begins goes: by a plan, traced, or neither.
-    fn begin_following(&mut self, trace: Option<Trace>) {
+    fn begin_following(&mut self, units: Vec<Trace>) {
         self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
         self.steps.position = 0;
         // What the step before held is no part of this one.
@@ -108,7 +118,7 @@ impl<W: World> Machine<W> {
             return;
         }
         let limits = self.limits();
-        if let Some(trace) = trace {
+        for trace in units {
             let (structure, room) = (Spine::of(&trace).structure(), self.room.beside_tensors());
             if self.world.observe(trace, structure, limits) {
                 self.room.pool.plan_with(structure, room);
@@ -138,10 +148,20 @@ impl<W: World> Machine<W> {
 
     /// The step that begins goes by the plan that is expected for it, if there is one.
     pub(super) fn start_following(&mut self) {
-        self.watch.follow = self.world.next().map(|schedule| {
-            let measures = self.world.is_unmeasured(&schedule);
-            Follow::new(schedule, measures)
-        });
+        self.watch.follow = None;
+        // A pass begins with an operation, not here.
+        let is_step = |schedule: &Arc<Schedule>| !(schedule.trace.is_pass && self.steps.detector.may_be_passes());
+        if let Some(schedule) = self.world.next().filter(is_step) {
+            self.follow(schedule);
+        }
+    }
+
+    /// Begins to go by a plan.
+    pub(super) fn follow(&mut self, schedule: Arc<Schedule>) {
+        let measures = self.world.is_unmeasured(&schedule);
+        let StepTotals { compute_ns, recompute_ns, .. } = self.steps.totals;
+        let start = Start { held: self.steps.held_at_start, compute_ns, recompute_ns };
+        self.watch.follow = Some(Follow::new(schedule, measures, start));
     }
 
     /// Something failed in this step: it is neither planned nor followed any further.

@@ -78,8 +78,3 @@ pub(super) struct Traced {
     pub inputs: SmallVec<[TracedInput; 4]>,
     pub stub: Option<TracedStub>,
 }
-
-/// The origin of output `k` of the operation at `position`.
-pub(super) fn origin(position: u32, k: usize) -> u32 {
-    (position << 8) | (k as u32).min(0xff)
-}

@@ -47,6 +47,7 @@ impl<W: World> Machine<W> {
         for at in 0..call.inputs.len() {
             self.pin(call.inputs[at]);
         }
+        self.meet_operation(thread, op, &call);
         if !self.now.foreign && (self.begins_step(&call.inputs, &call.dying) || self.begins_anew(op, &call)) {
             self.end_step(self.now.clock, true);
         }
@@ -86,6 +87,9 @@ impl<W: World> Machine<W> {
 
     /// Makes the inputs resident.
     fn bring_in(&mut self, op: &Operation, call: &mut Call) -> Result<(), Failure> {
+        if self.watch.follow.is_none() {
+            self.begin_pass(op, call);
+        }
         if self.is_planned() {
             self.follow_before(op, call);
         }
@@ -155,6 +159,7 @@ impl<W: World> Machine<W> {
         self.note_succession(&call.inputs, &call.dying, &outputs);
         if settled.recordable {
             self.note_computed(&call.inputs, &outputs);
+            self.note_part(op, &call.inputs, &outputs);
         }
         if let Some(kept) = ran.kept {
             let again = Again { seed: settled.seed, expected };
@@ -217,6 +222,7 @@ impl<W: World> Machine<W> {
             }
             self.watch_budget();
         }
+        self.end_pass(self.now.clock + 1, |_, _| false);
         let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
         if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
             self.end_step(boundary, true);

@@ -136,6 +136,9 @@ impl<W: World> Machine<W> {
 
     /// The thread at hand has updated a parameter.
     fn note_update(&mut self) {
+        if self.steps.detector.goes_by_passes() {
+            return;
+        }
         if self.threads.update(self.now.thread) {
             self.forget_step();
         }

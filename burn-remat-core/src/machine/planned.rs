@@ -12,15 +12,15 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Machine;
-use super::call::{Call, origin};
+use super::call::Call;
 use super::rejoin::Stands;
 use crate::driver::{Event, Left, World};
 use crate::facts::{Failure, Operation};
 use crate::follow::{Follow, Named};
-use crate::history::{ARRIVED, EXTERNAL, Spot};
+use crate::history::{ARRIVED, Spot};
 use crate::keys::{BufferKey, TensorKey};
 use crate::schedule::Action;
-use crate::trace::{Place, Trace, extend};
+use crate::trace::{EXTERNAL, Place, Trace, extend, origin};
 
 impl<W: World> Machine<W> {
     /// Compares the operation at hand with the plan and takes the plan's steps before it.
@@ -144,6 +144,9 @@ impl<W: World> Machine<W> {
 
     /// The plan foresees so many bytes now.
     fn compare(&mut self, foreseen: u64) {
+        let Some(follow) = &self.watch.follow else { return };
+        // More or less may be there when it begins than when it was written down.
+        let foreseen = (foreseen + follow.start.held).saturating_sub(follow.schedule.trace.held_at_start);
         let live = self.ledger.live - self.ledger.foreign;
         if live != foreseen {
             let at = self.last_position();
@@ -253,9 +256,17 @@ impl<W: World> Machine<W> {
         let old = follow.schedule.clone();
         let prefix = extend(old.prefixes[at], call.signature);
         let Some(schedule) = self.world.beginning_with(at + 1, prefix) else {
+            if self.begin_pass(op, call) {
+                return self.follow_before(op, call);
+            }
             if at > old.spine.next(0) {
                 let planned = old.trace.name(at as u32).into();
-                self.world.left(Left::Differs { at, found: self.name(op.kind), planned });
+                let left = Left::Differs { at, found: self.name(op.kind), planned };
+                if old.trace.is_pass && self.steps.passes.seed().is_none() {
+                    self.watch.left = Some(left);
+                } else {
+                    self.world.left(left);
+                }
             }
             return self.resume_trace(&old.trace, at as u32);
         };

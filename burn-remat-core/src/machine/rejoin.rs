@@ -38,12 +38,17 @@ impl<W: World> Machine<W> {
         if is_planned(at) {
             return Stands::At(at);
         }
-        let makes_small = op.outputs.iter().all(|output| schedule.spine.is_small(output.buffer_bytes));
-        if makes_small && self.large_inputs(schedule, call).next().is_none() {
+        if self.is_glue(schedule, op, call) {
             return Stands::Beside;
         }
         let next = schedule.spine.next(at);
         if next > at && is_planned(next) { Stands::At(next) } else { Stands::Nowhere }
+    }
+
+    /// Whether an operation is on small tensors only.
+    pub(super) fn is_glue(&self, schedule: &Schedule, op: &Operation, call: &Call) -> bool {
+        let makes_small = op.outputs.iter().all(|output| schedule.spine.is_small(output.buffer_bytes));
+        makes_small && self.large_inputs(schedule, call).next().is_none()
     }
 
     /// Whether the planned step is over, what it had made is mostly gone, and an operation is the first of another like it. Where the program

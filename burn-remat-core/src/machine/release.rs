@@ -29,6 +29,7 @@ impl<W: World> Machine<W> {
             return;
         }
         self.trace_kill(key);
+        self.note_let_go(key);
         if self.watch.follow.is_none() {
             // A plan says itself when it needs a substitute no more: what reads it may run again.
             self.drop_substitute(key);

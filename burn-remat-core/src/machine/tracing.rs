@@ -1,17 +1,18 @@
 //! Writes down what a step does while it runs; see [`Trace`].
 
-use core::hash::{Hash, Hasher};
-
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Machine;
-use super::call::{Call, Traced, TracedInput, origin};
+use super::call::{Call, Traced, TracedInput};
 use crate::driver::{Substitute, World};
 use crate::facts::Operation;
-use crate::history::{ARRIVED, EXTERNAL, Spot, Tensor};
+use crate::history::{ARRIVED, Spot, Tensor};
 use crate::keys::TensorKey;
-use crate::trace::{Between, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, TracedTensor};
+use crate::trace::{
+    Between, EXTERNAL, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, TracedTensor, origin,
+    signature,
+};
 use crate::tracer::{LONGEST, Tracer};
 
 /// A storage that no operation of the step made.
@@ -32,22 +33,17 @@ impl<W: World> Machine<W> {
 
     /// What an operation does, in terms that are the same in every step.
     pub(super) fn signature(&self, op: &Operation, call: &Call) -> u64 {
-        let mut hasher = FxHasher::default();
-        op.kind.hash(&mut hasher);
-        if let Some(rule) = call.rule {
-            rule.hash(&mut hasher);
-        }
-        op.outputs.iter().for_each(|output| output.shape.hash(&mut hasher));
-        for &input in &call.inputs {
+        self.signature_in(op, call, Some(self.steps.number))
+    }
+
+    /// The same in a step; `None` for one that begins with this operation.
+    pub(super) fn signature_in(&self, op: &Operation, call: &Call, step: Option<u32>) -> u64 {
+        let inputs = call.inputs.iter().map(|&input| {
             let tensor = &self.history.tensors[input];
-            if tensor.spot.step == self.steps.number && tensor.spot.origin != EXTERNAL {
-                tensor.spot.origin.hash(&mut hasher);
-            } else {
-                (tensor.facts.shape, EXTERNAL).hash(&mut hasher);
-            }
-            call.dying.contains(&input).hash(&mut hasher);
-        }
-        hasher.finish()
+            let origin = if step == Some(tensor.spot.step) { tensor.spot.origin } else { EXTERNAL };
+            (origin, tensor.facts.shape, call.dying.contains(&input))
+        });
+        signature(op.kind, call.rule, op.outputs.iter().map(|output| output.shape), inputs)
     }
 
     fn bytes_of(&self, key: TensorKey) -> u64 {

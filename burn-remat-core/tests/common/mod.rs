@@ -16,6 +16,9 @@ use burn_remat_core::{
 /// What a tensor holds.
 pub type Content = u64;
 
+/// The kind of operation with which an autodiff begins a backward pass.
+pub const ONE: Kind = 77;
+
 pub fn hash(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -63,6 +66,7 @@ impl Asked {
                 mask: self.works == Works::Random,
                 opaque: self.works == Works::Opaque,
                 varies: false,
+                one: self.kind == ONE,
             },
             weak: self.weak.map(|id| (id, Need::Signs)),
             known: None,

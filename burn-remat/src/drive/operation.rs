@@ -122,6 +122,7 @@ pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, p
         mask: is_mask(op),
         opaque: is_opaque(op),
         varies: !B::repeats(device, op),
+        one: is_one(op),
     };
     asked.weak = weak_input(op).map(|(ir, need)| (ir.id.value(), need));
     asked
@@ -150,6 +151,11 @@ pub(super) fn is_random(op: &OperationIr) -> bool {
         OperationIr::Float(_, FloatOperationIr::Random(_))
             | OperationIr::NumericInt(_, NumericOperationIr::IntRandom(_))
     )
+}
+
+/// Whether an operation makes a single one, as Burn's autodiff does for the gradient of the loss.
+fn is_one(op: &OperationIr) -> bool {
+    matches!(op, OperationIr::BaseFloat(BaseOperationIr::Ones(op)) if op.out.shape.num_elements() == 1)
 }
 
 /// Whether an operation draws a mask, as dropout does. No parameter begins as one.

@@ -128,6 +128,8 @@ struct Observed {
     costs: Vec<Vec<u64>>,
     scratch: Vec<u64>,
     seen: usize,
+    /// Most bytes that were there when it began.
+    held_at_start: u64,
     /// Whether planning was tried, or is of no use.
     settled: bool,
     /// Whether it was tried: once is enough, whatever came of it.
@@ -397,6 +399,7 @@ impl Plans {
                     costs: Vec::new(),
                     scratch: Vec::new(),
                     seen: 0,
+                    held_at_start: 0,
                     settled: false,
                     tried: false,
                     cached: false,
@@ -407,6 +410,8 @@ impl Plans {
         };
         let known = &mut self.observed[at];
         known.seen += 1;
+        known.held_at_start = known.held_at_start.max(trace.held_at_start);
+        trace.held_at_start = known.held_at_start;
         if known.costs.is_empty() || known.signature != signature {
             let count = trace.ops.len();
             (known.signature, known.costs, known.scratch) =

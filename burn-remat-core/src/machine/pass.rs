@@ -1,0 +1,175 @@
+//! Passes as they come: see [`Passes`](crate::passes::Passes).
+//!
+//! A pass ends where what was saved for its backward is gone, or where its plan ends. One that has a plan begins with the plan's first
+//! operation, wherever that comes: what a program does in between is no part of any. A validation that begins in the same way
+//! goes by the plan for as long as it does the same.
+
+use super::Machine;
+use super::call::Call;
+use crate::driver::World;
+use crate::facts::{Operation, ThreadId};
+use crate::keys::TensorKey;
+use crate::passes::{Part, Seed};
+use crate::schedule::Schedule;
+use crate::trace::{Trace, extend};
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+impl<W: World> Machine<W> {
+    /// An operation of the program is about to be served: the pass before it may be over, and it may be a seed.
+    pub(super) fn meet_operation(&mut self, thread: ThreadId, op: &Operation, call: &Call) {
+        if !self.now.foreign {
+            self.end_pass(self.now.clock, |machine, schedule| !machine.is_glue(schedule, op, call));
+        }
+        if op.nature.one && self.steps.detector.may_be_passes() {
+            self.meet_one(thread);
+        }
+    }
+
+    fn meet_one(&mut self, thread: ThreadId) {
+        if self.now.foreign {
+            // What this thread has computed was not looked at. Its next pass is.
+            if self.steps.detector.goes_by_passes() && self.threads.pass(thread) {
+                self.forget_step();
+            }
+            return;
+        }
+        let seed = self.steps.passes.one(self.now.clock, self.steps.position);
+        if seed == Seed::Nothing {
+            return;
+        }
+        if self.steps.detector.knows_no_better(self.steps.passes.seen()) {
+            self.steps.detector.go_by_passes();
+            self.threads.pass(thread);
+        }
+        if !self.steps.detector.goes_by_passes() {
+            return;
+        }
+        if let Some(left) = self.watch.left.take() {
+            self.world.left(left);
+        }
+        if let Seed::After(boundary) = seed {
+            self.end_step(boundary, true);
+            // What was written down begins in the middle of a pass.
+            self.watch.tracer = None;
+        }
+        self.take_share(self.steps.passes.highest().max(self.steps.totals.peak));
+    }
+
+    /// Ends the pass under way if it is over: what was saved is gone, and all that its plan has is done. What comes then `is_other`, or may be
+    /// more of the glue with which it ends.
+    pub(super) fn end_pass(&mut self, clock: u64, is_other: impl Fn(&Self, &Schedule) -> bool) {
+        if !self.steps.detector.goes_by_passes() {
+            if self.steps.passes.is_over() {
+                self.steps.passes.end(clock, 0);
+            }
+            return;
+        }
+        let (position, is_over) = (self.steps.position as usize, self.steps.passes.is_over());
+        let ends = match &self.watch.follow {
+            Some(follow) if follow.schedule.trace.is_pass => {
+                follow.schedule.spine.is_over(position) && (is_over || is_other(self, &follow.schedule))
+            }
+            _ => is_over,
+        };
+        if ends {
+            self.end_step(clock, true);
+        }
+    }
+
+    /// Notes to which part of the pass belongs what an operation has made.
+    pub(super) fn note_part(&mut self, op: &Operation, inputs: &[TensorKey], outputs: &[TensorKey]) {
+        if self.now.foreign {
+            return;
+        }
+        let passes = &mut self.steps.passes;
+        let tensors = &mut self.history.tensors;
+        let is_seed = op.nature.one && passes.seed().is_some();
+        let descends = is_seed
+            || inputs.iter().any(|&input| {
+                let lineage = &tensors[input].lineage;
+                passes.descends(lineage.part, lineage.born)
+            });
+        let looks_at_root = op.nature.view
+            && inputs.first().is_some_and(|&base| {
+                let lineage = &tensors[base].lineage;
+                !passes.counts(lineage.part, lineage.born)
+            });
+        let part = match (descends, looks_at_root) {
+            (true, _) => Part::Backward,
+            (false, true) => Part::None,
+            (false, false) => Part::Forward,
+        };
+        for &output in outputs {
+            let tensor = &mut tensors[output];
+            tensor.lineage.part = part;
+            if part == Part::Forward {
+                passes.computed(tensor.facts.bytes);
+            }
+        }
+    }
+
+    /// The program has let go of a tensor.
+    pub(super) fn note_let_go(&mut self, key: TensorKey) {
+        let tensor = &self.history.tensors[key];
+        let (part, born, bytes) = (tensor.lineage.part, tensor.lineage.born, tensor.facts.bytes);
+        self.steps.passes.let_go(part, born, bytes, self.now.clock);
+    }
+
+    /// Takes up the plan of a pass that begins with an operation, if there is one.
+    pub(super) fn begin_pass(&mut self, op: &Operation, call: &mut Call) -> bool {
+        if !self.steps.detector.goes_by_passes() || self.now.foreign || !self.steps.passes.is_quiet() {
+            return false;
+        }
+        let Some(schedule) = self.pass_that_begins(op, call) else { return false };
+        if self.is_outgrown(&schedule) {
+            self.world.outgrown(schedule.structure());
+            return false;
+        }
+        // A pass that was never met: it was none.
+        self.watch.left = None;
+        self.watch.tracer = None;
+        self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
+        self.steps.position = 1;
+        self.watch.most_held = self.ledger.live;
+        self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
+        self.follow(schedule);
+        call.watched = true;
+        if op.known.is_none() {
+            call.rule = self.stages.rule(self.now.thread, self.steps.number);
+            call.signature = self.signature(op, call);
+        }
+        true
+    }
+
+    /// Whether so much more is there than when the pass was written down that its plan would hold more than the budget.
+    fn is_outgrown(&self, schedule: &Schedule) -> bool {
+        let more = (self.ledger.live - self.ledger.foreign).saturating_sub(schedule.trace.held_at_start);
+        let limit = self.limits().budget.map(|budget| budget.max(schedule.peak));
+        more > 0 && limit.is_some_and(|limit| schedule.peak + more > limit)
+    }
+
+    fn pass_that_begins(&self, op: &Operation, call: &Call) -> Option<Arc<Schedule>> {
+        let expected = self.world.next()?;
+        let prefix = extend(0, self.signature_in(op, call, None));
+        let begins = |schedule: &Arc<Schedule>| schedule.trace.is_pass && schedule.prefixes.get(1) == Some(&prefix);
+        Some(expected).filter(begins).or_else(|| self.world.beginning_with(1, prefix).filter(begins))
+    }
+
+    /// What is to be planned of what was written down.
+    pub(super) fn units_of(&self, trace: Trace) -> Vec<Trace> {
+        let mut units = Vec::new();
+        match self.steps.passes.seed().filter(|_| self.steps.detector.goes_by_passes()) {
+            Some(seed) => {
+                let pass = trace.pass(seed);
+                if self.config.rehearsing {
+                    units.extend(pass.as_ref().and_then(|pass| trace.before(pass)));
+                }
+                units.extend(pass);
+            }
+            None => units.push(trace),
+        }
+        units
+    }
+}

@@ -1,0 +1,242 @@
+//! Where a pass ends: a forward with its backward, found from what autodiff does.
+//!
+//! - A backward begins with a single one, the gradient of the loss: the *seed*.
+//! - What the forward has made and the program still holds then is *saved*: autodiff holds it for the backward, and lets go of it
+//!   step by step. When all of it is gone, the pass is over.
+//!
+//! Nothing here depends on what a program updates, keeps a copy of, or does between its passes. Bytes are counted: of what was
+//! computed since the last pass, does not descend from the seed and is still held. Two things blur the count:
+//!
+//! - A program may keep some of it (activations that it logs). Such a pass is not seen to end; when the next seed comes, much more has
+//!   been computed than is left of it, and from then on that share is taken to be [kept](Passes::kept).
+//! - A one may be no seed: then next to nothing was saved, or what was saved before is still there when the next one comes, and counts
+//!   with it. So do two losses that were computed before the backward of the first.
+//!
+//! Constant work for every operation.
+
+use crate::trace::Position;
+
+/// A seed is none where less is saved than one part in so many of the most that ever was.
+const LEAST: u64 = 64;
+/// A pass is over when one part in so many of what was saved is left.
+const REST: u64 = 256;
+/// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
+const QUIET: u64 = 4;
+
+/// Which part of a pass a tensor belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// None: it was not computed, or the backward of no pass needs it.
+    #[default]
+    None,
+    /// It was computed and does not descend from the seed.
+    Forward,
+    /// It descends from the seed.
+    Backward,
+}
+
+/// What a single one has turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seed {
+    /// None, or another one in the same pass.
+    Nothing,
+    /// A backward begins.
+    Begins,
+    /// A backward begins, and the pass before was over at this clock.
+    After(u64),
+}
+
+#[derive(Clone, Copy)]
+struct Seeded {
+    clock: u64,
+    position: Position,
+}
+
+/// Finds passes. See the [module](self).
+#[derive(Default)]
+pub(crate) struct Passes {
+    /// Clock when the last pass was over.
+    start: u64,
+    /// Bytes that were computed since, or since the seed, and are held.
+    forward: u64,
+    /// Bytes of what was saved that are still held, and how many there were.
+    saved: u64,
+    at_seed: u64,
+    seed: Option<Seeded>,
+    /// Clock after the last that was let go of what was saved.
+    let_go: u64,
+    /// Most that was ever saved.
+    most: u64,
+    /// What of it the program keeps, as a share.
+    kept: f64,
+    /// Most bytes held in any pass so far.
+    highest: u64,
+    /// Passes that were seen to end since something else has told of a step.
+    seen: u64,
+}
+
+impl Passes {
+    /// The program has made a single one at `clock`, as the operation at `position`.
+    pub fn one(&mut self, clock: u64, position: Position) -> Seed {
+        let seed = Seeded { clock, position };
+        let Some(before) = &mut self.seed else {
+            if self.forward == 0 || self.forward < self.most / LEAST {
+                return Seed::Nothing;
+            }
+            self.begin(seed);
+            return Seed::Begins;
+        };
+        if self.forward > self.saved && self.saved <= self.at_seed / 2 {
+            self.kept = self.saved as f64 / self.at_seed.max(1) as f64;
+            let over = self.let_go;
+            self.begin(seed);
+            return Seed::After(over);
+        }
+        before.clock = clock;
+        self.saved += core::mem::take(&mut self.forward);
+        self.at_seed = self.at_seed.max(self.saved);
+        self.most = self.most.max(self.at_seed);
+        Seed::Nothing
+    }
+
+    fn begin(&mut self, seed: Seeded) {
+        self.saved = core::mem::take(&mut self.forward);
+        (self.at_seed, self.let_go, self.seed) = (self.saved, seed.clock, Some(seed));
+        self.most = self.most.max(self.saved);
+    }
+
+    /// Whether a tensor of this part that came to be at `born` counts in this pass.
+    pub fn counts(&self, part: Part, born: u64) -> bool {
+        part == Part::Forward && born >= self.start
+    }
+
+    /// The part of what an operation makes from a tensor of this part that came to be at `born`.
+    pub fn descends(&self, part: Part, born: u64) -> bool {
+        part == Part::Backward && born >= self.start
+    }
+
+    /// So many bytes have been computed that do not descend from a seed.
+    pub fn computed(&mut self, bytes: u64) {
+        self.forward += bytes;
+    }
+
+    /// The program has let go of a tensor.
+    pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, clock: u64) {
+        if !self.counts(part, born) {
+            return;
+        }
+        match self.seed {
+            Some(seed) if born < seed.clock => {
+                self.saved = self.saved.saturating_sub(bytes);
+                self.let_go = clock + 1;
+            }
+            _ => self.forward = self.forward.saturating_sub(bytes),
+        }
+    }
+
+    /// The seed of the pass under way.
+    pub fn seed(&self) -> Option<Position> {
+        self.seed.map(|seed| seed.position)
+    }
+
+    /// Whether what was saved is gone.
+    pub fn is_over(&self) -> bool {
+        let kept = (self.at_seed as f64 * self.kept) as u64;
+        self.seed.is_some() && self.saved <= kept + self.at_seed / REST
+    }
+
+    /// Whether a pass may begin here: little has been computed since the last.
+    pub fn is_quiet(&self) -> bool {
+        self.seed.is_none() && self.forward <= self.most / QUIET
+    }
+
+    /// A pass that has held at most `peak` bytes is over at `clock`.
+    pub fn end(&mut self, clock: u64, peak: u64) {
+        if self.seed.is_some_and(|seed| seed.clock < clock) {
+            self.seen += u64::from(self.is_over());
+            let share = self.saved as f64 / self.at_seed.max(1) as f64;
+            self.kept = self.kept.min(share);
+            (self.forward, self.saved, self.seed) = (0, 0, None);
+        }
+        self.start = clock;
+        self.highest = self.highest.max(peak);
+    }
+
+    /// How many passes have been seen to end since something else has told of a step.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Something else tells of a step.
+    pub fn forget_seen(&mut self) {
+        self.seen = 0;
+    }
+
+    /// Most bytes held in the passes so far.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Saves ten tensors of ten bytes from `clock` on, of which the program keeps `kept`; the clock afterwards.
+    fn forward(passes: &mut Passes, clock: u64) -> u64 {
+        (0..10).for_each(|_| passes.computed(10));
+        clock + 10
+    }
+
+    /// Lets go of all but `kept` of what was made from `clock` on; whether the pass is over after each.
+    fn backward(passes: &mut Passes, made: u64, clock: u64, kept: u64) -> Vec<bool> {
+        let gone = (kept..10).rev().map(|at| {
+            passes.let_go(Part::Forward, made + at, 10, clock + 10 - at);
+            passes.is_over()
+        });
+        gone.collect()
+    }
+
+    use alloc::vec::Vec;
+
+    #[test]
+    fn a_pass_is_over_when_what_was_saved_is_gone() {
+        let mut passes = Passes::default();
+        for round in 0..3 {
+            let made = 1 + 100 * round;
+            let clock = forward(&mut passes, made);
+            assert!(!passes.is_over());
+            assert_eq!(passes.one(clock, 7), Seed::Begins);
+            let over = backward(&mut passes, made, clock, 0);
+            assert_eq!(over.iter().filter(|over| **over).count(), 1, "only with the last");
+            assert_eq!(passes.seed(), Some(7));
+            passes.end(clock + 20, 100);
+            assert!(passes.is_quiet() && !passes.is_over());
+        }
+    }
+
+    #[test]
+    fn what_a_program_keeps_is_learned() {
+        let mut passes = Passes::default();
+        let clock = forward(&mut passes, 1);
+        passes.one(clock, 10);
+        assert!(backward(&mut passes, 1, clock, 3).iter().all(|over| !over));
+        let clock = forward(&mut passes, 100);
+        assert_eq!(passes.one(clock, 50), Seed::After(11 + 10 - 3 + 1));
+        passes.end(20, 100);
+        assert_eq!(passes.seed(), Some(50), "the one that has begun goes on");
+        assert!(backward(&mut passes, 100, clock, 3).last().unwrap());
+    }
+
+    #[test]
+    fn a_one_that_is_no_seed_changes_nothing() {
+        let mut passes = Passes::default();
+        assert_eq!(passes.one(1, 0), Seed::Nothing, "nothing was computed");
+        let clock = forward(&mut passes, 2);
+        assert_eq!(passes.one(clock, 10), Seed::Begins, "it looks like one");
+        let clock = forward(&mut passes, 20);
+        assert_eq!(passes.one(clock, 20), Seed::Nothing);
+        assert!(backward(&mut passes, 20, clock, 0).iter().all(|over| !over));
+        assert!(backward(&mut passes, 2, clock, 0).last().unwrap());
+    }
+}

@@ -1,0 +1,235 @@
+//! A part of what was written down, as a step of its own.
+//!
+//! What was there before it counts as having been there when it begins: nothing of it can be decided on. All numbers (of operations,
+//! storages, tensors, stages) start anew, so that the same work has the same signatures wherever it stands in a program.
+//!
+//! Complexity: O(operations + storages + tensors).
+
+use core::ops::Range;
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use rustc_hash::FxHashMap;
+
+use crate::facts::Rule;
+use crate::spine::Spine;
+use crate::trace::{
+    Between, EXTERNAL, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor, origin,
+    signature,
+};
+
+impl Trace {
+    /// The pass in a stretch of operations of which the one at `seed` begins the backward: from the first operation on which something
+    /// rests that was kept for the backward, to the end. `None` if there is none.
+    pub fn pass(&self, seed: Position) -> Option<Self> {
+        let small = Spine::largest_small(self.peak());
+        let seed = (seed as usize).min(self.ops.len());
+        // What outlives the pass, as updated parameters do, was there before it.
+        let passes = |storage: &TracedStorage| storage.bytes > small && storage.died.is_some();
+        let is_saved =
+            |storage: &TracedStorage| passes(storage) && storage.died.is_some_and(|died| died as usize > seed);
+        let mut needed: Vec<bool> = self.storages.iter().map(is_saved).collect();
+        let mut start = None;
+        for (at, op) in self.ops[..seed].iter().enumerate().rev() {
+            let makes = |place: &&Place| self.storages[**place as usize].made_by == Some(at as Position);
+            if op.writes.iter().filter(makes).any(|&place| needed[place as usize]) {
+                start = Some(at);
+                for &place in &op.reads {
+                    needed[place as usize] |= passes(&self.storages[place as usize]);
+                }
+            }
+        }
+        let mut pass = Slice::new(self, start?..self.ops.len(), true).cut();
+        pass.ops.iter_mut().for_each(|op| op.updates = false);
+        Some(pass)
+    }
+
+    /// What comes before the [pass](Self::pass) of so many operations with which this ends; `None` if nothing does.
+    pub fn before(&self, pass: &Self) -> Option<Self> {
+        let end = self.ops.len() - pass.ops.len();
+        (end > 0).then(|| Slice::new(self, 0..end, false).cut())
+    }
+}
+
+struct Slice<'a> {
+    whole: &'a Trace,
+    range: Range<usize>,
+    part: Trace,
+    places: FxHashMap<Place, Place>,
+    numbers: FxHashMap<Number, Number>,
+    /// The operation that makes a tensor of the part.
+    origins: FxHashMap<Number, u32>,
+    visits: FxHashMap<u32, u32>,
+    scopes: FxHashMap<u32, u32>,
+}
+
+impl<'a> Slice<'a> {
+    /// A pass begins with its first operation: what happened just before that has happened.
+    fn new(whole: &'a Trace, range: Range<usize>, is_pass: bool) -> Self {
+        let held_at_start = if is_pass { whole.held_before(range.start) } else { whole.held_at_start };
+        let part = Trace { held_at_start, is_pass, names: whole.names.clone(), ..Trace::default() };
+        let (places, numbers, origins) = Default::default();
+        Self {
+            whole,
+            range,
+            part,
+            places,
+            numbers,
+            origins,
+            visits: FxHashMap::default(),
+            scopes: FxHashMap::default(),
+        }
+    }
+
+    fn cut(mut self) -> Trace {
+        self.operations();
+        self.between();
+        self.part
+    }
+
+    /// Whether what happened before the operation at `position` happens within the part.
+    fn is_within(&self, position: Position) -> bool {
+        let (position, start) = (position as usize, self.range.start);
+        position > start || !self.part.is_pass
+    }
+
+    fn operations(&mut self) {
+        for at in self.range.clone() {
+            let op = &self.whole.ops[at];
+            let inputs: Vec<(Number, bool)> =
+                op.inputs.iter().map(|&(number, last)| (self.number(number), last)).collect();
+            let outputs = self.part.tensors.len() as Number;
+            for (k, number) in (op.outputs..).take(op.writes.len()).enumerate() {
+                let number = self.number(number);
+                self.origins.insert(number, origin((at - self.range.start) as Position, k));
+            }
+            let visit = self.visit(op.visit);
+            let rule = op.rule.map(|rule| {
+                let next = self.scopes.len() as u32 + 1;
+                Rule { scope: *self.scopes.entry(rule.scope).or_insert(next), ..rule }
+            });
+            let mut op = TracedOp {
+                reads: op.reads.iter().map(|&place| self.place(place)).collect(),
+                writes: op.writes.iter().map(|&place| self.place(place)).collect(),
+                stub: op.stub.map(|stub| TracedStub { place: self.place(stub.place), ..stub }),
+                inputs: inputs.into_iter().collect(),
+                outputs: if op.writes.is_empty() { 0 } else { outputs },
+                visit,
+                rule,
+                ..op.clone()
+            };
+            op.signature = self.signature(&op);
+            self.part.ops.push(op);
+        }
+    }
+
+    fn between(&mut self) {
+        let Range { start, end } = self.range;
+        let known = |number: &Number| self.numbers.get(number).copied();
+        let inside = |at: Position| self.is_within(at) && at as usize <= end;
+        let events = self.whole.between.iter().filter(|(at, _)| inside(*at));
+        let events = events.filter_map(|(at, event)| {
+            let event = match event {
+                Between::Arrives(number) => Between::Arrives(known(number)?),
+                Between::Drops(number) => Between::Drops(known(number)?),
+                Between::Reads(number) => Between::Reads(known(number)?),
+            };
+            Some((at - start as Position, event))
+        });
+        self.part.between = events.collect();
+        let reads = self.whole.reads.iter().filter(|(at, _)| self.range.contains(&(*at as usize)));
+        let reads = reads.filter_map(|(at, place)| Some((at - start as Position, *self.places.get(place)?)));
+        self.part.reads = reads.collect();
+    }
+
+    /// What an operation does, as [`signature`] says.
+    fn signature(&self, op: &TracedOp) -> u64 {
+        let shape = |number: Number| self.part.tensors[number as usize].shape;
+        let outputs = (op.outputs..).take(op.writes.len()).map(shape);
+        let inputs = op
+            .inputs
+            .iter()
+            .map(|&(number, last)| (self.origins.get(&number).copied().unwrap_or(EXTERNAL), shape(number), last));
+        signature(op.kind, op.rule, outputs, inputs)
+    }
+
+    fn visit(&mut self, visit: u32) -> u32 {
+        if visit == 0 {
+            return 0;
+        }
+        let next = self.visits.len() as u32 + 1;
+        let path = &self.whole.visits;
+        *self.visits.entry(visit).or_insert_with(|| {
+            self.part.visits.push(path.get(visit as usize - 1).cloned().unwrap_or_default());
+            next
+        })
+    }
+
+    fn number(&mut self, number: Number) -> Number {
+        if let Some(&known) = self.numbers.get(&number) {
+            return known;
+        }
+        let tensor = self.whole.tensors[number as usize];
+        let place = self.place(tensor.place);
+        let new = self.part.tensors.len() as Number;
+        self.part.tensors.push(TracedTensor { place, ..tensor });
+        self.numbers.insert(number, new);
+        new
+    }
+
+    fn place(&mut self, place: Place) -> Place {
+        if let Some(&known) = self.places.get(&place) {
+            return known;
+        }
+        let (start, end) = (self.range.start as Position, self.range.end as Position);
+        let storage = self.whole.storages[place as usize].clone();
+        let made_by = storage.made_by.filter(|&at| at >= start).map(|at| at - start);
+        let uploaded = storage.uploaded && self.is_within(storage.appeared);
+        let is_new = made_by.is_some() || uploaded;
+        let base = storage.reuses.filter(|_| made_by.is_some()).map(|base| self.place(base));
+        let new = self.part.storages.len() as Place;
+        self.part.storages.push(TracedStorage {
+            made_by,
+            uploaded,
+            appeared: if is_new { storage.appeared.saturating_sub(start) } else { 0 },
+            died: storage.died.filter(|&died| died < end).map(|died| died.saturating_sub(start)),
+            reuses: base,
+            form: storage.form.filter(|_| made_by.is_some()),
+            ..storage
+        });
+        self.places.insert(place, new);
+        new
+    }
+}
+
+impl Trace {
+    /// Bytes held when the operation at `position` is about to begin, if nothing is evicted.
+    fn held_before(&self, position: usize) -> u64 {
+        let before = |at: Option<Position>| at.is_some_and(|at| (at as usize) < position);
+        // What the operation itself is the last to have is there; what was dropped just before it is not.
+        let mut dropped = vec![true; self.storages.len()];
+        if let Some(op) = self.ops.get(position) {
+            op.reads.iter().for_each(|&place| dropped[place as usize] = false);
+        }
+        let mut taken = vec![false; self.storages.len()];
+        for storage in self.storages.iter().filter(|storage| before(storage.made_by)) {
+            if let Some(base) = storage.reuses {
+                taken[base as usize] = true;
+            }
+        }
+        let mut held = self.held_at_start;
+        for (place, storage) in self.storages.iter().enumerate() {
+            let was_there = storage.made_by.is_none() && !storage.uploaded;
+            let has_come = before(storage.made_by) || storage.uploaded && storage.appeared as usize <= position;
+            let drops = dropped[place] && storage.died.is_some_and(|died| died as usize == position);
+            let is_held = (was_there || has_come) && !before(storage.died) && !drops && !taken[place];
+            match (was_there, is_held) {
+                (true, false) => held = held.saturating_sub(storage.bytes),
+                (false, true) => held += storage.bytes,
+                _ => {}
+            }
+        }
+        held
+    }
+}

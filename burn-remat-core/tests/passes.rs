@@ -1,0 +1,127 @@
+//! Passes are found and planned in programs that neither mark their steps nor update anything.
+
+mod common;
+
+use std::sync::Arc;
+
+use burn_remat_core::{Asked, Config, Schedule, Trace, replay};
+use common::{ONE, Program, Works};
+
+const UNIT: u64 = 1 << 16;
+const DEPTH: u64 = 10;
+/// Operations of a pass: forward, the seed, backward.
+const LENGTH: usize = 2 * DEPTH as usize + 1;
+
+/// Something between two passes that differs from round to round, and begins like one.
+fn validate(program: &mut Program, parameter: u64, round: u64) {
+    for _ in 0..round % 3 {
+        let mut x = program.run(1, 100, Works::New, &[parameter], &[], &[UNIT])[0];
+        for kind in 1..DEPTH - round % 2 {
+            x = program.run(1, 100 + kind, Works::New, &[x], &[x], &[UNIT])[0];
+        }
+        program.read(1, x);
+        program.drop_tensor(1, x);
+    }
+}
+
+/// Forward and backward as an autodiff does them; the bytes that the observer counts at its start, and the gradient.
+fn pass(program: &mut Program, parameter: u64) -> (u64, u64) {
+    let held = program.machine.world().bytes();
+    let mut saved = vec![parameter];
+    for kind in 0..DEPTH {
+        let input = saved[saved.len() - 1];
+        saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+    }
+    let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+    for (kind, id) in saved.drain(1..).rev().enumerate() {
+        gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+    }
+    (held, gradient)
+}
+
+/// Runs rounds, keeping every gradient of the last eight; the observer's bytes at the start of the last pass.
+fn train(program: &mut Program, parameter: u64, kept: &mut Vec<u64>, rounds: std::ops::Range<u64>) -> u64 {
+    let mut last = 0;
+    for round in rounds {
+        validate(program, parameter, round);
+        let (held, gradient) = pass(program, parameter);
+        last = held;
+        kept.push(gradient);
+        if kept.len() > 8 {
+            let oldest = kept.remove(0);
+            program.drop_tensor(1, oldest);
+        }
+    }
+    last
+}
+
+fn start(budget: u64) -> (Program, u64) {
+    let mut program = Program::new(Config { budget: Asked::Bytes(budget), ..Config::default() });
+    program.machine.world_mut().traces = true;
+    let parameter = program.upload(1, UNIT);
+    (program, parameter)
+}
+
+#[test]
+fn a_pass_is_written_down_alike_whatever_comes_between() {
+    let (mut program, parameter) = start(1 << 30);
+    let mut kept = Vec::new();
+    train(&mut program, parameter, &mut kept, 0..20);
+    let mut seen: Vec<Trace> = Vec::new();
+    for round in 20..26 {
+        let held = train(&mut program, parameter, &mut kept, round..round + 1);
+        let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+        assert!(trace.is_pass);
+        assert_eq!((trace.ops.len(), trace.held_at_start), (LENGTH, held), "round {round}");
+        seen.push(trace);
+    }
+    assert!(seen.iter().all(|trace| trace.signature() == seen[0].signature()));
+}
+
+#[test]
+fn a_pass_is_followed_whatever_comes_between() {
+    let (mut program, parameter) = start(1 << 30);
+    let mut kept = Vec::new();
+    train(&mut program, parameter, &mut kept, 0..20);
+    let trace = Arc::new(program.machine.world_mut().trace.take().expect("a pass was written down"));
+    let holds: Vec<bool> = trace.storages.iter().map(|storage| storage.made_by.is_some_and(|at| at < 5)).collect();
+    let mut plan = Schedule::new(trace, holds.clone(), holds);
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same");
+    plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
+    plan.foreseen = foreseen.during;
+    for (actions, bytes) in plan.after.iter_mut().zip(foreseen.after).take(LENGTH - 1) {
+        actions.push(burn_remat_core::Action::Check(bytes));
+    }
+    program.machine.world_mut().plan = Some(Arc::new(plan));
+    train(&mut program, parameter, &mut kept, 20..40);
+    let world = program.machine.world();
+    assert_eq!((world.left.len(), world.followed.len()), (0, 20));
+    assert!(world.followed.iter().all(|followed| followed.deviation == 0));
+}
+
+#[test]
+fn what_the_program_keeps_of_a_pass_hides_none() {
+    let (mut program, parameter) = start(1 << 30);
+    let mut logged = None;
+    for _ in 0..30 {
+        let mut saved = vec![parameter];
+        for kind in 0..DEPTH {
+            let input = saved[saved.len() - 1];
+            saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+        }
+        let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+        for (kind, id) in saved.drain(1..).rev().enumerate() {
+            // The activation in the middle is kept until there is the next.
+            let kept = kind as u64 == DEPTH / 2;
+            let last: &[u64] = if kept { &[gradient] } else { &[gradient, id] };
+            let next = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], last, &[UNIT])[0];
+            gradient = next;
+            if let Some(before) = kept.then(|| logged.replace(id)).flatten() {
+                program.drop_tensor(1, before);
+            }
+        }
+        program.drop_tensor(1, gradient);
+    }
+    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+    assert!(trace.is_pass && program.machine.counters().steps >= 15, "{}", program.machine.counters().steps);
+}
