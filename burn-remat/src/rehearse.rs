@@ -16,7 +16,7 @@ use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::device::{RematExt, rehearse, validated_on};
 use crate::error::RematError;
-use crate::planning::{Fit, Origin, Schedule, lower};
+use crate::planning::{Effort, Fit, Origin, Schedule, lower};
 
 /// How a program is looked at.
 #[derive(Clone, Debug)]
@@ -35,6 +35,9 @@ const MOST: usize = 1 << 16;
 const NEAR: u64 = 20;
 /// Time to plan one batch size. Training has more, so a batch that fits here fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
+
+/// Time for one step without a plan, of which the search for its smallest budget gets a part.
+const FIT_TIME: Duration = Duration::from_secs(8);
 
 /// What a training step needs; see [`minimum_budget`].
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -139,7 +142,8 @@ fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
 
 fn fit(trace: Trace) -> Result<Fit, RematError> {
     let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-    Fit::new(Arc::new(trace), lowered).map_err(|violations| {
+    let effort = Effort { threads: None, limit: FIT_TIME };
+    Fit::new(Arc::new(trace), lowered, effort).map_err(|violations| {
         log::error!("internal error: the checker refuses the smallest plan of a step: {violations}");
         RematError::NoSteps
     })
@@ -211,7 +215,7 @@ type Ready = (Arc<Schedule>, Origin);
 /// The cheapest plan that is found within the time limit.
 fn best(fit: &Fit, config: &RematConfig, budget: u64, limit: Duration) -> Option<Ready> {
     let start = Instant::now();
-    let found = fit.best(config.planning.planner_name(), budget, limit);
+    let found = fit.best(&config.planning.any_planner(), budget, limit);
     found.map(|(schedule, outcome)| (schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())))
 }
 

@@ -10,12 +10,11 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use burn_remat_plan::registry::planner;
 use burn_remat_plan::{
-    OpId, Outcome, Plan, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check,
-    minimum_within, solve,
+    OpId, Outcome, Plan, PlanError, Progress, Request, Solved, Status, StopReason, Violations, check, minimum_within,
 };
 
+use super::chosen::{ChosenPlanner, is_defect};
 use super::lower::{Lowered, lower};
 use super::plain::with_forms;
 use super::schedule::Schedule;
@@ -24,8 +23,9 @@ use burn_remat_core::Trace;
 /// Most quick plans, and time of each.
 const ROUNDS: u32 = 8;
 const QUICK: Duration = Duration::from_millis(400);
-/// Most time for the plan that holds least.
+/// Most time for the plan that holds least, and as which part of all the time.
 const LEAST_TIME: Duration = Duration::from_secs(2);
+const LEAST_SHARE: u32 = 4;
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
 /// One part in so many of the time goes to plans without other forms, where there are any.
@@ -37,8 +37,7 @@ const GOOD_ENOUGH: f64 = 0.002;
 pub(crate) struct Fit {
     trace: Arc<Trace>,
     lowered: Lowered,
-    /// Threads that planners may use, where not all.
-    threads: Option<usize>,
+    effort: Effort,
     /// Smallest budget that a planner may be told.
     least: u64,
     /// The plan that holds least, and its account of itself.
@@ -51,9 +50,18 @@ pub(crate) struct Fit {
     plain: OnceCell<Option<Box<Self>>>,
 }
 
+/// What a step is worth.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    /// Threads that planners may use, where not all.
+    pub threads: Option<usize>,
+    /// The time for everything, of which the plan that holds least gets a part.
+    pub limit: Duration,
+}
+
 /// What planning may take.
 pub(crate) struct Terms<'a> {
-    pub planner: &'a dyn Planner,
+    pub planner: &'a ChosenPlanner,
     pub budget: u64,
     pub limit: Duration,
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
@@ -83,34 +91,25 @@ impl Fit {
     /// # Errors
     ///
     /// What the checker finds wrong with it.
-    pub fn new(trace: Arc<Trace>, lowered: Lowered) -> Result<Self, Violations> {
-        Self::on_threads(trace, lowered, None)
-    }
-
-    /// [`Self::new`] for planners that may use so many threads; all that the machine has without a number.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::new`].
-    pub fn on_threads(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>) -> Result<Self, Violations> {
-        let mut request = Request { time_limit: LEAST_TIME, ..Request::new(u64::MAX) };
-        request.threads = threads.unwrap_or(request.threads);
+    pub fn new(trace: Arc<Trace>, lowered: Lowered, effort: Effort) -> Result<Self, Violations> {
+        let mut request = Request { time_limit: LEAST_TIME.min(effort.limit / LEAST_SHARE), ..Request::new(u64::MAX) };
+        request.threads = effort.threads.unwrap_or(request.threads);
         let found = minimum_within(&lowered.graph, &request);
         let checked = check(&lowered.graph, &found.plan, found.achieved)?;
         let fallback = Arc::new(Schedule::new(trace.clone(), lowered.clone(), &checked));
         let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
         let (least, blocking_op) = (found.achieved, found.blocking_op);
         let (known, plain) = (None, OnceCell::new());
-        Ok(Self { trace, lowered, threads, least, fallback, smallest, blocking_op, known, plain })
+        Ok(Self { trace, lowered, effort, least, fallback, smallest, blocking_op, known, plain })
     }
 
-    fn without_forms(&self) -> Option<Box<Self>> {
+    fn without_forms(&self, limit: Duration) -> Option<Box<Self>> {
         if self.lowered.small_forms.is_empty() {
             return None;
         }
         let trace = Arc::new(Trace::clone(&self.trace).with_alternatives(|_| false));
         let lowered = lower(&trace, self.lowered.graph.name()).ok()?;
-        Self::on_threads(trace, lowered, self.threads).ok().map(Box::new)
+        Self::new(trace, lowered, Effort { limit, ..self.effort }).ok().map(Box::new)
     }
 
     /// Takes over a plan that `planner` made for a step of the same operations: what is found is then no dearer.
@@ -131,11 +130,10 @@ impl Fit {
         (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
     }
 
-    /// The cheapest plan that the planner of this name finds.
-    pub fn best(&self, name: &str, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
-        let planner = planner(name)?;
+    /// The cheapest plan that the planner finds.
+    pub fn best(&self, planner: &ChosenPlanner, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
         let mut best = None;
-        self.run(&Terms { planner: &*planner, budget, limit, progress: None }, |found| {
+        self.run(&Terms { planner, budget, limit, progress: None }, |found| {
             if let Found::Plan(schedule, outcome) = found {
                 best = Some((schedule, outcome.clone()));
             }
@@ -163,17 +161,20 @@ impl Fit {
             best = outcome.makespan;
             found(Found::Plan(schedule.clone(), outcome));
         }
+        // Why the planner is not to be asked again.
+        let mut defect: Option<PlanError> = None;
         // Proved for budgets no smaller than this one.
         let mut bound: Option<f64> = None;
         // Plans once and hands on what is better and fits.
         let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
             let mut request = Request::new(budget);
             request.time_limit = limit;
-            request.threads = self.threads.unwrap_or(request.threads);
+            request.threads = self.effort.threads.unwrap_or(request.threads);
             request.progress = terms.progress.clone();
-            let Solved { mut outcome, checked } = match solve(terms.planner, graph, &request) {
+            let Solved { mut outcome, checked } = match terms.planner.solve(graph, &request) {
                 Ok(solved) => solved,
                 Err(error) => {
+                    defect = Some(error.clone()).filter(is_defect).or(defect.take());
                     found(Found::Problem(error));
                     return None;
                 }
@@ -239,7 +240,8 @@ impl Fit {
                 break;
             }
         }
-        if best.is_infinite() && keeps {
+        // What a broken planner leaves undone the online policy does better than the plan that holds least.
+        if best.is_infinite() && keeps && defect.is_none() {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
         }
         if let (Some((schedule, outcome)), Some(bound)) = (known, bound)
@@ -248,12 +250,16 @@ impl Fit {
             let outcome = Outcome { lower_bound: Some(bound.min(outcome.makespan)), ..outcome.clone() };
             found(Found::Plan(schedule.clone(), &outcome));
         }
+        if let Some(defect) = defect {
+            // Once more, where plans have come since.
+            found(Found::Problem(defect));
+        }
     }
 
     /// A plan that makes no use of other forms, where there are any: more choices then never make a step dearer, however short the
     /// search.
     fn plain(&self, terms: &Terms<'_>) -> Option<(Arc<Schedule>, Outcome)> {
-        let plain = self.plain.get_or_init(|| self.without_forms());
+        let plain = self.plain.get_or_init(|| self.without_forms(terms.limit / PLAIN_SHARE));
         let fit = plain.as_deref().filter(|fit| fit.floor().0 <= terms.budget)?;
         let mut best = None;
         let terms = Terms { limit: terms.limit / PLAIN_SHARE, progress: terms.progress.clone(), ..*terms };
