@@ -189,6 +189,13 @@ pub enum PlanError {
     },
 }
 
+impl PlanError {
+    /// No plan within `budget` was found, and nothing is known of larger or smaller ones.
+    pub fn no_plan(budget: u64) -> Self {
+        Self::Infeasible { budget, minimum: None, blocking_op: None, proven: false }
+    }
+}
+
 fn shortage_text(budget: u64, proven: bool) -> String {
     if proven { format!("no plan fits in {budget} bytes") } else { format!("found no plan within {budget} bytes") }
 }

@@ -300,3 +300,25 @@ pub trait Planner: Send + Sync {
         Err(PlanError::Unsupported { planner: self.name(), reason })
     }
 }
+
+impl<P: Planner + ?Sized> Planner for Arc<P> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn version(&self) -> u32 {
+        (**self).version()
+    }
+
+    fn missing_feature(&self) -> Option<&'static str> {
+        (**self).missing_feature()
+    }
+
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+        (**self).solve(graph, request)
+    }
+
+    fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
+        (**self).solve_chain(chain, request)
+    }
+}

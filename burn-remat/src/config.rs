@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use burn_remat_plan::registry::planner;
+use burn_remat_plan::registry::PlannerChoice;
 
 use crate::alternatives::Alternatives;
 use crate::budget::{Budget, BudgetError};
 use crate::error::RematError;
 use crate::memory::DeviceMemory;
-use crate::planning::PlanSettings;
+use crate::planning::{ChosenPlanner, PlanSettings};
 use crate::rehearse::Rehearsal;
 
 /// What happens to the results of random operations (dropout masks, noise).
@@ -142,12 +142,14 @@ impl RematConfig {
         self
     }
 
-    /// Plans steps with the planner of this name: one of those that `remat-plan list` shows. Default: `auto`.
-    pub fn with_planner(mut self, name: &str) -> Self {
-        match planner(name).map(|planner| planner.missing_feature()) {
-            Some(None) => self.planning.planner = Some(name.to_owned()),
-            Some(Some(feature)) => self.error = Some(RematError::PlannerFeature { name: name.to_owned(), feature }),
-            None => self.error = Some(RematError::UnknownPlanner { name: name.to_owned() }),
+    /// Plans steps with this planner: the name of one that `remat-plan list` shows, or a [`Planner`](crate::planner::Planner) of your own,
+    /// as a value or in an `Arc`. Default: `"auto"`.
+    ///
+    /// [`planner`](crate::planner) shows how to write one.
+    pub fn with_planner(mut self, planner: impl Into<PlannerChoice>) -> Self {
+        match ChosenPlanner::of(planner.into()) {
+            Ok(planner) => self.planning.planner = Some(planner),
+            Err(error) => self.error = Some(error),
         }
         self
     }
@@ -257,7 +259,7 @@ impl From<std::convert::Infallible> for RematError {
 
 #[cfg(test)]
 mod tests {
-    use burn_remat_plan::registry::planners;
+    use burn_remat_plan::registry::{planner, planners};
 
     use super::*;
     use crate::grammar::PLANNERS;

@@ -16,7 +16,7 @@
 //!
 //! Start at [`RematExt`], which gives any device a budget, [`RematConfig`], which sets everything else, and [`RematReport`], which tells what it cost.
 //! [`minimum_budget`] and [`largest_batch`] answer before anything is allocated; the attribute [`remat`](macro@remat) and [`checkpoint`] say by hand what the planner cannot know.
-//! At the backend level [`Remat`] decorates a Burn backend. The repository's `docs/guide.md` is the book.
+//! [`planner`] has what a planner of your own needs. At the backend level [`Remat`] decorates a Burn backend. The repository's `docs/guide.md` is the book.
 #![recursion_limit = "256"]
 
 mod alternatives;
@@ -34,6 +34,7 @@ mod grammar;
 mod intake;
 mod memory;
 mod module;
+pub mod planner;
 mod planning;
 mod reads;
 mod rehearse;

@@ -139,7 +139,7 @@ fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
 
 fn fit(trace: Trace) -> Result<Fit, RematError> {
     let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-    Fit::new(Arc::new(trace), lowered).map_err(|violations| {
+    Fit::new(Arc::new(trace), lowered, None).map_err(|violations| {
         log::error!("internal error: the checker refuses the smallest plan of a step: {violations}");
         RematError::NoSteps
     })
@@ -211,7 +211,7 @@ type Ready = (Arc<Schedule>, Origin);
 /// The cheapest plan that is found within the time limit.
 fn best(fit: &Fit, config: &RematConfig, budget: u64, limit: Duration) -> Option<Ready> {
     let start = Instant::now();
-    let found = fit.best(config.planning.planner_name(), budget, limit);
+    let found = fit.best(&config.planning.any_planner(), budget, limit);
     found.map(|(schedule, outcome)| (schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())))
 }
 

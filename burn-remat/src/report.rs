@@ -69,7 +69,7 @@ pub struct RematReport {
     pub plan: Option<PlanReport>,
     /// Seconds that the planner has been at work, while it is.
     pub planning_seconds: Option<f64>,
-    /// Why there is no plan, where planning failed.
+    /// Why there is no plan, or no better one, where planning failed.
     pub planning_problem: Option<String>,
     /// Tensors that the engine knows now.
     pub tensors: u64,
@@ -228,7 +228,7 @@ impl fmt::Display for RematReport {
             row("planning", format!("for {seconds:.1} s"))?;
         }
         if let Some(problem) = &self.planning_problem {
-            row("no plan", problem.clone())?;
+            row(if self.plan.is_some() { "planning failed" } else { "no plan" }, problem.clone())?;
         }
         if let Some(failure) = &self.failure {
             row("failure", failure.clone())?;

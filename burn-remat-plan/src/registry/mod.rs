@@ -7,6 +7,7 @@
 //! its own: the simple ones ask nobody, `search` and the solvers begin with plans of simple ones, and `auto` asks all. An
 //! entry's [`Role`] says when.
 
+mod choice;
 mod composed;
 mod entry;
 mod simple;
@@ -16,6 +17,7 @@ use std::sync::LazyLock;
 use crate::planner::Planner;
 use crate::planners;
 
+pub use choice::PlannerChoice;
 pub(crate) use composed::composed;
 pub use entry::{Entry, Role};
 pub(crate) use simple::simple;

@@ -22,7 +22,7 @@ const MOST_FILES: usize = 500;
 /// What the names of our files begin with, in a folder of our own inside the one that the user names.
 const PREFIX: &str = "step-";
 const OWN_FOLDER: &str = "burn-remat-plans";
-const FORMAT: &str = "burn-remat-cache/3";
+const FORMAT: &str = "burn-remat-cache/4";
 
 /// What tells one plan from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +31,12 @@ pub(crate) struct CacheKey {
     pub device: String,
     pub budget: u64,
     pub planner: String,
+    pub planner_version: u32,
 }
 
 impl CacheKey {
     fn file(&self, folder: &Path) -> PathBuf {
-        let device = digest(&format!("{}/{}", self.device, self.planner));
+        let device = digest(&format!("{}/{}/{}", self.device, self.planner, self.planner_version));
         let name = format!("{PREFIX}{:016x}-{}-{:08x}.json", self.signature, self.budget, device as u32);
         folder.join(OWN_FOLDER).join(name)
     }
@@ -213,7 +214,13 @@ mod tests {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("burn-remat-cache-{}-{number}", std::process::id()));
-        let key = CacheKey { signature: 7, device: "test".into(), budget: 1000, planner: "store-all".into() };
+        let key = CacheKey {
+            signature: 7,
+            device: "test".into(),
+            budget: 1000,
+            planner: "store-all".into(),
+            planner_version: 1,
+        };
         let graph = graph(200);
         let outcome = solve(&StoreAll, &graph, &Request::new(1000)).unwrap().outcome;
         store(&folder, &key, Duration::from_secs(1), &graph, &PlanFile::of_outcome(&outcome, 1.5));
@@ -243,7 +250,13 @@ mod tests {
         let theirs = ["notes.json", "step-1.json", "step-0123456789abcdef-10-0123456g.json"];
         theirs.iter().for_each(|name| std::fs::write(own.join(name), "mine").unwrap());
         std::fs::write(folder.join("results.json"), "mine").unwrap();
-        let key = |budget| CacheKey { signature: 7, device: "test".into(), budget, planner: "store-all".into() };
+        let key = |budget| CacheKey {
+            signature: 7,
+            device: "test".into(),
+            budget,
+            planner: "store-all".into(),
+            planner_version: 1,
+        };
         let count = MOST_FILES as u64 + 20;
         (0..count).for_each(|budget| std::fs::write(key(budget).file(&folder), "plan").unwrap());
         prune(&own);

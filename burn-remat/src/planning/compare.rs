@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use burn_remat_core::Trace;
 
+use super::chosen::ChosenPlanner;
 use super::fit::Fit;
 use super::lower::lower;
 use super::schedule::Schedule;
@@ -53,8 +54,8 @@ fn plan(schedule: &Schedule, allowed: Alternatives, budget: u64, limit: Duration
     let trace = Trace::clone(&schedule.trace).with_alternatives(|one| allowed.allows(one));
     let lowered = lower(&trace, schedule.lowered.graph.name()).ok()?;
     let cost_ns = lowered.cost_ns.max(1) as f64;
-    let fit = Fit::new(Arc::new(trace), lowered).ok()?;
-    let found = fit.best("auto", budget, limit).filter(|(schedule, _)| schedule.peak <= budget);
+    let fit = Fit::new(Arc::new(trace), lowered, None).ok()?;
+    let found = fit.best(&ChosenPlanner::auto(), budget, limit).filter(|(schedule, _)| schedule.peak <= budget);
     let floor = found.as_ref().map_or(u64::MAX, |(schedule, _)| schedule.peak).min(fit.floor().0);
     let bound = found.as_ref().and_then(|(_, outcome)| outcome.lower_bound);
     Some(AlternativesPlan {

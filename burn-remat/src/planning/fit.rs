@@ -10,12 +10,11 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use burn_remat_plan::registry::planner;
 use burn_remat_plan::{
-    OpId, Outcome, Plan, PlanError, Planner, Progress, Request, Solved, Status, StopReason, Violations, check,
-    minimum_within, solve,
+    OpId, Outcome, Plan, PlanError, Progress, Request, Solved, Status, StopReason, Violations, check, minimum_within,
 };
 
+use super::chosen::{ChosenPlanner, is_defect};
 use super::lower::{Lowered, lower};
 use super::plain::with_forms;
 use super::schedule::Schedule;
@@ -53,7 +52,7 @@ pub(crate) struct Fit {
 
 /// What planning may take.
 pub(crate) struct Terms<'a> {
-    pub planner: &'a dyn Planner,
+    pub planner: &'a ChosenPlanner,
     pub budget: u64,
     pub limit: Duration,
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
@@ -78,21 +77,12 @@ struct Attempt {
 }
 
 impl Fit {
-    /// Finds the plan that holds least.
+    /// Finds the plan that holds least, with planners that may use so many threads; all that the machine has without a number.
     ///
     /// # Errors
     ///
     /// What the checker finds wrong with it.
-    pub fn new(trace: Arc<Trace>, lowered: Lowered) -> Result<Self, Violations> {
-        Self::on_threads(trace, lowered, None)
-    }
-
-    /// [`Self::new`] for planners that may use so many threads; all that the machine has without a number.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::new`].
-    pub fn on_threads(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>) -> Result<Self, Violations> {
+    pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>) -> Result<Self, Violations> {
         let mut request = Request { time_limit: LEAST_TIME, ..Request::new(u64::MAX) };
         request.threads = threads.unwrap_or(request.threads);
         let found = minimum_within(&lowered.graph, &request);
@@ -110,7 +100,7 @@ impl Fit {
         }
         let trace = Arc::new(Trace::clone(&self.trace).with_alternatives(|_| false));
         let lowered = lower(&trace, self.lowered.graph.name()).ok()?;
-        Self::on_threads(trace, lowered, self.threads).ok().map(Box::new)
+        Self::new(trace, lowered, self.threads).ok().map(Box::new)
     }
 
     /// Takes over a plan that `planner` made for a step of the same operations: what is found is then no dearer.
@@ -131,11 +121,10 @@ impl Fit {
         (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
     }
 
-    /// The cheapest plan that the planner of this name finds.
-    pub fn best(&self, name: &str, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
-        let planner = planner(name)?;
+    /// The cheapest plan that the planner finds.
+    pub fn best(&self, planner: &ChosenPlanner, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
         let mut best = None;
-        self.run(&Terms { planner: &*planner, budget, limit, progress: None }, |found| {
+        self.run(&Terms { planner, budget, limit, progress: None }, |found| {
             if let Found::Plan(schedule, outcome) = found {
                 best = Some((schedule, outcome.clone()));
             }
@@ -163,6 +152,8 @@ impl Fit {
             best = outcome.makespan;
             found(Found::Plan(schedule.clone(), outcome));
         }
+        // Why the planner is not to be asked again.
+        let mut defect: Option<PlanError> = None;
         // Proved for budgets no smaller than this one.
         let mut bound: Option<f64> = None;
         // Plans once and hands on what is better and fits.
@@ -171,9 +162,10 @@ impl Fit {
             request.time_limit = limit;
             request.threads = self.threads.unwrap_or(request.threads);
             request.progress = terms.progress.clone();
-            let Solved { mut outcome, checked } = match solve(terms.planner, graph, &request) {
+            let Solved { mut outcome, checked } = match terms.planner.solve(graph, &request) {
                 Ok(solved) => solved,
                 Err(error) => {
+                    defect = Some(error.clone()).filter(is_defect).or(defect.take());
                     found(Found::Problem(error));
                     return None;
                 }
@@ -239,7 +231,8 @@ impl Fit {
                 break;
             }
         }
-        if best.is_infinite() && keeps {
+        // What a broken planner leaves undone the online policy does better than the plan that holds least.
+        if best.is_infinite() && keeps && defect.is_none() {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
         }
         if let (Some((schedule, outcome)), Some(bound)) = (known, bound)
@@ -247,6 +240,10 @@ impl Fit {
         {
             let outcome = Outcome { lower_bound: Some(bound.min(outcome.makespan)), ..outcome.clone() };
             found(Found::Plan(schedule.clone(), &outcome));
+        }
+        if let Some(defect) = defect {
+            // Once more, where plans have come since.
+            found(Found::Problem(defect));
         }
     }
 

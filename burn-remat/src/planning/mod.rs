@@ -6,6 +6,7 @@
 //! does between operations.
 
 mod cache;
+mod chosen;
 mod compare;
 #[cfg(test)]
 mod examples;
@@ -20,6 +21,7 @@ mod report;
 mod schedule;
 mod stages;
 
+pub(crate) use chosen::ChosenPlanner;
 pub use compare::AlternativesPlan;
 pub(crate) use fit::Fit;
 pub(crate) use fused::shares;

@@ -7,6 +7,7 @@ use burn_remat_plan::Phase;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use super::chosen::ChosenPlanner;
 use super::fit::Fit;
 use super::schedule::Schedule;
 use super::stages::Staged;
@@ -152,15 +153,16 @@ fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: 
 
 /// Overhead against budget, planned anew at several budgets with `limit` each; the plan in force is marked.
 pub(super) fn overhead(schedule: &Schedule, limit: Duration, size: (u32, u32)) -> Result<String, String> {
-    let fit =
-        Fit::new(schedule.trace.clone(), schedule.lowered.clone()).map_err(|violations| violations.to_string())?;
+    let fit = Fit::new(schedule.trace.clone(), schedule.lowered.clone(), None)
+        .map_err(|violations| violations.to_string())?;
+    let planner = ChosenPlanner::auto();
     let least = fit.floor().0.min(schedule.peak);
     let most = schedule.lowered.peak().max(least + 1);
     let total = schedule.lowered.cost_ns.max(1) as f64;
     let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.makespan)];
     for step in 0..=POINTS {
         let budget = least + (most - least) * step as u64 / POINTS as u64;
-        let found = fit.best("auto", budget, limit).filter(|(found, _)| found.peak <= budget);
+        let found = fit.best(&planner, budget, limit).filter(|(found, _)| found.peak <= budget);
         points.extend(found.map(|(found, _)| (budget, found.makespan)));
     }
     points.sort_by_key(|point| point.0);

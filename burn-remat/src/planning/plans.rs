@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Trace};
 use burn_remat_plan::format::PlanFile;
-use burn_remat_plan::registry::planner;
-use burn_remat_plan::{Outcome, Planner, Progress, Status, StopReason};
+use burn_remat_plan::{Outcome, Progress, Status, StopReason};
 use rustc_hash::FxHashMap;
 
 use super::cache::{self, CacheKey, Stored};
+use super::chosen::ChosenPlanner;
 use super::fit::{Fit, Found, Terms};
 use super::lower::{Lowered, lower};
 use super::schedule::Schedule;
@@ -40,8 +40,8 @@ const MORE_TIME: u32 = 2;
 /// How plans are made.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanSettings {
-    /// A planner's name; `None` to plan nothing.
-    pub planner: Option<String>,
+    /// `None` to plan nothing.
+    pub planner: Option<ChosenPlanner>,
     pub time_limit: Duration,
     pub cache: Option<PathBuf>,
     /// Plans to begin with, in the order of the steps for which they are. Their costs are guesses: once they have been
@@ -51,15 +51,15 @@ pub(crate) struct PlanSettings {
 
 impl PlanSettings {
     /// The planner for those who plan in any case.
-    pub fn planner_name(&self) -> &str {
-        self.planner.as_deref().unwrap_or("auto")
+    pub fn any_planner(&self) -> ChosenPlanner {
+        self.planner.clone().unwrap_or_default()
     }
 }
 
 impl Default for PlanSettings {
     fn default() -> Self {
         Self {
-            planner: Some("auto".to_owned()),
+            planner: Some(ChosenPlanner::auto()),
             time_limit: Duration::from_secs(10),
             cache: cache::default_folder(),
             ready: Vec::new(),
@@ -474,9 +474,11 @@ impl Plans {
             trace.ops.iter().filter(|op| op.updates).count(),
             lowered.updates
         );
-        let name = self.settings.planner.clone().unwrap_or_default();
+        let planner = self.settings.any_planner();
         let Observed { structure, signature, .. } = self.observed[at];
-        let key = CacheKey { signature, device: self.device.clone(), budget, planner: name.clone() };
+        let device = self.device.clone();
+        let (planner_name, planner_version) = (planner.name().to_owned(), planner.version());
+        let key = CacheKey { signature, device, budget, planner: planner_name, planner_version };
         let folder = self.settings.cache.clone();
         let known = &mut self.observed[at];
         let stored = folder.as_ref().filter(|_| !known.cached);
@@ -512,10 +514,6 @@ impl Plans {
         self.observed[at].tried = true;
         let known = self.schedules.iter().find(|known| known.structure() == structure).cloned();
         let known = known.zip(self.state.origin.as_ref().map(|origin| origin.planner.clone()));
-        let Some(planner) = planner(&name) else {
-            self.state.problem = Some(format!("there is no planner `{name}`"));
-            return false;
-        };
         let (sender, messages) = channel();
         let progress = Arc::new(Mutex::new(Progress::default()));
         let shown = progress.clone();
@@ -525,9 +523,9 @@ impl Plans {
         let wait = self.wait.clone();
         let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
             give_way();
-            // A planner may be the user's own: whatever becomes of it, nobody waits for it in vain.
-            if let Err(cause) = catch_unwind(AssertUnwindSafe(|| task.plan(&*planner))) {
-                task.say(Message::Problem(format!("the planner failed: {}", panic_message(&*cause))));
+            // Whatever goes wrong, nobody waits in vain.
+            if let Err(cause) = catch_unwind(AssertUnwindSafe(|| task.plan(&planner))) {
+                task.say(Message::Problem(format!("planning failed: {}", panic_message(&*cause))));
             }
             task.say(Message::Done);
             wait.set(Stage::Done);
@@ -625,10 +623,10 @@ impl Task {
         let _ = self.sender.send(message);
     }
 
-    fn plan(&self, planner: &dyn Planner) {
+    fn plan(&self, planner: &ChosenPlanner) {
         let start = Instant::now();
         // One thread leaves the others to the program.
-        let fit = match Fit::on_threads(Arc::new(self.trace.clone()), self.lowered.clone(), Some(1)) {
+        let fit = match Fit::new(Arc::new(self.trace.clone()), self.lowered.clone(), Some(1)) {
             Ok(fit) => fit,
             Err(violations) => return self.say(Message::Problem(violations.to_string())),
         };
