@@ -18,6 +18,8 @@ pub(crate) type Named = (TensorKey, TensorId);
 /// How it was when the plan began.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Start {
+    /// Clock of its first operation.
+    pub clock: u64,
     /// Bytes held, those of other threads not counted.
     pub held: u64,
     /// Time of first runs and of recomputations since the step before.

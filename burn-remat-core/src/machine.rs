@@ -107,24 +107,34 @@ struct Now {
     beside: bool,
 }
 
-/// Where in its step the program is.
+/// Where the program is: in which step, and where in the unit of what is planned, which is a pass or, where there are none or the program
+/// marks its steps, a step.
 #[derive(Default)]
 struct Steps {
     detector: StepDetector,
     passes: Passes,
-    /// Number of the step under way.
+    /// Steps that have ended.
+    ended: u32,
+    /// Number of the unit under way.
     number: u32,
-    /// Operations begun in this step.
+    /// Operations begun in this unit.
     position: u32,
-    /// Whether an operation of the step is being served: what dies then dies with it, else before the next one.
+    /// Whether an operation of the unit is being served: what dies then dies with it, else before the next one.
     executing: bool,
-    /// Bytes that were held when this step began, those of other threads not counted.
+    /// Bytes that were held when this unit began, those of other threads not counted.
     held_at_start: u64,
     /// Bytes of live tensors that were computed.
     computed_bytes: u64,
     /// Compute time of the last whole step.
     last_ns: u64,
     totals: StepTotals,
+}
+
+impl Steps {
+    /// Whether passes are planned, and not steps.
+    fn plans_passes(&self, clock: u64) -> bool {
+        !self.detector.goes_by_marks() && self.passes.tell(clock)
+    }
 }
 
 /// What is counted within one step.
@@ -304,7 +314,7 @@ impl<W: World> Machine<W> {
     pub fn circumstances(&self) -> Circumstances {
         Circumstances {
             live: self.ledger.live,
-            step: self.steps.number + 1,
+            step: self.steps.ended + 1,
             plan: self.followed().map(|schedule| schedule.peak),
         }
     }

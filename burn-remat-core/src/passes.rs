@@ -20,6 +20,9 @@ use crate::trace::Position;
 const LEAST: u64 = 64;
 /// A pass is over when one part in so many of what was saved is left.
 const REST: u64 = 256;
+/// Most operations between two passes, so often, after which passes tell no more until there is another; and how many these are at least.
+const PATIENCE: u64 = 8;
+const LEAST_GAP: u64 = 1000;
 /// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
 const QUIET: u64 = 4;
 
@@ -52,6 +55,17 @@ struct Seeded {
     position: Position,
 }
 
+/// What is left of a pass that is over.
+#[derive(Clone, Copy, Default)]
+struct Rest {
+    /// What was made between these clocks was saved.
+    from: u64,
+    to: u64,
+    /// Bytes that are still held, and how many there were at the seed.
+    bytes: u64,
+    at_seed: u64,
+}
+
 /// Finds passes. See the [module](self).
 #[derive(Default)]
 pub(crate) struct Passes {
@@ -59,6 +73,9 @@ pub(crate) struct Passes {
     start: u64,
     /// Bytes that were computed since, or since the seed, and are held.
     forward: u64,
+    /// Clock of the last update of a parameter or of an optimizer's state, and of the bytes before those that were computed since.
+    updated: u64,
+    recent: u64,
     /// Bytes of what was saved that are still held, and how many there were.
     saved: u64,
     at_seed: u64,
@@ -69,10 +86,16 @@ pub(crate) struct Passes {
     most: u64,
     /// What of it the program keeps, as a share.
     kept: f64,
+    rest: Rest,
     /// Most bytes held in any pass so far.
     highest: u64,
     /// Passes that were seen to end since something else has told of a step.
     seen: u64,
+    /// Clock of the last seed, and most operations between two of them.
+    last: u64,
+    longest: u64,
+    /// Passes that have ended since a step did.
+    in_step: u32,
 }
 
 impl Passes {
@@ -93,6 +116,10 @@ impl Passes {
             return Seed::After(over);
         }
         before.clock = clock;
+        if self.forward > self.saved {
+            // What was taken for a seed before it was none of this pass, or one of little of it.
+            before.position = position;
+        }
         self.saved += core::mem::take(&mut self.forward);
         self.at_seed = self.at_seed.max(self.saved);
         self.most = self.most.max(self.at_seed);
@@ -103,6 +130,32 @@ impl Passes {
         self.saved = core::mem::take(&mut self.forward);
         (self.at_seed, self.let_go, self.seed) = (self.saved, seed.clock, Some(seed));
         self.most = self.most.max(self.saved);
+        self.longest = self.longest.max(seed.clock - self.last);
+        self.last = seed.clock;
+        // What was taken to be kept, and is gone by now, was none.
+        let Rest { bytes, at_seed, .. } = core::mem::take(&mut self.rest);
+        if at_seed > 0 {
+            self.kept = self.kept.min(bytes as f64 / at_seed as f64);
+        }
+    }
+
+    /// Whether passes are what is planned: some have been found, of late too.
+    pub fn tell(&self, clock: u64) -> bool {
+        self.last > 0 && clock - self.last <= PATIENCE * self.longest.max(LEAST_GAP)
+    }
+
+    /// A parameter or an optimizer's state has been updated.
+    pub fn update(&mut self, clock: u64) {
+        (self.updated, self.recent) = (clock, 0);
+    }
+
+    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now. Whether there was
+    /// a pass in it.
+    pub fn step_ends(&mut self) -> bool {
+        if self.seed.is_none() && self.updated >= self.start {
+            (self.forward, self.start) = (self.recent, self.updated + 1);
+        }
+        core::mem::take(&mut self.in_step) > 0
     }
 
     /// Whether a tensor of this part that came to be at `born` counts in this pass.
@@ -118,11 +171,15 @@ impl Passes {
     /// So many bytes have been computed that do not descend from a seed.
     pub fn computed(&mut self, bytes: u64) {
         self.forward += bytes;
+        self.recent += bytes;
     }
 
     /// The program has let go of a tensor.
     pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, clock: u64) {
         if !self.counts(part, born) {
+            if part == Part::Forward && (self.rest.from..self.rest.to).contains(&born) {
+                self.rest.bytes = self.rest.bytes.saturating_sub(bytes);
+            }
             return;
         }
         match self.seed {
@@ -131,6 +188,9 @@ impl Passes {
                 self.let_go = clock + 1;
             }
             _ => self.forward = self.forward.saturating_sub(bytes),
+        }
+        if born > self.updated {
+            self.recent = self.recent.saturating_sub(bytes);
         }
     }
 
@@ -147,16 +207,19 @@ impl Passes {
 
     /// Whether a pass may begin here: little has been computed since the last.
     pub fn is_quiet(&self) -> bool {
-        self.seed.is_none() && self.forward <= self.most / QUIET
+        self.seed.is_none() && (self.forward <= self.most / QUIET || self.most == 0)
     }
 
     /// A pass that has held at most `peak` bytes is over at `clock`.
     pub fn end(&mut self, clock: u64, peak: u64) {
-        if self.seed.is_some_and(|seed| seed.clock < clock) {
+        if let Some(seed) = self.seed.filter(|seed| seed.clock < clock) {
             self.seen += u64::from(self.is_over());
-            let share = self.saved as f64 / self.at_seed.max(1) as f64;
-            self.kept = self.kept.min(share);
-            (self.forward, self.saved, self.seed) = (0, 0, None);
+            self.in_step += 1;
+            self.rest = Rest { from: self.start, to: seed.clock, bytes: self.saved, at_seed: self.at_seed };
+            (self.saved, self.seed) = (0, None);
+        }
+        if self.seed.is_none() {
+            self.forward = 0;
         }
         self.start = clock;
         self.highest = self.highest.max(peak);
@@ -226,6 +289,30 @@ mod tests {
         passes.end(20, 100);
         assert_eq!(passes.seed(), Some(50), "the one that has begun goes on");
         assert!(backward(&mut passes, 100, clock, 3).last().unwrap());
+    }
+
+    #[test]
+    fn what_a_program_kept_once_is_unlearned() {
+        let mut passes = Passes::default();
+        let clock = forward(&mut passes, 1);
+        passes.one(clock, 10);
+        backward(&mut passes, 1, clock, 3);
+        // How many are let go of until the pass is over; the others go then.
+        let mut pass = |made: u64| {
+            let clock = forward(&mut passes, made);
+            passes.one(clock, 10);
+            let mut until = 0;
+            for at in (0..10).rev() {
+                passes.let_go(Part::Forward, made + at, 10, clock + 10 - at);
+                until += u64::from(passes.seed().is_some());
+                if passes.is_over() {
+                    passes.end(clock + 11 - at, 100);
+                }
+            }
+            until
+        };
+        assert_eq!(pass(100), 7, "three are taken to be kept");
+        assert_eq!(pass(200), 10, "none was");
     }
 
     #[test]

@@ -126,18 +126,18 @@ impl<'a> Slice<'a> {
 
     fn between(&mut self) {
         let Range { start, end } = self.range;
-        let known = |number: &Number| self.numbers.get(number).copied();
-        let inside = |at: Position| self.is_within(at) && at as usize <= end;
-        let events = self.whole.between.iter().filter(|(at, _)| inside(*at));
-        let events = events.filter_map(|(at, event)| {
+        for &(at, event) in &self.whole.between {
+            if !self.is_within(at) || at as usize > end {
+                continue;
+            }
+            // What no operation of the part reads comes and goes too.
             let event = match event {
-                Between::Arrives(number) => Between::Arrives(known(number)?),
-                Between::Drops(number) => Between::Drops(known(number)?),
-                Between::Reads(number) => Between::Reads(known(number)?),
+                Between::Arrives(number) => Between::Arrives(self.number(number)),
+                Between::Drops(number) => Between::Drops(self.number(number)),
+                Between::Reads(number) => Between::Reads(self.number(number)),
             };
-            Some((at - start as Position, event))
-        });
-        self.part.between = events.collect();
+            self.part.between.push((at - start as Position, event));
+        }
         let reads = self.whole.reads.iter().filter(|(at, _)| self.range.contains(&(*at as usize)));
         let reads = reads.filter_map(|(at, place)| Some((at - start as Position, *self.places.get(place)?)));
         self.part.reads = reads.collect();

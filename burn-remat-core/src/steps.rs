@@ -31,6 +31,9 @@ const LONG_UNPLANNED: u64 = 16;
 /// gradients, or updates nothing.
 const MANY_PASSES: u64 = 8;
 
+/// Operations after an update within which an optimizer is still at work.
+const RECENT: u64 = 64;
+
 /// How often in a row too much may be alive where a parameter is read for the first time after its update. Then this is usual.
 const MOST_REFUSED: u32 = 3;
 
@@ -59,8 +62,9 @@ pub(crate) struct StepDetector {
     last_read: u64,
     /// Clock when the first root was read.
     began: u64,
-    /// Clock of the last update.
+    /// Clock of the last update of a parameter, and of one of those or of an optimizer's state.
     updated: u64,
+    touched: u64,
     /// That of the last one of which it was decided whether a step begins.
     judged: u64,
     /// How often in a row none began.
@@ -119,9 +123,19 @@ impl StepDetector {
         self.source = self.source.max(Source::Passes);
     }
 
-    /// Whether passes tell, or will where there are any.
-    pub fn may_be_passes(&self) -> bool {
-        self.source != Source::Marks
+    /// Whether the program marks its steps.
+    pub fn goes_by_marks(&self) -> bool {
+        self.source == Source::Marks
+    }
+
+    /// An optimizer's state was updated.
+    pub fn state_update(&mut self, clock: u64) {
+        self.touched = clock;
+    }
+
+    /// Whether an optimizer is at work, as far as updates tell.
+    pub fn is_updating(&self, clock: u64) -> bool {
+        self.source == Source::Updates && self.touched > self.boundary && clock - self.touched <= RECENT
     }
 
     /// Whether passes tell.
@@ -137,7 +151,7 @@ impl StepDetector {
     /// A parameter was updated, for the first time or not.
     pub fn update(&mut self, clock: u64, is_first: bool) {
         self.updates += u64::from(is_first);
-        self.updated = clock;
+        (self.updated, self.touched) = (clock, clock);
         self.rhythm.now += 1;
         self.source = self.source.max(Source::Updates);
     }

@@ -154,6 +154,8 @@ pub struct Trace {
     pub held_at_start: u64,
     /// Whether this is a pass, which begins with its first operation wherever that comes; else a step, which begins where one is said to.
     pub is_pass: bool,
+    /// The operation that begins the backward, where this is a stretch of operations that ends with a pass.
+    pub seed: Option<Position>,
     /// Names of operations by kind.
     pub names: FxHashMap<Kind, String>,
     /// The path of each passage through a stage, in the order of their first operations: visit 1 first.

@@ -131,10 +131,37 @@ pub fn minimum_budget_with<R>(
     most.ok_or(RematError::NoSteps)
 }
 
+/// What is planned of a stretch of operations, and what comes before it and is not.
+struct Parts {
+    planned: Trace,
+    before: Option<Trace>,
+}
+
+impl Parts {
+    fn of(trace: &Trace) -> Self {
+        match trace.seed.and_then(|seed| trace.pass(seed)) {
+            Some(pass) => Self { before: trace.before(&pass), planned: pass },
+            None => Self { planned: trace.clone(), before: None },
+        }
+    }
+
+    /// Fewest bytes with which what comes before is possible.
+    fn least_before(&self) -> Result<u64, RematError> {
+        self.before.clone().map_or(Ok(0), |before| Ok(fit(before)?.floor().0))
+    }
+}
+
 fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
-    let fit = fit(trace.clone())?;
-    let (minimum_bytes, op) = fit.floor();
-    Ok(Needs { store_all_bytes: trace.peak(), minimum_bytes, op: op.to_owned() })
+    let Parts { planned, before } = Parts::of(trace);
+    let needs = |part: Trace| -> Result<Needs, RematError> {
+        let fit = fit(part)?;
+        let (minimum_bytes, op) = fit.floor();
+        Ok(Needs { store_all_bytes: trace.peak(), minimum_bytes, op: op.to_owned() })
+    };
+    let of_planned = needs(planned)?;
+    let Some(before) = before.filter(|before| before.peak() > of_planned.minimum_bytes) else { return Ok(of_planned) };
+    let of_before = needs(before)?;
+    Ok(if of_before.minimum_bytes > of_planned.minimum_bytes { of_before } else { of_planned })
 }
 
 fn fit(trace: Trace) -> Result<Fit, RematError> {
@@ -188,7 +215,7 @@ pub fn largest_batch<R>(
     let mut config = config;
     // The other kinds of step, the first among them, need plans too.
     let traces = rehearse(device, &config, Rehearsal::Dry(Some(guide)), |device| drop(train(device, batch)))?;
-    for trace in traces {
+    for trace in planned(&traces) {
         if Spine::of(&trace).structure() == schedule.structure() {
             config.planning.ready.push((schedule.clone(), origin.clone()));
         } else {
@@ -197,6 +224,20 @@ pub fn largest_batch<R>(
     }
     let (predicted_overhead, predicted_peak_bytes) = (schedule.overhead(), schedule.peak);
     Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config })
+}
+
+/// What is planned of what was seen, each kind once.
+fn planned(traces: &[Trace]) -> Vec<Trace> {
+    let mut kinds: Vec<Trace> = Vec::new();
+    for trace in traces {
+        let Parts { planned, .. } = Parts::of(trace);
+        let structure = Spine::of(&planned).structure();
+        match kinds.iter_mut().find(|known| Spine::of(known).structure() == structure) {
+            Some(known) => known.held_at_start = known.held_at_start.max(planned.held_at_start),
+            None => kinds.push(planned),
+        }
+    }
+    kinds
 }
 
 fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
@@ -232,7 +273,11 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
 
 /// A plan for a step within both limits, if there is one.
 fn plan(trace: Trace, config: &RematConfig, budget: u64, overhead_limit: f64) -> Result<Option<Ready>, RematError> {
-    let fit = fit(trace)?;
+    let parts = Parts::of(&trace);
+    if parts.before.as_ref().is_some_and(|before| before.peak() > budget) && parts.least_before()? > budget {
+        return Ok(None);
+    }
+    let fit = fit(parts.planned)?;
     // A search may find a plan that holds a little less than the least that is known at once.
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);
@@ -250,9 +295,7 @@ pub(crate) fn rehearsed(
     config = validated_on(device, config)?;
     let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
     let traces = rehearse(device, &config, Rehearsal::Dry(None), train)?;
-    // What a program does between its passes is not planned.
-    let has_passes = traces.iter().any(|trace| trace.is_pass);
-    let traces: Vec<Trace> = traces.into_iter().filter(|trace| trace.is_pass || !has_passes).collect();
+    let traces = planned(&traces);
     let limit = config.planning.time_limit / traces.len().max(1) as u32;
     for trace in traces {
         config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));

@@ -1,9 +1,9 @@
 //! What ends and begins with a training step: its trace, the plan that it follows, and what is forgotten.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::{Asked, Machine, StepTotals};
+use crate::counters::Times;
 use crate::driver::{Event, Left, World};
 use crate::facts::ThreadId;
 use crate::follow::{Follow, Start};
@@ -25,24 +25,72 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// `is_step` is false for what came before the first mark: a share of the first step is not a share of that.
+    /// A step ends, and what is planned with it where that is steps. `is_step` is false for what came before the first mark: a share of the
+    /// first step is not a share of that.
     pub(super) fn end_step(&mut self, boundary: u64, is_step: bool) {
-        // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
-        let whole = self.steps.detector.is_exact() && boundary >= self.now.clock;
-        let trace = self.end_following(whole);
-        let units = trace.map_or_else(Vec::new, |trace| self.units_of(trace));
-        let by_passes = self.steps.detector.goes_by_passes();
-        self.steps.detector.set_boundary(boundary);
-        self.steps.passes.end(boundary, self.steps.totals.peak);
-        if self.steps.detector.is_exact() {
-            self.steps.passes.forget_seen();
+        if self.steps.plans_passes(self.now.clock) {
+            self.steps.detector.set_boundary(boundary);
+            if self.steps.passes.step_ends() {
+                self.count_step(is_step);
+            }
+            if !self.steps.detector.goes_by_passes() {
+                // A pass may have begun before it shows that the step is another one.
+                let begun = self.watch.follow.as_ref().map_or(boundary, |follow| follow.start.clock);
+                self.forget(boundary.min(begun));
+            }
+            return;
         }
-        self.forget_before(boundary);
+        let unit = self.end_unit(boundary);
+        self.steps.detector.set_boundary(boundary);
+        self.count_step(is_step);
+        self.begin_unit(unit);
+    }
+
+    /// A pass that may be planned ends.
+    pub(super) fn end_planned_pass(&mut self, boundary: u64) {
+        let unit = self.end_unit(boundary);
+        if self.steps.detector.goes_by_passes() {
+            self.steps.detector.set_boundary(boundary);
+            self.count_step(true);
+        }
+        self.begin_unit(unit);
+    }
+
+    /// Ends what is planned; gives what is to be planned of it.
+    fn end_unit(&mut self, boundary: u64) -> Option<Trace> {
+        // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
+        let whole = self.is_sure() && boundary >= self.now.clock;
+        let trace = self.end_following(whole);
+        let unit = trace.and_then(|trace| self.unit_of(trace));
+        self.steps.passes.end(boundary, self.steps.totals.peak);
+        // Gradients belong to the optimizer's step, where one is told.
+        if !self.steps.plans_passes(self.now.clock) || self.steps.detector.goes_by_passes() {
+            self.forget(boundary);
+        }
+        unit
+    }
+
+    /// What was computed before `clock` is not computed again from here on.
+    fn forget(&mut self, clock: u64) {
+        self.forget_before(clock);
         let history = &self.history;
         self.stages.prune(|key, id| history.knows((key, id)));
+    }
+
+    /// Whether it shows at the operation itself where what is planned ends.
+    fn is_sure(&self) -> bool {
+        self.steps.detector.is_exact() || self.steps.plans_passes(self.now.clock)
+    }
+
+    /// Counts a step that has ended.
+    fn count_step(&mut self, is_step: bool) {
+        if self.steps.detector.is_exact() && !self.steps.detector.goes_by_passes() {
+            self.steps.passes.forget_seen();
+        }
         self.world.tell(Event::StepEnds);
         let totals =
             core::mem::replace(&mut self.steps.totals, StepTotals { peak: self.ledger.live, ..Default::default() });
+        self.steps.ended = self.steps.ended.wrapping_add(1) % u32::MAX;
         self.counters.steps += 1;
         self.counters.steps_over_budget += u64::from(totals.over_budget);
         self.steps.last_ns = totals.compute_ns;
@@ -50,12 +98,15 @@ impl<W: World> Machine<W> {
         self.room.end_step();
         self.threads.end_step(self.ledger.foreign);
         // Of passes the second shows what the first has not: what an optimizer makes.
-        if is_step && !by_passes {
+        if is_step && !self.steps.detector.goes_by_passes() {
             self.take_share(totals.peak);
         }
-        self.begin_following(units);
-        let watched = self.watch.follow.is_some() || self.watch.tracer.is_some() || self.stages.any_forced;
-        self.own.records = watched || !self.is_ample(totals.peak);
+        self.own.records = self.watches() || !self.is_ample(totals.peak);
+    }
+
+    /// Whether what the program does is looked at.
+    fn watches(&self) -> bool {
+        self.watch.follow.is_some() || self.watch.tracer.is_some() || self.stages.any_forced
     }
 
     /// The first step has held so many bytes: a budget that is a share of that is known now.
@@ -85,9 +136,10 @@ impl<W: World> Machine<W> {
             && whole
         {
             if follow.is_complete() {
-                let totals = &self.steps.totals;
-                self.counters.times.followed += totals.compute_ns - follow.start.compute_ns;
-                self.counters.times.followed_recompute += totals.recompute_ns - follow.start.recompute_ns;
+                // What is counted may have begun anew meanwhile.
+                let times = &mut self.counters.times;
+                times.followed += times.compute.saturating_sub(follow.start.compute_ns);
+                times.followed_recompute += times.recompute.saturating_sub(follow.start.recompute_ns);
                 let schedule = follow.schedule.clone();
                 let limits = self.limits();
                 let mut outcome = follow.outcome();
@@ -107,18 +159,23 @@ impl<W: World> Machine<W> {
         trace.filter(|trace| whole && !trace.ops.is_empty())
     }
 
-    /// Chooses how the step that begins goes: by a plan, traced, or neither.
-    fn begin_following(&mut self, units: Vec<Trace>) {
+    /// Begins what is planned: it goes by a plan, is traced, or neither. `unit` is the one that has ended, if it is to be planned.
+    fn begin_unit(&mut self, unit: Option<Trace>) {
+        self.begin_following(unit);
+        self.own.records |= self.watches();
+    }
+
+    fn begin_following(&mut self, unit: Option<Trace>) {
         self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
         self.steps.position = 0;
         // What the step before held is no part of this one.
         self.watch.most_held = self.ledger.live;
         self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
-        if !self.world.is_on() || !self.steps.detector.is_exact() {
+        if !self.world.is_on() || !self.is_sure() {
             return;
         }
         let limits = self.limits();
-        for trace in units {
+        if let Some(trace) = unit {
             let (structure, room) = (Spine::of(&trace).structure(), self.room.beside_tensors());
             if self.world.observe(trace, structure, limits) {
                 self.room.pool.plan_with(structure, room);
@@ -150,7 +207,7 @@ impl<W: World> Machine<W> {
     pub(super) fn start_following(&mut self) {
         self.watch.follow = None;
         // A pass begins with an operation, not here.
-        let is_step = |schedule: &Arc<Schedule>| !(schedule.trace.is_pass && self.steps.detector.may_be_passes());
+        let is_step = |schedule: &Arc<Schedule>| !schedule.trace.is_pass || self.steps.detector.goes_by_marks();
         if let Some(schedule) = self.world.next().filter(is_step) {
             self.follow(schedule);
         }
@@ -159,8 +216,8 @@ impl<W: World> Machine<W> {
     /// Begins to go by a plan.
     pub(super) fn follow(&mut self, schedule: Arc<Schedule>) {
         let measures = self.world.is_unmeasured(&schedule);
-        let StepTotals { compute_ns, recompute_ns, .. } = self.steps.totals;
-        let start = Start { held: self.steps.held_at_start, compute_ns, recompute_ns };
+        let Times { compute: compute_ns, recompute: recompute_ns, .. } = self.counters.times;
+        let start = Start { clock: self.now.clock, held: self.steps.held_at_start, compute_ns, recompute_ns };
         self.watch.follow = Some(Follow::new(schedule, measures, start));
     }
 

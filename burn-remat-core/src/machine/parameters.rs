@@ -126,11 +126,18 @@ impl<W: World> Machine<W> {
 
     /// Notes what an operation that made `outputs` has updated.
     pub(super) fn note_updates(&mut self, update: Option<Update>, outputs: &[TensorKey]) {
-        if let Some(Update::Parameter(before)) = update {
-            self.note_update();
-            if !self.now.foreign {
-                outputs.iter().for_each(|&output| self.note_parameter(output, before));
+        match update {
+            Some(Update::Parameter(before)) => {
+                self.note_update();
+                if !self.now.foreign {
+                    outputs.iter().for_each(|&output| self.note_parameter(output, before));
+                }
             }
+            Some(Update::State) if !self.now.foreign => {
+                self.steps.detector.state_update(self.now.clock);
+                self.steps.passes.update(self.now.clock);
+            }
+            _ => {}
         }
     }
 
@@ -151,6 +158,8 @@ impl<W: World> Machine<W> {
         self.steps.detector.update(clock, updated == 0);
         let interval = if updated == 0 { 0 } else { clock - updated };
         let regular = self.steps.detector.is_regular(last, interval, clock);
+        self.note_no_part(key);
+        self.steps.passes.update(clock);
         let lineage = &mut self.history.tensors[key].lineage;
         (lineage.updated, lineage.interval) = (clock, interval);
         (lineage.is.fresh, lineage.is.eligible, lineage.is.regular) = (true, true, regular);

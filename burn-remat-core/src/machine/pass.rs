@@ -14,7 +14,6 @@ use crate::schedule::Schedule;
 use crate::trace::{Trace, extend};
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 impl<W: World> Machine<W> {
     /// An operation of the program is about to be served: the pass before it may be over, and it may be a seed.
@@ -22,7 +21,7 @@ impl<W: World> Machine<W> {
         if !self.now.foreign {
             self.end_pass(self.now.clock, |machine, schedule| !machine.is_glue(schedule, op, call));
         }
-        if op.nature.one && self.steps.detector.may_be_passes() {
+        if op.nature.one && !self.steps.detector.goes_by_marks() {
             self.meet_one(thread);
         }
     }
@@ -35,6 +34,10 @@ impl<W: World> Machine<W> {
             }
             return;
         }
+        if self.steps.detector.is_updating(self.now.clock) {
+            // It is an optimizer's.
+            return;
+        }
         let seed = self.steps.passes.one(self.now.clock, self.steps.position);
         if seed == Seed::Nothing {
             return;
@@ -43,24 +46,26 @@ impl<W: World> Machine<W> {
             self.steps.detector.go_by_passes();
             self.threads.pass(thread);
         }
-        if !self.steps.detector.goes_by_passes() {
+        if !self.steps.plans_passes(self.now.clock) {
             return;
         }
         if let Some(left) = self.watch.left.take() {
             self.world.left(left);
         }
         if let Seed::After(boundary) = seed {
-            self.end_step(boundary, true);
+            self.end_planned_pass(boundary);
             // What was written down begins in the middle of a pass.
             self.watch.tracer = None;
         }
-        self.take_share(self.steps.passes.highest().max(self.steps.totals.peak));
+        if self.steps.detector.goes_by_passes() {
+            self.take_share(self.steps.passes.highest().max(self.steps.totals.peak));
+        }
     }
 
     /// Ends the pass under way if it is over: what was saved is gone, and all that its plan has is done. What comes then `is_other`, or may be
     /// more of the glue with which it ends.
     pub(super) fn end_pass(&mut self, clock: u64, is_other: impl Fn(&Self, &Schedule) -> bool) {
-        if !self.steps.detector.goes_by_passes() {
+        if !self.steps.plans_passes(self.now.clock) {
             if self.steps.passes.is_over() {
                 self.steps.passes.end(clock, 0);
             }
@@ -74,7 +79,7 @@ impl<W: World> Machine<W> {
             _ => is_over,
         };
         if ends {
-            self.end_step(clock, true);
+            self.end_planned_pass(clock);
         }
     }
 
@@ -110,6 +115,12 @@ impl<W: World> Machine<W> {
         }
     }
 
+    /// A tensor that takes the place of another from step to step is no part of a pass.
+    pub(super) fn note_no_part(&mut self, key: TensorKey) {
+        self.note_let_go(key);
+        self.history.tensors[key].lineage.part = Part::None;
+    }
+
     /// The program has let go of a tensor.
     pub(super) fn note_let_go(&mut self, key: TensorKey) {
         let tensor = &self.history.tensors[key];
@@ -119,7 +130,7 @@ impl<W: World> Machine<W> {
 
     /// Takes up the plan of a pass that begins with an operation, if there is one.
     pub(super) fn begin_pass(&mut self, op: &Operation, call: &mut Call) -> bool {
-        if !self.steps.detector.goes_by_passes() || self.now.foreign || !self.steps.passes.is_quiet() {
+        if self.steps.detector.goes_by_marks() || self.now.foreign || !self.steps.passes.is_quiet() {
             return false;
         }
         let Some(schedule) = self.pass_that_begins(op, call) else { return false };
@@ -158,18 +169,15 @@ impl<W: World> Machine<W> {
     }
 
     /// What is to be planned of what was written down.
-    pub(super) fn units_of(&self, trace: Trace) -> Vec<Trace> {
-        let mut units = Vec::new();
-        match self.steps.passes.seed().filter(|_| self.steps.detector.goes_by_passes()) {
+    pub(super) fn unit_of(&self, trace: Trace) -> Option<Trace> {
+        match self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock)) {
+            // Whoever rehearses wants to know what lies between passes too.
+            Some(seed) if self.config.rehearsing => Some(Trace { seed: Some(seed), ..trace }),
             Some(seed) => {
-                let pass = trace.pass(seed);
-                if self.config.rehearsing {
-                    units.extend(pass.as_ref().and_then(|pass| trace.before(pass)));
-                }
-                units.extend(pass);
+                let p = trace.pass(seed);
+                p
             }
-            None => units.push(trace),
+            None => Some(trace),
         }
-        units
     }
 }

@@ -369,10 +369,13 @@ impl Plans {
         self.finished(structure);
         if let Some(rehearsed) = &mut self.rehearsed {
             match rehearsed.iter_mut().find(|known| known.signature() == trace.signature()) {
-                // The least time seen is the one least disturbed.
-                Some(known) => known.ops.iter_mut().zip(&trace.ops).for_each(|(known, op)| {
-                    known.cost_ns = known.cost_ns.min(op.cost_ns);
-                }),
+                Some(known) => {
+                    known.held_at_start = known.held_at_start.max(trace.held_at_start);
+                    // The least time seen is the one least disturbed.
+                    known.ops.iter_mut().zip(&trace.ops).for_each(|(known, op)| {
+                        known.cost_ns = known.cost_ns.min(op.cost_ns);
+                    });
+                }
                 None => rehearsed.push(trace),
             }
             return false;
