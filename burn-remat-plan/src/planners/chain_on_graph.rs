@@ -7,7 +7,7 @@
 //! too. The cheapest of all is never dearer, and much cheaper where stages hold what costs little to compute again.
 
 use super::StoreAll;
-use super::chain_dp::{EASY_CELLS, least_memory_schedule, solve_terms};
+use super::chain_persistent::{EASY_CELLS, least_memory_schedule, solve_terms};
 use super::chain_sets;
 use super::chain_table::Choices;
 use super::store_all::peak_op;
