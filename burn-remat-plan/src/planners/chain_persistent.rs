@@ -47,6 +47,8 @@ const MOST_WHOLE_STAGES: usize = 1600;
 const MOST_STAGES_FROM_INPUT: usize = 3000;
 /// Longer chains are planned in so many groups first, in case that the time does not suffice for more.
 const QUICK_GROUPS: usize = 100;
+/// About how many numbers of a table are weighed in a second, on one thread.
+const WEIGHED_PER_SECOND: f64 = 1e9;
 
 /// The smallest budget at which a persistent schedule of `chain` exists, and the stage at which that schedule has its
 /// peak. Complexity: O(n³), exact up to 1600 stages, above it for groups of stages. Other schedules may need less: see
@@ -163,13 +165,31 @@ fn quick_steps(
     deadline: Instant,
 ) -> Option<Vec<ChainStep>> {
     let grouped = Grouped::of(terms, QUICK_GROUPS);
-    let unit = limit.div_ceil(SLOTS as u64).max(1);
+    let slots = SLOTS.min(cells_in_memory(request) / pairs(QUICK_GROUPS));
+    let unit = limit.div_ceil(slots.max(1) as u64).max(1);
     let scaled = grouped.terms.in_units(unit);
     let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline)?;
     table.schedule().map(|steps| grouped.expand(&steps))
 }
 
-/// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells wherever that
+/// Rows of a table.
+fn pairs(stages: usize) -> usize {
+    stages * (stages + 1) / 2
+}
+
+/// The most cells for which there is memory, beside what else is held.
+fn cells_in_memory(request: &Request) -> usize {
+    let cells = request.memory_limit / 4 * 3 / size_of::<f64>() as u64;
+    usize::try_from(cells).unwrap_or(usize::MAX).min(MOST_CELLS)
+}
+
+/// About the most cells that are filled in half of the request's time.
+fn cells_in_time(request: &Request, stages: usize) -> usize {
+    let weighed_per_cell = 4.0 + stages as f64 / 3.0;
+    (request.time_limit.as_secs_f64() / 2.0 * WEIGHED_PER_SECOND / weighed_per_cell) as usize
+}
+
+/// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells, if there is time, wherever that
 /// makes it finer than [`SLOTS`].
 pub(crate) fn solve_terms(
     terms: &Terms,
@@ -196,12 +216,15 @@ pub(crate) fn solve_terms(
     // With inputs only, the most that is ever of use is every activation beside one saved set.
     let most = grouped.terms.activation.iter().sum::<u64>().saturating_add(peak);
     let limit = request.budget.min(most) - grouped.terms.activation[0];
-    let pairs = n * (n + 1) / 2;
+    let pairs = pairs(n);
+    let most_cells = cells_in_memory(request);
+    let easy_cells = easy_cells.min(cells_in_time(request, n)).max(SLOTS * pairs).min(most_cells);
     let common = grouped.terms.common_unit();
-    let exact = usize::try_from(limit / common).ok().filter(|&units| units < (easy_cells / pairs).max(SLOTS + 1));
+    let exact = usize::try_from(limit / common).ok().filter(|&units| units <= easy_cells / pairs);
     let quick = (n > QUICK_GROUPS).then(|| quick_steps(terms, choices, request, limit, deadline)).flatten();
-    let mut slots = exact.unwrap_or((easy_cells / pairs).max(SLOTS));
-    loop {
+    let mut stop_reason = StopReason::Heuristic;
+    let mut slots = exact.unwrap_or(easy_cells / pairs);
+    while slots > 0 {
         let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
         let scaled = grouped.terms.in_units(unit);
         let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline);
@@ -218,10 +241,14 @@ pub(crate) fn solve_terms(
         }
         // A feasible budget, but slots of this size are too coarse to see it.
         slots = slots.saturating_mul(2);
-        if stop || slots.saturating_mul(pairs) > MOST_CELLS {
-            let stop_reason = if stop { StopReason::TimeLimit } else { StopReason::Heuristic };
-            let steps = cheaper(terms, least.steps, quick);
-            return Ok(Found { steps, status: Status::Feasible, stop_reason });
+        if stop {
+            stop_reason = StopReason::TimeLimit;
+            break;
+        }
+        if slots.saturating_mul(pairs) > most_cells {
+            break;
         }
     }
+    let steps = cheaper(terms, least.steps, quick);
+    Ok(Found { steps, status: Status::Feasible, stop_reason })
 }

@@ -35,7 +35,9 @@ const ITERATIONS: u64 = 1000;
 /// How far above the budget an order may be for a walk that has no others beside it to begin there.
 const MOST_OVER: f64 = 1.3;
 
-/// The share of the memory limit that relaxations may take, and about what they take for an entry.
+/// The search of states takes no more than this.
+const MOST_STATE_BYTES: usize = 1 << 28;
+/// The share of the memory limit that relaxations, and the search of states, may take, and about what they take for an entry.
 const RELAXATION_SHARE: u64 = 4;
 const BYTES_PER_ENTRY: u64 = 80;
 /// No relaxation of several moments has more entries, nor more moments.
@@ -72,6 +74,7 @@ pub(super) fn improve(
     let joint = effort(&clock, JOINT_SHARE);
     let states = StateEffort {
         states: if settings.moves.is_some() { STATES } else { usize::MAX },
+        bytes: usize::try_from(request.memory_limit / RELAXATION_SHARE).unwrap_or(usize::MAX).min(MOST_STATE_BYTES),
         enough: known.first().map_or(f64::INFINITY, cost),
         ..StateEffort::time(
             effort(&clock, if request.threads > 1 { STATES_SHARE } else { STATES_SHARE / 3.0 }).time_limit,
