@@ -132,7 +132,7 @@ impl Bound {
     ///
     /// Where it lies above by more: such a bound is a defect, which must come to light and not be cut off.
     pub fn below(self, makespan: f64) -> Result<Self, String> {
-        if self.value.is_nan() || self.value > makespan * (1.0 + 1e-6) + 1e-9 {
+        if self.value.is_nan() || self.value > makespan * (1.0 + 1e-6) {
             return Err(format!("claims the lower bound {} of a plan that costs {makespan}", self.value));
         }
         Ok(Self { value: self.value.min(makespan), ..self })

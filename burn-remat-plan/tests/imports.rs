@@ -8,48 +8,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Circles that are known and still to be broken.
-const KNOWN: &[&str] = &[
-    // The exact search over chains decides the minimum of a chain, and falls back to that minimum itself.
-    "chain/minimum.rs, planners/chain_search.rs",
-    // The planner for chains plans graphs by views that are chains, with its own table.
-    "planners/chain_dp.rs, planners/chain_on_graph.rs",
-];
-
 #[test]
 fn the_library_has_no_circles() {
-    assert_no_circles("src", "lib.rs", KNOWN);
+    assert_no_circles("src", "lib.rs");
 }
 
 #[test]
 fn the_core_of_the_engine_has_no_circles() {
-    assert_no_circles("../burn-remat-core/src", "lib.rs", &[]);
+    assert_no_circles("../burn-remat-core/src", "lib.rs");
 }
 
 #[test]
 fn the_command_has_no_circles() {
-    assert_no_circles("src/bin/remat-plan", "main.rs", &[]);
+    assert_no_circles("src/bin/remat-plan", "main.rs");
 }
 
-/// Fails with every circle of the crate below `folder`, whose root file is `root`. `known` lists those to be let by, as files in
-/// alphabetical order.
-fn assert_no_circles(folder: &str, root: &str, known: &[&str]) {
+/// Fails with every circle of the crate below `folder`, whose root file is `root`.
+fn assert_no_circles(folder: &str, root: &str) {
     let sources = Sources::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), root);
-    let (mut found, mut told) = (BTreeSet::new(), Vec::new());
-    for circle in circles(&sources.edges()) {
-        let mut files: Vec<&str> = circle.iter().map(String::as_str).collect();
-        files.sort_unstable();
-        let files = files.join(", ");
-        if !known.contains(&files.as_str()) {
-            let way = circle.iter().chain(&circle[..1]).map(String::as_str).collect::<Vec<_>>().join(" -> ");
-            told.push(way);
-        }
-        found.insert(files);
-    }
+    let circles = circles(&sources.edges());
+    let told: Vec<String> = circles.iter().map(|circle| [circle, &circle[..1]].concat().join(" -> ")).collect();
     assert!(told.is_empty(), "files that import each other in a circle:\n  {}", told.join("\n  "));
-    for circle in known {
-        assert!(found.contains(*circle), "no circle of {circle} any more: take it off the list");
-    }
 }
 
 /// A module's path: `["planners", "auto"]`.

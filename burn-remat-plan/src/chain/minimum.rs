@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use super::terms::{Grouped, Terms};
 use super::{Chain, ChainPlan, StageId, peak_stage, simulate};
-use crate::planners::chain_dp::least_persistent;
-use crate::planners::chain_search::{Exact, exact};
+use crate::planners::chain_exact::{Exact, exact};
+use crate::planners::chain_persistent::least_persistent;
 
 /// Most time that [`minimum`] gives the exact search.
 const SEARCH_TIME: Duration = Duration::from_secs(10);

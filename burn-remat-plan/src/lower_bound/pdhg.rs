@@ -148,6 +148,9 @@ impl Point {
     }
 }
 
+/// After how many entries the clock is read.
+const CLOCK: usize = 30_000;
+
 impl Solver {
     pub fn new(program: &Program) -> Self {
         let starts = if program.starts.is_empty() { vec![0] } else { program.starts.clone() };
@@ -222,15 +225,18 @@ impl Solver {
         let mut ahead = point.x.clone();
         let (mut best, mut weight, mut count) = (0.0f64, 1.0f64, 0u64);
         let (mut error_at_restart, mut last_error) = (f64::INFINITY, f64::INFINITY);
-        let mut done = 0;
-        let mut stale = 0;
+        let (mut done, mut stale, mut since_clock) = (0, 0, 0);
         let (mut solution, mut multipliers) = (point.x.clone(), point.y.clone());
         while done < iterations && best < enough && stale < 60 {
             for step in 0..40 {
-                // An iteration over millions of entries takes a while.
-                if step > 0 && self.by_row.columns.len() > 100_000 && Instant::now() >= deadline {
-                    break;
+                // Iterations over many entries take a while.
+                if step > 0 && since_clock > CLOCK {
+                    since_clock = 0;
+                    if Instant::now() >= deadline {
+                        break;
+                    }
                 }
+                since_clock += self.by_row.columns.len();
                 self.iterate(&mut point, &mut ahead, weight);
                 point.x.iter().zip(&mut sum.x).for_each(|(x, sum)| *sum += x);
                 point.y.iter().zip(&mut sum.y).for_each(|(y, sum)| *sum += y);

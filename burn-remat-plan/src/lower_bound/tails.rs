@@ -30,7 +30,7 @@ fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Ins
     Tail { done: moment + usize::from(!chooses), bound: solved.bound, regrets }
 }
 
-/// The tails of some crowded moments, within `limit` and so many iterations each.
+/// The tails of some crowded moments, within so many iterations each: the latest first, as many as `limit` allows.
 pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, limit: Duration) -> Vec<Tail> {
     let deadline = Instant::now() + limit;
     let crowded = relax::crowded_moments(graph, budget);
@@ -46,7 +46,8 @@ pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, limit: Duration
         let part = deadline.saturating_duration_since(Instant::now()) * 2 / (count - number).max(2) as u32;
         tail(graph, budget, moment, iterations, Instant::now() + part)
     };
-    moments.into_iter().rev().enumerate().map(tail_of).collect()
+    let in_time = |_: &(usize, OpId)| Instant::now() < deadline;
+    moments.into_iter().rev().enumerate().take_while(in_time).map(tail_of).collect()
 }
 
 /// Of how many moments tails are computed.

@@ -1,10 +1,10 @@
 //! Chain schedules that may give a checkpoint up early, by dynamic programming.
 //!
-//! Problem: as in [`chain_dp`](super::chain_dp), but a checkpoint need not last until its backward use. Once the far
-//! end of a chain is done there is more memory than before, and another place for the checkpoint may be better; the
+//! Problem: as in [`chain_persistent`](super::chain_persistent), but a checkpoint need not last until its backward use.
+//! Once the far end of a chain is done there is more memory than before, and another place for the checkpoint may be better; the
 //! report's figure 2 shows a chain on which every persistent schedule is beaten that way.
 //!
-//! Method: `C(s, t, m)` as in `chain_dp`, and `X(s, r, t, m)`: the same with the input of `r > s` held inside of `m`,
+//! Method: `C(s, t, m)` as there, and `X(s, r, t, m)`: the same with the input of `r > s` held inside of `m`,
 //! free to be given up. `X` is the least of
 //!
 //! - *keep*: `C(r, t, m - activation r) + C(s, r-1, m)`, as a persistent schedule goes on;

@@ -7,7 +7,7 @@
 //! too. The cheapest of all is never dearer, and much cheaper where stages hold what costs little to compute again.
 
 use super::StoreAll;
-use super::chain_dp::{EASY_CELLS, least_memory_schedule, solve_terms};
+use super::chain_persistent::{EASY_CELLS, least_memory_schedule, solve_terms};
 use super::chain_sets;
 use super::chain_table::Choices;
 use super::store_all::peak_op;
@@ -49,12 +49,17 @@ pub(super) fn solve(
                       `search` or `checkmate`";
         return Err(PlanError::Unsupported { planner: name, reason: reason.to_owned() });
     }
-    let chain_request = Request { budget: request.budget.saturating_sub(graph.constant_bytes()), ..request.clone() };
+    let deadline = request.deadline();
+    let rest = |budget: u64| Request { budget, time_limit: deadline.left(), ..request.clone() };
+    let bytes_for_values = request.budget.saturating_sub(graph.constant_bytes());
     let cells = if choices == Choices::InputsOnly { QUICK_CELLS } else { EASY_CELLS };
     let mut best: Option<Outcome> = None;
     let mut least: Option<(u64, Plan)> = None;
     for view in &views {
-        let (steps, reason) = match solve_terms(view.terms(), choices, &chain_request, cells) {
+        if deadline.passed() && best.is_some() {
+            break;
+        }
+        let (steps, reason) = match solve_terms(view.terms(), choices, &rest(bytes_for_values), cells) {
             Ok(found) => (found.steps, found.stop_reason),
             Err(shortage) => (shortage.steps, StopReason::Heuristic),
         };
@@ -69,7 +74,7 @@ pub(super) fn solve(
         }
     }
     if choices == Choices::SavedAndInputs
-        && let Some((makespan, plan)) = chain_sets::best_plan(graph, request)
+        && let Some((makespan, plan)) = chain_sets::best_plan(graph, &rest(request.budget))
         && best.as_ref().is_none_or(|best| makespan < best.makespan)
     {
         best = Some(Outcome::of_plan(name, graph, plan, Status::Feasible, StopReason::Heuristic));

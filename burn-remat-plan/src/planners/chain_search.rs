@@ -5,40 +5,23 @@
 //! 1. the persistent optimum of [`chain_dp`](super::chain_dp);
 //! 2. the optimum over schedules that give checkpoints up early in the way of `chain_exchange`, on the chain itself or,
 //!    where it is long, on groups of its stages;
-//! 3. for chains of up to 60 stages, the best of *all* schedules, found by A* (below) if it ends within its bounds.
+//! 3. for chains of up to 60 stages, the best of *all* schedules, found by A* (`chain_exact`) if it ends within its bounds.
 //!
 //! Stages that cost and hold nothing are joined with their neighbours first. Where none of these fits, the schedule of
 //! the [least memory known](crate::chain::minimum) is tried.
 //!
-//! A*: a state is the stage whose backward operation is due and the form in which each boundary is held. Steps are those
-//! of the [chain model](crate::chain) (`Fn` is `Fck` and a release). What is still to be paid is at least every
-//! backward operation left and the forward operation of every stage left whose set is not saved; that bound never
-//! falls along a step, so the first final state that comes up is a cheapest one. States that cannot beat the cheapest
-//! plan known are dropped; when none is left, that plan is proven. Stopped early, the bound of the next state is a lower
-//! bound for every schedule.
-//!
-//! A schedule never gains by releasing what holds no bytes, nor by passing a stage whose saved set is no heavier than
-//! its activation without saving it; A* tries neither.
-//!
-//! Complexity: A* visits at most [`MOST_STATES`] states.
-//!
 //! Source: this project. Beaumont et al. (RR-9302, section 4.1) show that persistent schedules are not always best.
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
 
-use super::chain_dp::{ChainDp, deadline};
+use super::ChainDp;
+use super::chain_exact::{Exact, exact};
 use super::chain_exchange::Exchange;
 use crate::chain::terms::{Grouped, Terms};
-use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
+use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep};
 use crate::error::PlanError;
 use crate::planner::{Planner, Progress, Request, Status, StopReason};
 
-/// A* is not tried on longer chains.
-const MOST_EXACT_STAGES: usize = 60;
-/// A* gives up when it knows so many states; on chains of more than 24 stages they are fewer, for they take longer.
-const MOST_STATES: usize = 400_000;
 /// Longer chains are grouped for the exchange program.
 const MOST_GROUPS: usize = 48;
 /// Most memory units of the exchange program.
@@ -68,7 +51,7 @@ pub(crate) fn improve(
     request: &Request,
     persistent: Result<ChainOutcome, PlanError>,
 ) -> Result<ChainOutcome, PlanError> {
-    let deadline = deadline(request);
+    let deadline = request.deadline().instant();
     let terms = Terms::of_chain(chain);
     let store_all = chain.store_all_makespan();
     let mut best = match persistent {
@@ -137,242 +120,4 @@ fn exchange(terms: &Terms, budget: u64, deadline: Instant) -> Option<Vec<ChainSt
     let units = usize::try_from(limit / unit).ok()?;
     let steps = Exchange::fill(&scaled, units, deadline)?.schedule()?;
     Some(grouped.expand(&steps))
-}
-
-/// What the exact search says.
-pub(crate) enum Exact {
-    /// A cheapest schedule, cheaper than the one known.
-    Cheapest(Vec<ChainStep>),
-    /// No schedule is cheaper than the one known.
-    NoneCheaper {
-        /// On smaller budgets than this nothing changes, if nothing was known.
-        next_budget: u64,
-    },
-    /// Stopped; no schedule is cheaper than this.
-    Stopped(f64),
-}
-
-/// The cheapest of all schedules that cost less than `known`, by A*.
-pub(crate) fn exact(joined: &Grouped, budget: u64, known: f64, deadline: Instant) -> Exact {
-    if joined.terms.len() > MOST_EXACT_STAGES {
-        return Exact::Stopped(0.0);
-    }
-    match Search::new(&joined.terms, budget, known).run(deadline) {
-        Exact::Cheapest(steps) => Exact::Cheapest(tidy(&joined.expand_idle(&steps))),
-        other => other,
-    }
-}
-
-/// Two bits for each boundary: 0 not held, 1 bare, 2 saved.
-type Boundaries = u128;
-
-/// The number of stages still to go backward, and what is held.
-type State = (u8, Boundaries);
-
-fn form(held: Boundaries, boundary: usize) -> Boundaries {
-    held >> (2 * boundary) & 3
-}
-
-fn with(held: Boundaries, boundary: usize, form: Boundaries) -> Boundaries {
-    held & !(3 << (2 * boundary)) | form << (2 * boundary)
-}
-
-/// A state in the queue; the greatest is the one to go on with: least bound, then farthest, then first found.
-#[derive(PartialEq)]
-struct Open {
-    bound: f64,
-    cost: f64,
-    number: usize,
-    state: State,
-}
-
-impl Eq for Open {}
-
-impl Ord for Open {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_bound = other.bound.total_cmp(&self.bound);
-        let by_progress = self.cost.total_cmp(&other.cost).then(other.state.0.cmp(&self.state.0));
-        by_bound.then(by_progress).then(other.number.cmp(&self.number))
-    }
-}
-
-impl PartialOrd for Open {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-struct Search<'a> {
-    terms: &'a Terms,
-    budget: u64,
-    /// Schedules from this cost on are of no use.
-    known: f64,
-    /// Cost of the best way to each state, and its last step.
-    best: HashMap<State, (f64, Option<(State, ChainStep)>)>,
-    queue: BinaryHeap<Open>,
-    pushed: usize,
-    /// The least memory of a step that was over the budget.
-    least_refused: u64,
-}
-
-impl<'a> Search<'a> {
-    fn new(terms: &'a Terms, budget: u64, known: f64) -> Self {
-        // Sums in another order must not pass for progress.
-        let known = known * (1.0 - 1e-12);
-        Self {
-            terms,
-            budget,
-            known,
-            best: HashMap::new(),
-            queue: BinaryHeap::new(),
-            pushed: 0,
-            least_refused: u64::MAX,
-        }
-    }
-
-    fn run(mut self, deadline: Instant) -> Exact {
-        let n = self.terms.len();
-        let start = (n as u8, with(0, 0, 1));
-        if !self.fits(self.terms.activation[0] + self.terms.gradient[n - 1]) {
-            return Exact::NoneCheaper { next_budget: self.least_refused };
-        }
-        self.push(start, 0.0, None);
-        let most_states = MOST_STATES * 24 / n.max(24);
-        let mut rounds = 0;
-        while let Some(open) = self.queue.pop() {
-            if self.best[&open.state].0 < open.cost {
-                continue;
-            }
-            if open.state.0 == 0 {
-                return Exact::Cheapest(self.way_to(open.state));
-            }
-            let is_late = rounds % 64 == 0 && Instant::now() >= deadline;
-            if self.best.len() > most_states || is_late {
-                return Exact::Stopped(open.bound);
-            }
-            rounds += 1;
-            self.expand(open.state, open.cost);
-        }
-        Exact::NoneCheaper { next_budget: self.least_refused }
-    }
-
-    fn fits(&mut self, bytes: u64) -> bool {
-        if bytes > self.budget {
-            self.least_refused = self.least_refused.min(bytes);
-        }
-        bytes <= self.budget
-    }
-
-    fn way_to(&self, mut state: State) -> Vec<ChainStep> {
-        let mut steps = Vec::new();
-        while let Some((from, step)) = self.best[&state].1 {
-            steps.push(step);
-            state = from;
-        }
-        steps.reverse();
-        steps
-    }
-
-    fn push(&mut self, state: State, cost: f64, from: Option<(State, ChainStep)>) {
-        if self.best.get(&state).is_some_and(|known| known.0 <= cost) {
-            return;
-        }
-        let bound = cost + self.at_least(state);
-        if bound < self.known {
-            self.best.insert(state, (cost, from));
-            self.pushed += 1;
-            self.queue.push(Open { bound, cost, number: self.pushed, state });
-        }
-    }
-
-    /// What is still to be paid at least.
-    fn at_least(&self, (due, held): State) -> f64 {
-        let stage = |i: StageId| {
-            let forward = if form(held, i + 1) == 2 { 0.0 } else { self.terms.forward_cost[i] };
-            forward + self.terms.backward_cost[i]
-        };
-        (0..usize::from(due)).map(stage).sum()
-    }
-
-    /// Bytes of a boundary.
-    fn bytes_of(&self, held: Boundaries, boundary: usize) -> u64 {
-        match form(held, boundary) {
-            0 => 0,
-            2 => self.terms.saved[boundary - 1],
-            _ => self.terms.activation[boundary],
-        }
-    }
-
-    /// Releases a boundary, unless that frees nothing.
-    fn release(&mut self, (due, held): State, boundary: usize, cost: f64) {
-        if self.bytes_of(held, boundary) > 0 {
-            let after = (due, with(held, boundary, 0));
-            self.push(after, cost, Some(((due, held), ChainStep::Release(boundary))));
-        }
-    }
-
-    /// Whether the saved set of stage `i` does all that its activation does, in no more memory.
-    fn saving_is_lighter(&self, i: StageId) -> bool {
-        self.terms.saved[i] <= self.terms.activation[i + 1] && self.terms.save_scratch[i] <= self.terms.pass_scratch[i]
-    }
-
-    fn expand(&mut self, state: State, cost: f64) {
-        let (due, held) = state;
-        let last = usize::from(due) - 1;
-        let bytes: u64 = (0..=self.terms.len()).map(|boundary| self.bytes_of(held, boundary)).sum();
-        for i in (0..=last).filter(|&i| form(held, i) != 0) {
-            for (to, step, scratch) in [
-                (2, ChainStep::SaveAll(i), self.terms.save_scratch[i]),
-                (1, ChainStep::KeepInput(i), self.terms.pass_scratch[i]),
-            ] {
-                let after = with(held, i + 1, to);
-                if form(held, i + 1) >= to || (to == 1 && self.saving_is_lighter(i)) {
-                    continue;
-                }
-                let others = bytes - self.bytes_of(held, i + 1);
-                if self.fits(others + self.bytes_of(after, i + 1) + self.terms.gradient[last] + scratch) {
-                    self.push((due, after), cost + self.terms.forward_cost[i], Some((state, step)));
-                }
-            }
-            if i > 0 {
-                self.release(state, i, cost);
-            }
-        }
-        // The input of the stage behind: its backward operation is done and has left the boundary saved.
-        if last + 1 < self.terms.len() {
-            self.release(state, last + 1, cost);
-        }
-        let ready = form(held, last + 1) == 2 && form(held, last) != 0;
-        if ready && self.fits(bytes + self.terms.backward_bytes[last]) {
-            let mut after = with(held, last + 1, 0);
-            if form(held, last) == 1 {
-                after = with(after, last, 0);
-            }
-            let step = ChainStep::Backward(last);
-            self.push((due - 1, after), cost + self.terms.backward_cost[last], Some((state, step)));
-        }
-    }
-}
-
-/// Moves each release up to the last use of what it releases, and joins it with a forward operation where it can.
-fn tidy(steps: &[ChainStep]) -> Vec<ChainStep> {
-    let mut out: Vec<ChainStep> = Vec::with_capacity(steps.len());
-    for &step in steps {
-        let ChainStep::Release(i) = step else {
-            out.push(step);
-            continue;
-        };
-        let touches = |step: &ChainStep| match *step {
-            ChainStep::Release(j) | ChainStep::Backward(j) => j == i,
-            ChainStep::SaveAll(j) | ChainStep::KeepInput(j) | ChainStep::Pass(j) => j == i || j + 1 == i,
-        };
-        let at = out.iter().rposition(touches);
-        let made = |step: &&ChainStep| matches!(**step, ChainStep::SaveAll(j) | ChainStep::KeepInput(j) | ChainStep::Pass(j) if j + 1 == i);
-        let saved = at.is_some_and(|at| matches!(out[..at].iter().rfind(made), Some(ChainStep::SaveAll(_))));
-        match at {
-            Some(at) if out[at] == ChainStep::KeepInput(i) && !saved => out[at] = ChainStep::Pass(i),
-            _ => out.insert(at.map_or(0, |at| at + 1), step),
-        }
-    }
-    out
 }

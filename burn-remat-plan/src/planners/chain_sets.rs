@@ -1,6 +1,6 @@
 //! A chain whose stages offer several saved sets, by dynamic programming.
 //!
-//! Problem: as in [`chain_dp`](super::chain_dp), where a stage that saves also chooses what (see
+//! Problem: as in [`chain_persistent`](super::chain_persistent), where a stage that saves also chooses what (see
 //! [`stage_options`](crate::views::stage_options)).
 //!
 //! Method: `C(s, t, m)` as there, with one more minimum over the options of `s` where it saves. Two things differ:

@@ -1,6 +1,6 @@
-//! The tables behind [`chain_dp`](super::chain_dp): least memory and least cost of every sub-chain.
+//! The tables behind [`chain_persistent`](super::chain_persistent): least memory and least cost of every sub-chain.
 //!
-//! The notation is that of `chain_dp`'s header. Both tables hold one entry for each sub-chain `s..=t`, which depends on
+//! The notation is that of its header. Both tables hold one entry for each sub-chain `s..=t`, which depends on
 //! shorter sub-chains only: a number, or a row of costs per memory unit, which is stored in [tiles](Tiles).
 
 use std::time::Instant;

@@ -60,10 +60,11 @@ impl Tiles {
                 let mut made = Vec::new();
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
-                    if i >= blocks - distance || Instant::now() >= deadline {
+                    if i >= blocks - distance {
                         return made;
                     }
-                    made.push((i, rows.tile(i, i + distance, recipe)));
+                    let Some(tile) = rows.tile(i, i + distance, recipe, deadline) else { return made };
+                    made.push((i, tile));
                 }
             };
             let made: Vec<_> = std::thread::scope(|scope| {
@@ -103,14 +104,21 @@ impl Tiles {
         if s >= first { above * (above + 1) / 2 + t - s } else { above * (end - first) + t - first }
     }
 
-    /// The tile of the `i`-th block of starts and the `j`-th of ends; it needs all tiles between them.
-    fn tile(&self, i: usize, j: usize, recipe: &impl Recipe) -> Vec<f64> {
+    /// The tile of the `i`-th block of starts and the `j`-th of ends; it needs all tiles between them. `None` where `deadline`
+    /// passes first.
+    fn tile(&self, i: usize, j: usize, recipe: &impl Recipe, deadline: Instant) -> Option<Vec<f64>> {
+        if Instant::now() >= deadline {
+            return None;
+        }
         let ((first, starts), (from, ends)) = (self.block(i), self.block(j));
         let width = self.width;
         let mut tile = vec![f64::INFINITY; (self.place(first, ends - 1) + 1) * width];
         for block in i + 1..j {
             let (k_first, k_end) = self.block(block);
             for s in (first..starts).rev() {
+                if Instant::now() >= deadline {
+                    return None;
+                }
                 for t in from..ends {
                     let row = &mut tile[self.place(s, t) * width..][..width];
                     for k in k_first..k_end {
@@ -120,6 +128,9 @@ impl Tiles {
             }
         }
         for s in (first..starts).rev() {
+            if Instant::now() >= deadline {
+                return None;
+            }
             for t in from.max(s)..ends {
                 let (done, rest) = tile.split_at_mut(self.place(s, t) * width);
                 let row = &mut rest[..width];
@@ -141,7 +152,7 @@ impl Tiles {
                 }
             }
         }
-        tile
+        Some(tile)
     }
 }
 

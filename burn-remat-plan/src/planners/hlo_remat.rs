@@ -92,10 +92,10 @@ fn most_instances(graph: &Graph, memory_limit: u64) -> usize {
 
 /// Offers what the walks for `limit` make; false where the deadline passed.
 fn offer_walks(graph: &Graph, limit: u64, incumbent: &mut Incumbent<'_>, most: usize, deadline: Deadline) -> bool {
-    let mut program = Program::new(graph, most);
+    let mut program = Program::new(graph, most, deadline);
     for _ in 0..PASSES {
         let before = program.instances.len();
-        if !program.walk(limit, deadline) {
+        if !program.walk(limit) {
             return false;
         }
         let peak = incumbent.offer(&program.order());
@@ -135,6 +135,7 @@ struct Program<'a> {
     graph: &'a Graph,
     /// Most instances.
     most: usize,
+    deadline: Deadline,
     /// Op of each instance.
     instances: Vec<OpId>,
     places: Vec<Place>,
@@ -165,11 +166,12 @@ impl Held {
 }
 
 impl<'a> Program<'a> {
-    fn new(graph: &'a Graph, most: usize) -> Self {
+    fn new(graph: &'a Graph, most: usize, deadline: Deadline) -> Self {
         let ops = graph.ops().len();
         let mut program = Self {
             graph,
             most,
+            deadline,
             instances: (0..ops).collect(),
             places: (0..=ops).map(|op| (op, usize::MAX)).collect(),
             before: vec![Vec::new(); ops + 1],
@@ -205,35 +207,40 @@ impl<'a> Program<'a> {
     }
 
     /// One walk; false where the deadline passed.
-    fn walk(&mut self, limit: u64, deadline: Deadline) -> bool {
+    fn walk(&mut self, limit: u64) -> bool {
         let graph = self.graph;
         let mut held = Held { values: BTreeSet::new(), bytes: graph.constant_bytes() };
         let start = graph.inputs().filter(|&value| !self.events[value].is_empty());
         start.for_each(|value| held.add(graph, value));
         for slot in 0..=graph.ops().len() {
-            if slot % 64 == 0 && deadline.passed() {
+            if slot % 64 == 0 && self.deadline.passed() {
                 return false;
             }
             let mut at = 0;
             while let Some(&copy) = self.before[slot].get(at) {
-                self.step(copy, &mut held, limit);
+                if !self.step(copy, &mut held, limit) {
+                    return false;
+                }
                 at += 1;
             }
-            if slot < graph.ops().len() {
-                self.step(slot, &mut held, limit);
+            if slot < graph.ops().len() && !self.step(slot, &mut held, limit) {
+                return false;
             }
         }
         true
     }
 
-    /// Runs an instance; before that, drops what is held beside it until it fits.
-    fn step(&mut self, instance: Instance, held: &mut Held, limit: u64) {
+    /// Runs an instance; before that, drops what is held beside it until it fits. False where the deadline passed.
+    fn step(&mut self, instance: Instance, held: &mut Held, limit: u64) -> bool {
         let graph = self.graph;
         let op = &graph.ops()[self.instances[instance]];
         let place = self.places[instance];
         let made: Vec<ValueId> = op.outputs.iter().copied().filter(|value| !held.values.contains(value)).collect();
         let own = graph.bytes_of(&made) + op.scratch_bytes;
         while held.bytes + own > limit && self.instances.len() < self.most {
+            if self.deadline.passed() {
+                return false;
+            }
             let Some(chosen) = self.best(instance, held) else { break };
             // Each drop makes a copy, and copies are counted: the loop ends.
             self.drop_results(&chosen, place, held);
@@ -244,6 +251,7 @@ impl<'a> Program<'a> {
                 held.remove(graph, value);
             }
         }
+        true
     }
 
     /// The op, or block of ops, whose results, held while `instance` runs, free most bytes for their cost.
@@ -386,8 +394,8 @@ mod tests {
         builder.op(Op::new("peak", 1.0, vec![], vec![v[2]]));
         builder.op(Op::new("end", 1.0, vec![v[1], v[2]], vec![v[3]]));
         let graph = builder.build().unwrap();
-        let mut program = Program::new(&graph, usize::MAX);
-        assert!(program.walk(15, Deadline::NEVER));
+        let mut program = Program::new(&graph, usize::MAX, Deadline::NEVER);
+        assert!(program.walk(15));
         assert_eq!(program.order(), [0, 1, 2, 3]);
     }
 }

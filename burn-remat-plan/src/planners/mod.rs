@@ -52,7 +52,7 @@
 //! | 4.2, the needs of a run and of saving | `chain::terms`: `departure` and `transit`; `save_need` |
 //! | Theorem 1, Algorithm 1 | `chain_table`: `Table`; its order of work in `chain_tiles` |
 //! | Algorithm 2 | `chain_table`: `walk` |
-//! | 5.2, discretised sizes | [`chain_dp`]: `SLOTS`, `chain::terms`: `in_units` |
+//! | 5.2, discretised sizes | `chain_persistent`: `SLOTS`, `chain::terms`: `in_units` |
 //! | 5.3, sequential, revolve | [`chen`], [`revolve`] |
 //! | several saved sets per stage, equal blocks once (Rockmate, Zhao et al. 2023) | `chain_sets`, `views::stage_options` |
 //!
@@ -80,8 +80,10 @@ pub mod articulation;
 mod ask;
 pub mod auto;
 pub mod chain_dp;
+pub(crate) mod chain_exact;
 mod chain_exchange;
 pub(crate) mod chain_on_graph;
+pub(crate) mod chain_persistent;
 pub(crate) mod chain_search;
 mod chain_sets;
 mod chain_table;

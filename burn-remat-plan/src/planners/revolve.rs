@@ -3,7 +3,7 @@
 //! Problem: carry a chain backward when all that may be kept between operations is inputs of stages; each stage saves
 //! only right before its own backward operation, so every stage but the last runs forward at least twice.
 //!
-//! Method, heterogeneous: the dynamic program of [`chain_dp`](super::chain_dp) without its saving option, under a
+//! Method, heterogeneous: the dynamic program of `chain_persistent` without its saving option, under a
 //! budget in bytes. This is the baseline of Beaumont et al. (RR-9302, section 5.3).
 //!
 //! Method, binomial ([`binomial_schedule`]): all stages are taken as equal and `c` inputs may be kept, the chain's own
@@ -14,13 +14,13 @@
 //! The planner returns the cheaper of the two. Where the budget allows saving everything there is nothing to revolve,
 //! and that is the plan.
 //!
-//! Complexity: as `chain_dp`; the binomial schedule takes O(steps).
+//! Complexity: as `chain_persistent`; the binomial schedule takes O(steps).
 //!
 //! Source: Griewank and Walther, "Algorithm 799: Revolve", ACM TOMS 26, 2000.
 
 use super::StoreAll;
-use super::chain_dp::solve_chain;
 use super::chain_on_graph;
+use super::chain_persistent::solve_chain;
 use super::chain_table::Choices;
 use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep};
 use crate::error::PlanError;

@@ -1,5 +1,9 @@
 //! Graphs that are valid and made to hurt: equal sizes, wide ops, no sizes, huge numbers, depth, a thousand readers.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod bytes;
+
 use burn_remat_plan::{Alternative, Graph, GraphBuilder, Op, Phase, ValueId};
 
 /// The kinds of graphs, by name.
@@ -7,10 +11,14 @@ pub const KINDS: [&str; 10] =
     ["equal", "wide", "weightless", "huge", "deep", "readers", "skips", "single", "choices", "ladder"];
 
 /// A small source of numbers (xorshift): the same graph for the same seed on every machine.
-struct Numbers(u64);
+pub struct Numbers(u64);
 
 impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -20,7 +28,7 @@ impl Numbers {
 
 /// A graph of about `size` ops.
 pub fn graph(kind: &str, size: usize, seed: u64) -> Graph {
-    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut numbers = Numbers::new(seed);
     let mut builder = GraphBuilder::new(format!("{kind}-{size}-{seed}"));
     let size = size.max(3);
     match kind {

@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use super::bits::Bits;
 use super::model::Model;
@@ -59,8 +60,15 @@ pub(super) struct Ahead<'m, const W: usize> {
 }
 
 impl<'m, const W: usize> Ahead<'m, W> {
-    /// `spent` tells what is spent at least once so many first computations are done; `tails` tell more.
-    pub fn new(model: &'m Model<W>, spent: &[f64], tails: &[Tail], known: &'m Known<W>) -> Self {
+    /// `spent` tells what is spent at least once so many first computations are done; `tails` tell more. `None` where the
+    /// deadline comes first. Complexity: O(ops · (ops + reads)).
+    pub fn new(
+        model: &'m Model<W>,
+        spent: &[f64],
+        tails: &[Tail],
+        known: &'m Known<W>,
+        deadline: Instant,
+    ) -> Option<Self> {
         let end = model.outputs.len();
         let none = Rc::new(Vec::new());
         let mut priced: Vec<Option<(f64, Rc<Vec<f64>>)>> = vec![None; end + 1];
@@ -71,6 +79,9 @@ impl<'m, const W: usize> Ahead<'m, W> {
             }
         }
         let of = |done: usize| {
+            if Instant::now() >= deadline {
+                return None;
+            }
             let mut reads = Bits::EMPTY;
             let mut list = Vec::new();
             let (mut plain, mut telling) = (Spaced::from(done), Spaced::from(done));
@@ -94,9 +105,9 @@ impl<'m, const W: usize> Ahead<'m, W> {
             let known = |&&(_, producer): &&(usize, Option<OpId>)| producer.is_none_or(|p| p < done);
             model.reads[end].iter().filter(known).for_each(|&(group, _)| reads.insert(group));
             list.push(Horizon { reads, tail: 0.0, regrets: Rc::clone(&none), regretted: Bits::EMPTY });
-            list
+            Some(list)
         };
-        Self { model, horizons: (0..=end).map(of).collect(), known }
+        Some(Self { model, horizons: (0..=end).map(of).collect::<Option<_>>()?, known })
     }
 
     /// Infinite where a state has no way to the end.

@@ -35,7 +35,7 @@ use super::tails::{Tail, tails};
 use crate::choice::{least_cost, least_makespan};
 use crate::graph::Graph;
 use ahead::{Ahead, Known};
-use model::{Detail, Model, count_groups};
+use model::{Detail, Model, Shape};
 use search::{Limits, Search};
 
 /// How much work [`state_bound`] may do.
@@ -91,15 +91,16 @@ pub fn state_bound(graph: &Graph, budget: u64, effort: StateEffort) -> f64 {
     fall(&mut spent);
     let enough = effort.enough - base;
     let mut gain: f64 = spent[0];
-    for (detail, share) in details(graph) {
+    let Some(shape) = Shape::of(graph, start + limit) else { return safe(graph, base + gain) };
+    for (detail, share) in details(graph, &shape) {
         let left = limit.saturating_sub(start.elapsed());
         if left.is_zero() || gain >= enough {
             break;
         }
         let deadline = Instant::now() + left.mul_f64(share);
         let limits = Limits { deadline, bytes: effort.bytes, states: effort.states, enough, slack: base * SLACK };
-        let problem = Problem { graph, budget, detail, tails: &tails };
-        let found = match count_groups(graph, detail) {
+        let problem = Problem { graph, shape: &shape, budget, detail, tails: &tails };
+        let found = match shape.count_groups(graph, detail) {
             0..=64 => problem.solve::<1>(limits, &mut spent),
             65..=128 => problem.solve::<2>(limits, &mut spent),
             129..=256 => problem.solve::<4>(limits, &mut spent),
@@ -109,8 +110,12 @@ pub fn state_bound(graph: &Graph, budget: u64, effort: StateEffort) -> f64 {
         log::debug!("lower bound: {detail:?}: {}", base + found);
         gain = gain.max(found);
     }
-    // The same sums in another order: at most so much apart.
-    (base + gain) * (1.0 - f64::EPSILON * (4 * count) as f64 * f64::from(!has_whole_costs(graph)))
+    safe(graph, base + gain)
+}
+
+/// A bound less what the same sums in another order may be apart.
+fn safe(graph: &Graph, bound: f64) -> f64 {
+    bound * (1.0 - f64::EPSILON * (4 * graph.ops().len()) as f64 * f64::from(!has_whole_costs(graph)))
 }
 
 /// Larger graphs are left alone.
@@ -129,7 +134,7 @@ pub(super) fn has_whole_costs(graph: &Graph) -> bool {
 }
 
 /// The abstractions, each with the part of the time left that it may use.
-fn details(graph: &Graph) -> Vec<(Detail, f64)> {
+fn details(graph: &Graph, shape: &Shape) -> Vec<(Detail, f64)> {
     let largest = graph.values().iter().map(|value| value.bytes).max().unwrap_or(0);
     let mean = graph.ops().iter().map(least_cost).sum::<f64>() / graph.ops().len() as f64;
     let all = [
@@ -140,7 +145,8 @@ fn details(graph: &Graph) -> Vec<(Detail, f64)> {
     let mut list: Vec<(Detail, f64)> = Vec::new();
     for (detail, share) in all {
         // As many groups are the same groups.
-        if list.last().is_some_and(|&(last, _)| count_groups(graph, last) == count_groups(graph, detail)) {
+        let groups = |detail| shape.count_groups(graph, detail);
+        if list.last().is_some_and(|&(last, _)| groups(last) == groups(detail)) {
             list.pop();
         }
         list.push((detail, share));
@@ -158,6 +164,7 @@ fn fall(spent: &mut [f64]) {
 /// A graph, a budget and an abstraction.
 struct Problem<'a> {
     graph: &'a Graph,
+    shape: &'a Shape,
     budget: u64,
     detail: Detail,
     tails: &'a [Tail],
@@ -167,7 +174,7 @@ impl Problem<'_> {
     /// At least what is spent beyond first computations. `spent` says what is known to be spent once so many first
     /// computations are done, and is improved.
     fn solve<const W: usize>(&self, limits: Limits, spent: &mut [f64]) -> f64 {
-        let model = Model::<W>::new(self.graph, self.detail);
+        let model = Model::<W>::new(self.graph, self.detail, self.shape);
         let mut known = Known::new();
         let now = Instant::now();
         let until = now + limits.deadline.saturating_duration_since(now).mul_f64(MOMENTS_SHARE);
@@ -186,8 +193,9 @@ impl Problem<'_> {
                 states: limits.states / moments.len(),
                 ..limits
             };
+            let Some(search) = self.search(&model, spent, &known, limits.deadline) else { break };
             // Everything may be resident but for what the op itself leaves room for.
-            let found = self.search(&model, spent, &known).run(op, model.useful[op], limits);
+            let found = search.run(op, model.useful[op], limits);
             spent[op] = spent[op].max(found.bound);
             if known.len() * size_of::<((usize, bits::Bits<W>), f64)>() > limits.bytes {
                 known.clear();
@@ -198,10 +206,19 @@ impl Problem<'_> {
             }
         }
         fall(spent);
-        self.search(&model, spent, &known).run(0, model.start, limits).bound
+        let search = self.search(&model, spent, &known, limits.deadline);
+        search.map_or(spent[0], |search| search.run(0, model.start, limits).bound)
     }
 
-    fn search<'m, const W: usize>(&self, model: &'m Model<W>, spent: &[f64], known: &'m Known<W>) -> Search<'m, W> {
-        Search { model, budget: self.budget, ahead: Ahead::new(model, spent, self.tails, known) }
+    /// `None` where the deadline comes first.
+    fn search<'m, const W: usize>(
+        &self,
+        model: &'m Model<W>,
+        spent: &[f64],
+        known: &'m Known<W>,
+        deadline: Instant,
+    ) -> Option<Search<'m, W>> {
+        let ahead = Ahead::new(model, spent, self.tails, known, deadline)?;
+        Some(Search { model, budget: self.budget, ahead })
     }
 }

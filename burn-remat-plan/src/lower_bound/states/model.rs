@@ -15,6 +15,8 @@
 //! what each such computation reads must be there, or be entered in turn. The costs of the entries add up, except that
 //! one computation may enter several groups (`Entry`).
 
+use std::time::Instant;
+
 use super::bits::Bits;
 use crate::choice::{Choice, implementation, least_cost, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
@@ -85,22 +87,36 @@ fn certain_inputs(graph: &Graph, op: OpId) -> impl Iterator<Item = ValueId> + '_
     op.inputs.iter().copied().filter(|v| op.alternatives.iter().all(|a| a.inputs.binary_search(v).is_ok()))
 }
 
-/// By value: behind the last first computation that is sure to read it (`ops + 1` for a result), where it is a root
-/// that some is sure to read, and of no use later.
-fn sure_roots(graph: &Graph, useful: &[Vec<ValueId>]) -> Vec<Option<usize>> {
-    let mut until = vec![None; graph.values().len()];
-    for op in 0..graph.ops().len() {
-        certain_inputs(graph, op).for_each(|value| until[value] = Some(op + 1));
-    }
-    graph.results().iter().for_each(|&value| until[value] = Some(graph.ops().len() + 1));
-    let is_useless = |value: ValueId, done: usize| useful.get(done).is_none_or(|of| of.binary_search(&value).is_err());
-    let is_sure = |value: ValueId, until: usize| graph.is_root(value) && is_useless(value, until);
-    until.into_iter().enumerate().map(|(value, until)| until.filter(|&until| is_sure(value, until))).collect()
+/// What every abstraction of a graph builds on.
+pub(super) struct Shape {
+    /// By number of first computations done and by value: whether it is computed already and anything still to do may
+    /// profit from it.
+    useful: Vec<Vec<bool>>,
+    /// By value: behind the last first computation that is sure to read it (`ops + 1` for a result), where it is a root
+    /// that some is sure to read, and of no use later.
+    sure: Vec<Option<usize>>,
 }
 
-/// How many groups there would be.
-pub(super) fn count_groups(graph: &Graph, detail: Detail) -> usize {
-    groups(graph, detail, &sure_roots(graph, &useful(graph))).1
+impl Shape {
+    /// That of `graph`; `None` where the deadline comes first. Complexity: O(ops · (values + uses)).
+    pub fn of(graph: &Graph, deadline: Instant) -> Option<Self> {
+        let useful = useful(graph, deadline)?;
+        let mut until = vec![None; graph.values().len()];
+        for op in 0..graph.ops().len() {
+            certain_inputs(graph, op).for_each(|value| until[value] = Some(op + 1));
+        }
+        graph.results().iter().for_each(|&value| until[value] = Some(graph.ops().len() + 1));
+        let is_useless = |value: ValueId, done: usize| useful.get(done).is_none_or(|of| !of[value]);
+        let is_sure = |value: ValueId, until: usize| graph.is_root(value) && is_useless(value, until);
+        let sure =
+            until.into_iter().enumerate().map(|(value, until)| until.filter(|&until| is_sure(value, until))).collect();
+        Some(Self { useful, sure })
+    }
+
+    /// How many groups there would be.
+    pub fn count_groups(&self, graph: &Graph, detail: Detail) -> usize {
+        groups(graph, detail, &self.sure).1
+    }
 }
 
 /// By value its group, and the number of groups.
@@ -134,10 +150,9 @@ fn groups(graph: &Graph, detail: Detail, sure: &[Option<usize>]) -> (Vec<Option<
 
 impl<const W: usize> Model<W> {
     /// The abstraction of `graph`, which must have at most `64 W` groups.
-    pub fn new(graph: &Graph, detail: Detail) -> Self {
-        let useful = useful(graph);
-        let sure = sure_roots(graph, &useful);
-        let (group, count) = groups(graph, detail, &sure);
+    pub fn new(graph: &Graph, detail: Detail, shape: &Shape) -> Self {
+        let sure = &shape.sure;
+        let (group, count) = groups(graph, detail, sure);
         let bits = |values: &[ValueId]| values.iter().filter_map(|&value| group[value]).collect::<Bits<W>>();
         let (mut weights, mut born) = (vec![u64::MAX; count], vec![0; count]);
         for (value, group) in group.iter().enumerate() {
@@ -150,7 +165,7 @@ impl<const W: usize> Model<W> {
         let (mut ways, mut first_way) = (Vec::new(), vec![0]);
         for (op, node) in ops.iter().enumerate() {
             for implementation in useful_implementations(node) {
-                ways.push(way(graph, Choice { op, implementation }, &sure, &weights, bits));
+                ways.push(way(graph, Choice { op, implementation }, sure, &weights, bits));
             }
             first_way.push(ways.len());
         }
@@ -166,8 +181,12 @@ impl<const W: usize> Model<W> {
                 .iter()
                 .map(|op| op.outputs.iter().filter(|&&v| sure[v].is_some()).map(|&v| graph.bytes(v)).sum())
                 .collect(),
-            held: held(graph, &sure),
-            useful: useful.iter().map(|values| bits(values)).collect(),
+            held: held(graph, sure),
+            useful: shape
+                .useful
+                .iter()
+                .map(|is_useful| group.iter().zip(is_useful).filter_map(|(group, &of)| group.filter(|_| of)).collect())
+                .collect(),
             reads: reads(graph, &group),
             results: bits(graph.results()),
             start: bits(&graph.inputs().collect::<Vec<_>>()),
@@ -259,14 +278,17 @@ fn held(graph: &Graph, sure: &[Option<usize>]) -> Vec<u64> {
     held
 }
 
-/// By number of first computations done: the values already computed from which anything still to do may profit.
-fn useful(graph: &Graph) -> Vec<Vec<ValueId>> {
+/// [`Shape::useful`]; `None` where the deadline comes first.
+fn useful(graph: &Graph, deadline: Instant) -> Option<Vec<Vec<bool>>> {
     let ops = graph.ops();
     let all_inputs = |op: OpId| ops[op].inputs.iter().chain(ops[op].alternatives.iter().flat_map(|a| &a.inputs));
     let mut direct = vec![false; graph.values().len()];
     graph.results().iter().for_each(|&value| direct[value] = true);
     let mut sets = Vec::with_capacity(ops.len() + 1);
     for done in (0..=ops.len()).rev() {
+        if Instant::now() >= deadline {
+            return None;
+        }
         if done < ops.len() {
             all_inputs(done).for_each(|&value| direct[value] = true);
         }
@@ -276,11 +298,13 @@ fn useful(graph: &Graph) -> Vec<Vec<ValueId>> {
                 all_inputs(op).for_each(|&value| useful[value] = true);
             }
         }
-        let computed = |&value: &ValueId| useful[value] && graph.producer(value).is_none_or(|op| op < done);
-        sets.push((0..useful.len()).filter(computed).collect());
+        for (value, useful) in useful.iter_mut().enumerate() {
+            *useful &= graph.producer(value).is_none_or(|op| op < done);
+        }
+        sets.push(useful);
     }
     sets.reverse();
-    sets
+    Some(sets)
 }
 
 fn reads(graph: &Graph, group: &[Option<usize>]) -> Vec<Vec<(usize, Option<OpId>)>> {

@@ -48,7 +48,7 @@ impl<'a, P: Clone> Findings<'a, P> {
 
     /// Whether the best plan meets the bound, to the gap asked for.
     pub fn is_settled(&self) -> bool {
-        self.best().is_some_and(|best| best.makespan <= self.bound * (1.0 + self.request.gap) + 1e-12)
+        self.best().is_some_and(|best| best.makespan <= self.bound * (1.0 + self.request.gap.max(1e-12)))
     }
 
     /// Notes an answer, and tells the caller how far the work is.

@@ -35,7 +35,9 @@ const ITERATIONS: u64 = 1000;
 /// How far above the budget an order may be for a walk that has no others beside it to begin there.
 const MOST_OVER: f64 = 1.3;
 
-/// The share of the memory limit that relaxations may take, and about what they take for an entry.
+/// The search of states takes no more than this.
+const MOST_STATE_BYTES: usize = 1 << 28;
+/// The share of the memory limit that relaxations, and the search of states, may take, and about what they take for an entry.
 const RELAXATION_SHARE: u64 = 4;
 const BYTES_PER_ENTRY: u64 = 80;
 /// No relaxation of several moments has more entries, nor more moments.
@@ -69,12 +71,15 @@ pub(super) fn improve(
     known.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
     let starts = starts(graph, request, settings, &hints, &known);
     clock.raise(bound);
-    let joint = effort(&clock, JOINT_SHARE);
+    // In a short time walks gain more than a bound.
+    let worth = clock.limit.as_secs_f64().min(1.0);
+    let joint = effort(&clock, JOINT_SHARE * worth);
     let states = StateEffort {
         states: if settings.moves.is_some() { STATES } else { usize::MAX },
+        bytes: usize::try_from(request.memory_limit / RELAXATION_SHARE).unwrap_or(usize::MAX).min(MOST_STATE_BYTES),
         enough: known.first().map_or(f64::INFINITY, cost),
         ..StateEffort::time(
-            effort(&clock, if request.threads > 1 { STATES_SHARE } else { STATES_SHARE / 3.0 }).time_limit,
+            effort(&clock, worth * if request.threads > 1 { STATES_SHARE } else { STATES_SHARE / 3.0 }).time_limit,
         )
     };
     let aside = || {
@@ -90,7 +95,7 @@ pub(super) fn improve(
     let report = |cost| {
         request.report(Progress { incumbent: Some(cost), lower_bound: Some(clock.bound()) });
     };
-    let walkers = Walkers::new(&problem, &starts, request, settings.without);
+    let walkers = Walkers::new(&problem, &starts, request, &settings);
     let found = walkers.walk(&clock, aside, report);
     // Not every start has a walk of its own.
     let least = known.into_iter().next().map(|order| (cost(&order), order));

@@ -13,12 +13,13 @@
 //!    may be a little over the budget. The relaxation is solved beside the starts, on another thread. Where ops have alternatives, the whole search first
 //!    plans the graph without them (`joint.rs`), and that plan takes the place of the constructive passes.
 //! 4. *Walks* (`anneal.rs`) from both, on every thread, at several temperatures that trade places (parallel tempering,
-//!    `rounds.rs`). A move changes a handful of computations; memory and cost follow in time little more than
+//!    `rounds.rs`); in a fifth of a second or less a thread has one walk, which cools. A move changes a handful of computations; memory and cost follow in time little more than
 //!    proportional to the change (`state.rs`, `blocks.rs`). Where there is a choice, three moves in ten change the
 //!    implementation of a computation (`problem.rs` has the *ways* in which an op may run). How much a move may lose is drawn before it is made, so
 //!    that one which is sure to lose more ends before it costs much: that halves the time of a move.
 //! 5. *Bound.* The last thread first spends up to 30% of the time (10% where it is the only one) on the search of states
-//!    and up to 15% on the joint relaxation of several moments, both in [`lower_bound`](mod@crate::lower_bound). The
+//!    and up to 15% on the joint relaxation of several moments, both in [`lower_bound`](mod@crate::lower_bound); of less than
+//!    a second in proportion less. The
 //!    search ends when a plan meets the bound.
 //!
 //! A plan computes every op. So one that only an alternative reads (to pack a value, say) runs once even where nothing

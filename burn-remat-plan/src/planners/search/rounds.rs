@@ -8,7 +8,8 @@
 //! annealing run is about as good at its best, but one in three ends in a poor valley.
 //!
 //! A large graph gets fewer walks on a ladder, for want of moves; with a single one the temperature falls from
-//! [`LONE`] to [`COLD`] instead.
+//! [`LONE`] to [`COLD`] instead. So it does from [`BRIEF`] where there is time for less than [`FEW_MOVES`]: eight walks that share
+//! so few are all far from the floor, and one that cools ends closer to it.
 //!
 //! The solve is cut into rounds. Between them threads meet: the coldest walk of each thread goes on from the best order
 //! of all. The last round cools these walks to nothing. With a limit on moves nothing depends on timing.
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::anneal::{Copies, Walk};
 use super::problem::Problem;
 use super::random::Random;
-use super::settings::Without;
+use super::settings::{Settings, Without};
 use super::state::State;
 use crate::choice::Choice;
 use crate::deadline::Deadline;
@@ -34,6 +35,12 @@ const HOT: f64 = 1.0;
 const COLD: f64 = 0.01;
 /// Where a lone walk starts.
 const LONE: f64 = 0.15;
+/// Where the walk of a brief solve starts, and where it ends.
+const BRIEF: (f64, f64) = (1.0, 0.05);
+/// With fewer moves than this to a thread a solve is brief.
+const FEW_MOVES: u64 = 100_000;
+/// About how many moves a thread makes in a second.
+const MOVES_PER_SECOND: f64 = 500_000.0;
 /// Moves of a walk between two trades.
 const BATCH: usize = 100;
 /// Moves between two looks at the clock: a move in a large graph may take a tenth of a millisecond.
@@ -42,7 +49,12 @@ const SLICE: usize = 20;
 /// For more ops a thread has a single walk.
 pub(super) const MOST_LADDER_OPS: usize = 3000;
 
-/// How many walks a thread has for a graph of so many ops.
+/// Whether so few moves are to be had that one walk does better than several.
+fn is_brief(request: &Request, moves: Option<u64>) -> bool {
+    moves.unwrap_or((request.time_limit.as_secs_f64() * MOVES_PER_SECOND) as u64) < FEW_MOVES
+}
+
+/// How many walks a thread has for a graph of so many ops, where a solve is not brief.
 fn rungs(ops: usize) -> usize {
     match ops {
         0..=600 => 8,
@@ -114,13 +126,16 @@ struct Ladder<'p, 'g> {
     sweeps: usize,
     /// Mean cost of an op.
     unit: f64,
+    /// From where to where the temperature of a lone walk falls.
+    cooling: (f64, f64),
+    /// The part of the solve that was over when the walks began.
+    begun: f64,
 }
 
 impl<'p, 'g> Ladder<'p, 'g> {
     fn new(walkers: &Walkers<'p, 'g>, seed: u64) -> Self {
-        let Walkers { problem, starts, without, most_computations, .. } = *walkers;
+        let Walkers { problem, starts, without, most_computations, rungs: count, .. } = *walkers;
         let ops = problem.graph.ops();
-        let count = if without.ladder { 1 } else { rungs(ops.len()) };
         let mut random = Random::new(seed);
         let walks = (0..count)
             .map(|rung| {
@@ -137,14 +152,20 @@ impl<'p, 'g> Ladder<'p, 'g> {
             })
             .collect();
         let unit = ops.iter().map(|op| op.cost).sum::<f64>() / ops.len().max(1) as f64;
-        Self { walks, random, done: 0, sweeps: 0, unit: unit.max(1e-9) }
+        // A walk in a large graph has no time to come down from high.
+        let is_large = ops.len() > MOST_LADDER_OPS;
+        let cooling = if walkers.is_brief && !is_large { BRIEF } else { (LONE, COLD) };
+        Self { walks, random, done: 0, sweeps: 0, unit: unit.max(1e-9), cooling, begun: 0.0 }
     }
 
     fn heat(&self, rung: usize, part: f64) -> f64 {
         let count = self.walks.len();
         self.unit
             * match count {
-                1 => LONE * (COLD / LONE).powf(part),
+                1 => {
+                    let (from, to) = self.cooling;
+                    from * (to / from).powf((part - self.begun).max(0.0) / (1.0 - self.begun))
+                }
                 _ => COLD * (HOT / COLD).powf(rung as f64 / (count - 1) as f64),
             }
     }
@@ -210,7 +231,7 @@ impl<'p, 'g> Ladder<'p, 'g> {
         }
         while !self.walks[0].is_stuck() && !self.is_over(clock, span.end) {
             let at = ((clock.part(self.done) - span.start) / (span.end - span.start)).max(0.0);
-            self.batch(0, self.unit * 4.0 * COLD * 0.02f64.powf(at), clock);
+            self.batch(0, self.unit * 4.0 * self.cooling.1 * 0.02f64.powf(at), clock);
         }
         if let Some((_, order)) = self.best().cloned() {
             self.walks[0].state.load(&order);
@@ -227,6 +248,9 @@ pub(super) struct Walkers<'p, 'g> {
     without: Without,
     seed: u64,
     threads: usize,
+    is_brief: bool,
+    /// Walks of a thread.
+    rungs: usize,
     /// Of one order.
     most_computations: usize,
 }
@@ -239,10 +263,12 @@ const MOST_GROWTH: u64 = 8;
 
 impl<'p, 'g> Walkers<'p, 'g> {
     /// As many as the request allows threads, and memory to hold their orders.
-    pub fn new(problem: &'p Problem<'g>, starts: &'p [Vec<Choice>], request: &Request, without: Without) -> Self {
+    pub fn new(problem: &'p Problem<'g>, starts: &'p [Vec<Choice>], request: &Request, settings: &Settings) -> Self {
         let (ops, values) = (problem.graph.ops().len(), problem.graph.values().len());
         let longest = starts.iter().map(Vec::len).max().unwrap_or(ops).max(ops) as u64;
-        let walks = if without.ladder { 1 } else { rungs(ops) as u64 };
+        let is_brief = is_brief(request, settings.moves);
+        let rungs = if settings.without.ladder || is_brief { 1 } else { rungs(ops) };
+        let walks = rungs as u64;
         let fixed = BYTES_PER_NODE * (ops + values) as u64;
         let least = walks * (fixed + BYTES_PER_COMPUTATION * longest);
         let memory = request.memory_limit / 2;
@@ -250,7 +276,8 @@ impl<'p, 'g> Walkers<'p, 'g> {
         let each = (memory / threads / walks).saturating_sub(fixed) / BYTES_PER_COMPUTATION;
         let most = each.clamp(longest, longest.saturating_mul(MOST_GROWTH));
         let most_computations = usize::try_from(most).unwrap_or(usize::MAX);
-        Self { problem, starts, without, seed: request.seed, threads: threads as usize, most_computations }
+        let (without, seed, threads) = (settings.without, request.seed, threads as usize);
+        Self { problem, starts, without, seed, threads, is_brief, rungs, most_computations }
     }
 
     /// Walks. `aside` runs on the last thread before it walks, or before any with a limit on moves; `report` hears of the best cost after
@@ -259,6 +286,8 @@ impl<'p, 'g> Walkers<'p, 'g> {
         let seed_of = |thread: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(thread as u64);
         let mut ladders: Vec<Ladder<'_, '_>> =
             (0..self.threads).map(|thread| Ladder::new(self, seed_of(thread))).collect();
+        let begun = clock.part(0).min(0.9);
+        ladders.iter_mut().for_each(|ladder| ladder.begun = begun);
         let mut best: Option<Found> = None;
         if clock.moves.is_some() {
             // When a bound is known must not depend on timing.
@@ -306,12 +335,12 @@ mod tests {
         let starts = [order.clone(), order.clone()];
         let request =
             |seed: u64, memory_limit: u64| Request { seed, memory_limit, threads: 4, ..Request::new(1 << 40) };
-        let walkers = Walkers::new(&problem, &starts, &request(u64::MAX, u64::MAX), Without::default());
+        let walkers = Walkers::new(&problem, &starts, &request(u64::MAX, u64::MAX), &Settings::default());
         assert_eq!((walkers.threads, walkers.most_computations), (4, 8 * order.len()));
         for thread in 0..4 {
             Ladder::new(&walkers, u64::MAX - thread);
         }
-        let walkers = Walkers::new(&problem, &starts, &request(0, 0), Without::default());
+        let walkers = Walkers::new(&problem, &starts, &request(0, 0), &Settings::default());
         assert_eq!((walkers.threads, walkers.most_computations), (1, order.len()));
     }
 }

@@ -1,7 +1,7 @@
 //! A start for long networks: a table over the chain of their blocks, whose plans are measured on the graph.
 //!
 //! In little memory a deep network is computed again in nested pieces. No sequence of small moves leads from a plan of one depth to
-//! another; the [dynamic program over chains](crate::planners::chain_dp) finds all of it at once. Its promise to keep to a budget
+//! another; the [dynamic program over chains](crate::planners::chain_persistent) finds all of it at once. Its promise to keep to a budget
 //! makes it count some values twice on a graph, which costs most where there is little. Here it promises nothing: sizes are
 //! rounded to the nearest unit, its table goes beyond the budget, and of the plans that it has for more and more memory those count that
 //! fit when they are simulated.

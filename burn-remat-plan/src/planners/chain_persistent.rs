@@ -1,0 +1,254 @@
+//! The cheapest persistent schedule of a chain, by dynamic programming: what `chain-dp` and `revolve` plan with.
+//!
+//! Problem: a chain of stages and a memory limit; find the schedule of least cost in which whatever is kept stays kept
+//! until its backward use.
+//!
+//! Method: `C(s, t, m)` is the least cost of carrying stages `s..=t` forward and backward within `m` bytes, where the
+//! input of `s` is held outside of `m` and the backward side of `t` inside. Either `s` saves everything and stays
+//! (`F_all`, then `C(s+1, t, m - saved)`, then `B`), or its input is kept and the run goes forward without saving up to
+//! the next checkpoint `k` (`C(k, t, m - activation)`, then `C(s, k-1, m)`). Decisions are not stored: the walk back
+//! finds them again from the costs. Memory is counted in units: exact where the table then stays small, else in slots (sizes up, limit
+//! down).
+//!
+//! Speed: the table is filled in tiles that stay in the cache (`chain_tiles`), the innermost loop runs over
+//! the memory units of three rows and has no branch, and an option is weighed only below the first `m` at which the row
+//! is no dearer than the option's cost with unlimited memory.
+//!
+//! Invariants: the plan never needs more than the limit in true bytes. Whether a budget is feasible at all is decided
+//! in bytes, not slots, by [`minimum_budget`]; where slots are too coarse for a feasible budget they are refined, and at
+//! last the schedule of least memory is returned.
+//!
+//! Complexity: O(n³ · units) time at worst, 4 · n² · units bytes.
+//!
+//! Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (RR-9302),
+//! Theorem 1, Algorithms 1 and 2. Departures: the backward need counts the gradient that `B` writes, as Table 1 says
+//! and Theorem 1 forgets; a run without saving is charged up to the checkpoint only, not to `t`, which differs where a
+//! saved set is smaller than its activation; `F_∅` stops one stage earlier than Algorithm 2 prints, as its cost does.
+
+use std::time::Instant;
+
+use super::chain_table::{Choices, Minimum, Run, Table};
+use crate::chain::terms::{Grouped, Terms};
+use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
+use crate::error::PlanError;
+use crate::planner::{Progress, Request, Status, StopReason};
+
+/// Fewest memory units that a table in slots has: the report's figure.
+const SLOTS: usize = 500;
+/// A table of up to this many cells is made exact, or given more slots, without a second thought (64 MiB).
+pub(super) const EASY_CELLS: usize = 1 << 23;
+/// A table never has more cells than this (512 MiB).
+const MOST_CELLS: usize = 1 << 26;
+/// Longer chains are planned in so many groups of stages.
+const MOST_STAGES: usize = 400;
+/// On chains up to this long the least memory is found for whole stages where groups need too much.
+const MOST_WHOLE_STAGES: usize = 1600;
+/// Longer chains do not go forward anew from the input for every stage: the plan would be too long to write down.
+const MOST_STAGES_FROM_INPUT: usize = 3000;
+/// Longer chains are planned in so many groups first, in case that the time does not suffice for more.
+const QUICK_GROUPS: usize = 100;
+/// About how many numbers of a table are weighed in a second, on one thread.
+const WEIGHED_PER_SECOND: f64 = 1e9;
+
+/// The smallest budget at which a persistent schedule of `chain` exists, and the stage at which that schedule has its
+/// peak. Complexity: O(n³), exact up to 1600 stages, above it for groups of stages. Other schedules may need less: see
+/// [`chain::minimum`].
+pub fn minimum_budget(chain: &Chain) -> (u64, StageId) {
+    let terms = Terms::of_chain(chain);
+    let plan = ChainPlan { steps: least_persistent(&terms, terms.least_bytes()) };
+    (chain::simulate(chain, &plan).peak_bytes, peak_stage(chain, &plan))
+}
+
+/// A persistent schedule of the least memory, or of no more than `enough`.
+pub(crate) fn least_persistent(terms: &Terms, enough: u64) -> Vec<ChainStep> {
+    let grouped = Grouped::of(terms, MOST_STAGES);
+    let least = least_memory(&grouped, Choices::SavedAndInputs);
+    finer(terms, Choices::SavedAndInputs, least, enough).steps
+}
+
+/// The stage at which `plan` has its peak.
+pub(crate) fn peak_stage(chain: &Chain, plan: &ChainPlan) -> StageId {
+    let timeline = chain::simulate(chain, plan);
+    let at = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes);
+    at.map_or(chain.stages().len() - 1, |at| plan.steps[at].stage())
+}
+
+/// Plans `chain` within `choices` for the planner called `name`.
+pub(crate) fn solve_chain(
+    name: &'static str,
+    choices: Choices,
+    chain: &Chain,
+    request: &Request,
+) -> Result<ChainOutcome, PlanError> {
+    let terms = Terms::of_chain(chain);
+    let found = solve_terms(&terms, choices, request, EASY_CELLS).map_err(|shortage| PlanError::Infeasible {
+        budget: request.budget,
+        minimum: Some(shortage.minimum),
+        blocking_op: Some(peak_stage(chain, &ChainPlan { steps: shortage.steps })),
+        proven: request.budget < terms.least_bytes(),
+    })?;
+    let plan = ChainPlan { steps: found.steps };
+    let mut outcome = ChainOutcome::of_plan(name, chain, plan, found.status, found.stop_reason);
+    // The optimum of a class binds no schedule outside of it.
+    outcome.lower_bound = Some(chain.store_all_makespan().min(outcome.makespan));
+    Ok(outcome)
+}
+
+/// A schedule and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub steps: Vec<ChainStep>,
+    pub status: Status,
+    pub stop_reason: StopReason,
+}
+
+/// No schedule fits; this one needs the least memory.
+#[derive(Debug)]
+pub(crate) struct Shortage {
+    pub minimum: u64,
+    pub steps: Vec<ChainStep>,
+}
+
+fn least_memory(grouped: &Grouped, choices: Choices) -> Shortage {
+    let terms = &grouped.terms;
+    let minimum = Minimum::of(terms, choices);
+    // What is held before the first step counts too.
+    let bytes = minimum.get(0, terms.len() - 1).max(terms.gradient[terms.len() - 1]);
+    Shortage { minimum: terms.activation[0] + bytes, steps: grouped.expand(&minimum.schedule(terms, choices)) }
+}
+
+/// The schedule of least memory.
+pub(super) fn least_memory_schedule(terms: &Terms, choices: Choices) -> Vec<ChainStep> {
+    least_memory(&Grouped::of(terms, MOST_STAGES), choices).steps
+}
+
+/// The schedule that keeps the input only and goes forward from it anew for every stage: that of least memory where all
+/// stages are alike.
+fn from_input(terms: &Terms) -> Shortage {
+    let mut run = Run::from(terms, 0);
+    let mut need = terms.gradient[terms.len() - 1].max(terms.save_need(0, 0));
+    for _ in 1..terms.len() {
+        let (t, way, _) = run.step();
+        need = need.max(terms.gradient[t] + way).max(terms.activation[t] + terms.save_need(t, t));
+    }
+    let to_stage = |t: StageId| {
+        let way = (0..t).map(|i| if i == 0 { ChainStep::KeepInput(0) } else { ChainStep::Pass(i) });
+        way.chain([ChainStep::SaveAll(t), ChainStep::Backward(t)])
+    };
+    Shortage { minimum: terms.activation[0] + need, steps: (0..terms.len()).rev().flat_map(to_stage).collect() }
+}
+
+/// A schedule of less memory than `least`, which is for groups of stages, where it needs more than `enough`.
+fn finer(terms: &Terms, choices: Choices, mut least: Shortage, enough: u64) -> Shortage {
+    let n = terms.len();
+    if n > MOST_STAGES && n <= MOST_STAGES_FROM_INPUT && least.minimum > enough {
+        least = std::cmp::min_by_key(least, from_input(terms), |shortage| shortage.minimum);
+    }
+    if n > MOST_STAGES && n <= MOST_WHOLE_STAGES && least.minimum > enough {
+        least = least_memory(&Grouped::of(terms, n), choices);
+    }
+    least
+}
+
+/// The cheaper of a schedule and another, if there is one.
+fn cheaper(terms: &Terms, steps: Vec<ChainStep>, other: Option<Vec<ChainStep>>) -> Vec<ChainStep> {
+    let cost = terms.cost_of(&steps);
+    other.filter(|other| terms.cost_of(other) < cost).unwrap_or(steps)
+}
+
+/// A schedule in few groups and slots: some two hundredths of the work that the whole table takes at most.
+fn quick_steps(
+    terms: &Terms,
+    choices: Choices,
+    request: &Request,
+    limit: u64,
+    deadline: Instant,
+) -> Option<Vec<ChainStep>> {
+    let grouped = Grouped::of(terms, QUICK_GROUPS);
+    let slots = SLOTS.min(cells_in_memory(request) / pairs(QUICK_GROUPS));
+    let unit = limit.div_ceil(slots.max(1) as u64).max(1);
+    let scaled = grouped.terms.in_units(unit);
+    let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline)?;
+    table.schedule().map(|steps| grouped.expand(&steps))
+}
+
+/// Rows of a table.
+fn pairs(stages: usize) -> usize {
+    stages * (stages + 1) / 2
+}
+
+/// The most cells for which there is memory, beside what else is held.
+fn cells_in_memory(request: &Request) -> usize {
+    let cells = request.memory_limit / 4 * 3 / size_of::<f64>() as u64;
+    usize::try_from(cells).unwrap_or(usize::MAX).min(MOST_CELLS)
+}
+
+/// About the most cells that are filled in half of the request's time.
+fn cells_in_time(request: &Request, stages: usize) -> usize {
+    let weighed_per_cell = 4.0 + stages as f64 / 3.0;
+    (request.time_limit.as_secs_f64() / 2.0 * WEIGHED_PER_SECOND / weighed_per_cell) as usize
+}
+
+/// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells, if there is time, wherever that
+/// makes it finer than [`SLOTS`].
+pub(crate) fn solve_terms(
+    terms: &Terms,
+    choices: Choices,
+    request: &Request,
+    easy_cells: usize,
+) -> Result<Found, Shortage> {
+    let deadline = request.deadline().instant();
+    let grouped = Grouped::of(terms, MOST_STAGES);
+    let least = least_memory(&grouped, choices);
+    if least.minimum > request.budget {
+        let least = finer(terms, choices, least, request.budget);
+        if least.minimum > request.budget {
+            return Err(least);
+        }
+        return Ok(Found { steps: least.steps, status: Status::Feasible, stop_reason: StopReason::Heuristic });
+    }
+    let n = grouped.terms.len();
+    let peak = grouped.terms.store_all_peak();
+    if choices == Choices::SavedAndInputs && peak <= request.budget {
+        let steps = (0..terms.len()).map(ChainStep::SaveAll).chain((0..terms.len()).rev().map(ChainStep::Backward));
+        return Ok(Found { steps: steps.collect(), status: Status::Optimal, stop_reason: StopReason::Proved });
+    }
+    // With inputs only, the most that is ever of use is every activation beside one saved set.
+    let most = grouped.terms.activation.iter().sum::<u64>().saturating_add(peak);
+    let limit = request.budget.min(most) - grouped.terms.activation[0];
+    let pairs = pairs(n);
+    let most_cells = cells_in_memory(request);
+    let easy_cells = easy_cells.min(cells_in_time(request, n)).max(SLOTS * pairs).min(most_cells);
+    let common = grouped.terms.common_unit();
+    let exact = usize::try_from(limit / common).ok().filter(|&units| units <= easy_cells / pairs);
+    let quick = (n > QUICK_GROUPS).then(|| quick_steps(terms, choices, request, limit, deadline)).flatten();
+    let mut stop_reason = StopReason::Heuristic;
+    let mut slots = exact.unwrap_or(easy_cells / pairs);
+    while slots > 0 {
+        let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
+        let scaled = grouped.terms.in_units(unit);
+        let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline);
+        let stop = table.is_none();
+        if let Some(steps) = table.and_then(|table| table.schedule()) {
+            let steps = cheaper(terms, grouped.expand(&steps), quick);
+            request.report(Progress { incumbent: Some(terms.cost_of(&steps)), lower_bound: None });
+            let proved = exact.is_some() && n == terms.len();
+            return Ok(if proved {
+                Found { steps, status: Status::Optimal, stop_reason: StopReason::Proved }
+            } else {
+                Found { steps, status: Status::Feasible, stop_reason: StopReason::Heuristic }
+            });
+        }
+        // A feasible budget, but slots of this size are too coarse to see it.
+        slots = slots.saturating_mul(2);
+        if stop {
+            stop_reason = StopReason::TimeLimit;
+            break;
+        }
+        if slots.saturating_mul(pairs) > most_cells {
+            break;
+        }
+    }
+    let steps = cheaper(terms, least.steps, quick);
+    Ok(Found { steps, status: Status::Feasible, stop_reason })
+}

@@ -1,0 +1,98 @@
+//! Graphs made of random bytes: no planner, no bound and no minimum may panic, contradict another or take more memory than it has.
+//!
+//! How well they keep to their time is printed (`--nocapture`) and not asserted: other programs take of it too.
+
+mod brute_force;
+mod hostile;
+mod judge;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hostile::Numbers;
+use hostile::bytes::from_bytes;
+use judge::{judge, quick};
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static HEAP: PeakAlloc = PeakAlloc;
+
+/// One test at a time has the heap for itself.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const MEMORY_LIMIT: u64 = 32 << 20;
+/// What a limit may be exceeded by: a tenth, and what a busy machine takes to wake a thread.
+const MOST: f64 = 1.1;
+const SLACK: Duration = Duration::from_millis(20);
+
+/// The bytes of a graph: mostly a few pieces.
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut numbers = Numbers::new(seed);
+    let pieces = [1, 2, 2, 3, 3, 4, 6, 10][numbers.below(8)];
+    (0..5 + 3 * pieces).map(|_| numbers.below(256) as u8).collect()
+}
+
+/// What a planner, or another source of work, has taken of its limits.
+#[derive(Default)]
+struct Taken {
+    times: usize,
+    too_long: usize,
+    /// The longest, with what it was for; the most memory.
+    longest: (Duration, String),
+    most_bytes: usize,
+}
+
+fn run(seeds: std::ops::Range<u64>, time_limit: Duration) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (start, mut broken) = (Instant::now(), Vec::new());
+    let mut taken = BTreeMap::<String, Taken>::new();
+    let request = quick(time_limit, MEMORY_LIMIT);
+    for seed in seeds.clone() {
+        let graph = from_bytes(&bytes(seed));
+        let mut measure = |what: &str, work: &mut dyn FnMut()| {
+            HEAP.reset_peak_usage();
+            let (before, start) = (HEAP.current_usage(), Instant::now());
+            work();
+            let (time, bytes) = (start.elapsed(), HEAP.peak_usage().saturating_sub(before));
+            let taken = taken.entry(what.to_owned()).or_default();
+            taken.times += 1;
+            taken.too_long += usize::from(time > time_limit.mul_f64(MOST) + SLACK);
+            if time > taken.longest.0 {
+                taken.longest = (time, graph.name().to_owned());
+            }
+            taken.most_bytes = taken.most_bytes.max(bytes);
+            let name = graph.name();
+            assert!(bytes as f64 <= MOST * MEMORY_LIMIT as f64, "{what} on {name}: {bytes} bytes");
+        };
+        if catch_unwind(AssertUnwindSafe(|| judge(&graph, &request, &mut measure))).is_err() {
+            broken.push(seed);
+        }
+        if (seed + 1 - seeds.start).is_multiple_of(1000) {
+            println!("{} graphs, {} broken, {:.0?}", seed + 1 - seeds.start, broken.len(), start.elapsed());
+        }
+    }
+    println!(
+        "planner, times asked, longer than {MOST} x {time_limit:?} + {SLACK:?}, longest, most bytes, the graph of the longest"
+    );
+    for (what, Taken { times, too_long, longest, most_bytes }) in &taken {
+        println!("{what}, {times}, {too_long}, {:.1?}, {most_bytes}, {}", longest.0, longest.1);
+    }
+    assert!(broken.is_empty(), "graphs {broken:?} of {seeds:?} broke something: see above");
+}
+
+#[test]
+fn nothing_breaks_on_three_hundred_random_graphs() {
+    run(0..300, Duration::from_millis(2));
+}
+
+/// Two hours on one core: `cargo test --release -p burn-remat-plan --test adversarial -- --ignored --nocapture`; `FIRST` and `GRAPHS` in the
+/// environment choose others, or fewer.
+#[test]
+#[ignore = "two hours"]
+fn nothing_breaks_on_a_hundred_thousand_random_graphs() {
+    let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let first = number("FIRST", 300);
+    run(first..first + number("GRAPHS", 100_000), Duration::from_millis(5));
+}
