@@ -94,12 +94,17 @@ pub(crate) struct Passes {
     /// Clock of the last seed, and most operations between two of them.
     last: u64,
     longest: u64,
-    /// Passes that have ended since a step did.
-    in_step: u32,
+    /// Whether a single one was made since a step ended.
+    one_in_step: bool,
 }
 
 impl Passes {
-    /// The program has made a single one at `clock`, as the operation at `position`.
+    /// The program has made a single one, whatever that is.
+    pub fn meet(&mut self) {
+        self.one_in_step = true;
+    }
+
+    /// A backward may begin: the program has made a single one at `clock`, as the operation at `position`.
     pub fn one(&mut self, clock: u64, position: Position) -> Seed {
         let seed = Seeded { clock, position };
         let Some(before) = &mut self.seed else {
@@ -149,13 +154,13 @@ impl Passes {
         (self.updated, self.recent) = (clock, 0);
     }
 
-    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now. Whether there was
-    /// a pass in it.
+    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now. Whether it was one:
+    /// no backward without a single one.
     pub fn step_ends(&mut self) -> bool {
         if self.seed.is_none() && self.updated >= self.start {
             (self.forward, self.start) = (self.recent, self.updated + 1);
         }
-        core::mem::take(&mut self.in_step) > 0
+        core::mem::take(&mut self.one_in_step)
     }
 
     /// Whether a tensor of this part that came to be at `born` counts in this pass.
@@ -214,7 +219,6 @@ impl Passes {
     pub fn end(&mut self, clock: u64, peak: u64) {
         if let Some(seed) = self.seed.filter(|seed| seed.clock < clock) {
             self.seen += u64::from(self.is_over());
-            self.in_step += 1;
             self.rest = Rest { from: self.start, to: seed.clock, bytes: self.saved, at_seed: self.at_seed };
             (self.saved, self.seed) = (0, None);
         }

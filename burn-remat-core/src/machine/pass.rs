@@ -34,6 +34,7 @@ impl<W: World> Machine<W> {
             }
             return;
         }
+        self.steps.passes.meet();
         if self.steps.detector.is_updating(self.now.clock) {
             // It is an optimizer's.
             return;
