@@ -45,6 +45,7 @@ pub mod lower_bound;
 pub mod memory;
 pub mod minimum;
 mod need;
+pub mod page;
 pub mod plan;
 pub mod planner;
 pub mod planners;
