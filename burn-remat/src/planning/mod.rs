@@ -14,6 +14,8 @@ mod fit;
 mod forced;
 mod fused;
 mod lower;
+mod others;
+mod page;
 mod picture;
 mod plain;
 mod plans;
