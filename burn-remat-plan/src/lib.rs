@@ -34,6 +34,7 @@ pub mod chain;
 pub mod check;
 mod choice;
 pub mod deadline;
+pub mod decisions;
 pub mod error;
 pub mod format;
 pub mod frontier;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::decisions::{activations, decisions, form_of, substitute_of};
 use crate::graph::{Graph, ValueId};
 
-use super::decisions::{form_of, returns, substitute_of};
 use super::layers::Layers;
-use super::model::{Data, Decision, Given, Stop, View};
-use super::rows::{listed, read_by_backward, row};
+use super::model::{Data, Given, RowDecision, Stop, View};
+use super::rows::{listed, row};
 use super::run::Run;
 use super::stops::stops;
 use super::texts::Names;
@@ -22,7 +22,8 @@ impl Page<'_> {
         let mut candidates: Vec<&Run> = given.iter().map(|(run, _)| run).collect();
         candidates.push(&self.store_all);
         candidates.extend(self.tried.iter().map(|(_, run)| run));
-        let given_budget = given.map(|(run, budget)| budget.unwrap_or(run.peak_bytes()));
+        // A plan that does not keep its budget is one for what it holds.
+        let given_budget = given.map(|(run, budget)| budget.unwrap_or(0).max(run.peak_bytes()));
         let budgets = self.tried.iter().map(|(budget, _)| *budget).chain(given_budget);
         // More than what is held without evictions makes no difference.
         let most = self.store_all.peak_bytes();
@@ -37,7 +38,7 @@ impl Page<'_> {
 
         let layers = Layers::of(graph, &self.store_all);
         let listed = listed(graph, &layers.singles());
-        let saved = read_by_backward(graph);
+        let saved = activations(graph);
         let mut names = Names::new(graph);
         let make = |&value: &ValueId| row(graph, value, saved[value], &self.costs, &mut names);
         let rows = listed.values.iter().filter_map(make).collect();
@@ -70,18 +71,19 @@ fn view(graph: &Graph, run: &Run, layers: &Layers, rows: &[ValueId], names: &mut
             again_time += time;
         }
     }
-    let returns = returns(graph, &run.plan, &run.times);
+    let found = decisions(graph, &run.plan, &run.times);
     let decisions = rows.iter().map(|&value| {
-        let found = returns[value];
+        let found = found[value];
         let maker = graph.producer(value).map(|op| &graph.ops()[op]);
-        let form = maker.filter(|_| found.forms > 0).and_then(|op| form_of(graph, op)).map(|(_, form)| form);
-        Decision {
-            again: found.again,
-            forms: found.forms,
+        let form = maker.filter(|_| found.restored > 0).and_then(|op| form_of(graph, op)).map(|(_, form)| form);
+        RowDecision {
+            again: found.recomputed,
+            forms: found.restored,
             form: form.map(|form| names.texts.index(form)),
             spared: found.spared,
             spared_by: found.spared_by.and_then(|by| substitute_of(graph, by)).map(|text| names.texts.index(text)),
             time: found.time,
+            idle: found.idle,
         }
     });
     let decisions = decisions.collect();

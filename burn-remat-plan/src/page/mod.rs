@@ -3,7 +3,7 @@
 //!
 //! A [`Page`] collects [`Run`]s: the one without evictions, the plan in question, and plans for other budgets. [`Page::html`]
 //! reduces them to what the page holds as JSON (`model.rs`), to which its script adds nothing but drawing: memory is divided into bands
-//! (`layers.rs`) and time into bins (`bins.rs`), a table says what became of each value (`decisions.rs`), and each budget gets the cheapest
+//! (`layers.rs`) and time into bins (`bins.rs`), a table says what becomes of each value ([`decisions`](crate::decisions)), and each budget gets the cheapest
 //! plan that fits (`stops.rs`).
 //!
 //! Invariants:
@@ -16,7 +16,6 @@
 
 mod bins;
 mod data;
-mod decisions;
 mod layers;
 mod model;
 mod render;

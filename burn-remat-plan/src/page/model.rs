@@ -75,9 +75,9 @@ pub(super) struct Row {
     pub cost: f64,
 }
 
-/// What a plan does with a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Decision {
+/// What a plan does with the value of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct RowDecision {
     /// How often it is computed again.
     pub again: u32,
     /// How often it comes back from another form.
@@ -88,8 +88,10 @@ pub(super) struct Decision {
     pub spared: u32,
     /// What of it was kept for that.
     pub spared_by: Option<usize>,
-    /// Time that all this takes.
+    /// Time that it takes to bring it back.
     pub time: f64,
+    /// The longest time in which nothing needs it.
+    pub idle: f64,
 }
 
 /// One plan.
@@ -105,7 +107,7 @@ pub(super) struct View {
     pub phases: Vec<(u32, u32, Phase)>,
     pub stages: Vec<StageSpan>,
     /// For each row.
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<RowDecision>,
 }
 
 /// Memory over time. What is said of a bin holds at its highest step.

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use crate::decisions::activations;
 use crate::graph::{Graph, OpId, Phase, ValueId};
 
 use super::model::{Kind, Row};
@@ -30,7 +31,7 @@ pub(super) struct Listed {
 
 /// Chooses the values, `named` among them.
 pub(super) fn listed(graph: &Graph, named: &[ValueId]) -> Listed {
-    let reads = read_by_backward(graph);
+    let reads = activations(graph);
     let mut computed: Vec<ValueId> = (0..reads.len()).filter(|&value| graph.producer(value).is_some()).collect();
     computed.sort_by_key(|&value| (Reverse(graph.bytes(value)), value));
     let (saved, others): (Vec<ValueId>, Vec<ValueId>) = computed.into_iter().partition(|&value| reads[value]);
@@ -40,19 +41,6 @@ pub(super) fn listed(graph: &Graph, named: &[ValueId]) -> Listed {
     let mut values: Vec<ValueId> = all.into_iter().collect();
     values.sort_by_key(|&value| (Reverse(graph.bytes(value)), value));
     Listed { values, left_out: (missing.len(), graph.bytes_of(&missing)) }
-}
-
-/// Which activations are read by an op that is not of the forward pass; all where no phases are given.
-pub(super) fn read_by_backward(graph: &Graph) -> Vec<bool> {
-    let has_phases = graph.ops().iter().any(|op| op.phase.is_some_and(|phase| phase != Phase::Forward));
-    let mut reads = vec![!has_phases; graph.values().len()];
-    for op in graph.ops().iter().filter(|op| op.phase.is_some_and(|phase| phase != Phase::Forward)) {
-        op.inputs.iter().for_each(|&value| reads[value] = true);
-    }
-    for (value, reads) in reads.iter_mut().enumerate() {
-        *reads &= kind_of(graph, value) == Kind::Activation;
-    }
-    reads
 }
 
 /// A row of the table.

@@ -3,7 +3,8 @@ use std::collections::BTreeSet;
 use serde_json::Value as Json;
 
 use super::model::{Bins, Data, Kind};
-use super::{Page, Run, decisions, render, rows, spans};
+use super::{Page, Run, render, spans};
+use crate::decisions::{Decision, activations, decisions};
 use crate::generate::{Implementations, Options, Pass, by_name};
 use crate::graph::{Alternative, Graph, GraphBuilder, Op, Phase};
 use crate::minimum::minimum;
@@ -221,6 +222,10 @@ fn the_given_plan_is_shown_even_where_a_cheaper_one_is_known() {
     let stop = data.stops.iter().find(|stop| stop.budget == given_budget).unwrap();
     assert!(data.views[stop.view].makespan < dear.makespan());
     assert_eq!(data.views[0].planner, "store-all");
+    // A plan that does not keep its budget is shown with it, and on the slider with what it holds.
+    let data = Page::new(&graph).plan(dear.clone(), Some(dear.peak_bytes() - 1)).data();
+    assert_eq!(data.given.unwrap().budget, Some(dear.peak_bytes() - 1));
+    assert_eq!(data.stops[0].budget, dear.peak_bytes());
 }
 
 /// x -> a -> b -> c, then d reads c and a, e reads d and b, and may read the signs of b instead.
@@ -261,14 +266,17 @@ fn decisions_say_how_a_value_came_back() {
     let steps = plan("+0 +1 +2 +3 -2 +4 -5 -3 +1 +2 +4 -3 -2 +1 +5 +2 -3 +6:0");
     crate::check::check(&graph, &steps, u64::MAX).unwrap();
     let run = Run::new(&graph, "test", steps.clone());
-    let found = decisions::returns(&graph, &steps, &run.times);
+    let found = decisions(&graph, &steps, &run.times);
     let a = found[value("a")];
-    assert_eq!((a.forms, a.again, a.time), (2, 0, 2.0));
+    assert_eq!((a.restored, a.recomputed, a.time), (2, 0, 2.0));
     let b = found[value("b")];
-    assert_eq!((b.again, b.forms, b.spared, b.spared_by), (1, 0, 1, Some((6, 0))));
+    assert_eq!((b.recomputed, b.restored, b.spared, b.spared_by), (1, 0, 1, Some((6, 0))));
     assert_eq!(b.time, 2.0);
-    assert_eq!((found[value("c")].again, found[value("c")].time), (1, 3.0));
-    assert_eq!(found[value("d")], decisions::Returns::default());
+    assert_eq!((found[value("c")].recomputed, found[value("c")].time), (1, 3.0));
+    let d = Decision { idle: 0.0, ..found[value("d")] };
+    assert_eq!(d, Decision::default());
+    // `b` needs `a` as soon as it is there, `d` twelve units later; `c` waits for `d` alone.
+    assert_eq!((a.idle, found[value("c")].idle), (12.0, 7.0));
 
     let data = Page::new(&graph).plan(run, None).data();
     let view = &data.views[data.given.unwrap().view];
@@ -315,7 +323,7 @@ fn rows_are_the_largest_that_backward_reads_and_some_others() {
     let data: Data = Page::new(&graph).data();
     assert!(data.rows.is_sorted_by(|a, b| a.bytes >= b.bytes));
     let saved = data.rows.iter().filter(|row| row.is_saved).count();
-    let all = rows::read_by_backward(&graph).iter().filter(|&&reads| reads).count();
+    let all = activations(&graph).iter().filter(|&&reads| reads).count();
     assert_eq!(saved + data.rows_left_out.0, all);
     assert!(data.rows_left_out.0 > 0 && data.rows.iter().any(|row| row.kind == Kind::Gradient));
     // A forward pass alone has no backward to read anything: all of it counts.

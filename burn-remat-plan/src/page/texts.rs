@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use crate::decisions::form_of;
 use crate::graph::{Graph, OpId};
 
-use super::decisions::form_of;
 use super::model::OpText;
 
 /// Most letters of a name.

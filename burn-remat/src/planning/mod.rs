@@ -10,6 +10,7 @@ mod chosen;
 mod compare;
 #[cfg(test)]
 mod examples;
+mod explain;
 mod fit;
 mod forced;
 mod fused;
@@ -25,6 +26,7 @@ mod stages;
 
 pub(crate) use chosen::ChosenPlanner;
 pub use compare::AlternativesPlan;
+pub use explain::{ActivationPlan, Explanation};
 pub(crate) use fit::Fit;
 pub(crate) use fused::shares;
 pub(crate) use lower::lower;

@@ -42,12 +42,6 @@ fn run(schedule: &Schedule, planner: &str) -> Run {
 fn on_device(schedule: &Schedule, planner: &str, plan: &Plan, during: &[u64]) -> Run {
     let lowered = &schedule.lowered;
     let firsts = firsts(lowered, plan);
-    let alone = times_alone(schedule);
-    let time = |(&step, &is_first): (&Step, &bool)| match step.op() {
-        Some(op) if is_first => (alone[op] + lowered.cost_of(step) - lowered.cost_of(Step::Compute(op))).max(0.0),
-        _ => lowered.cost_of(step),
-    };
-    let times = plan.steps.iter().zip(&firsts).map(time).collect();
     // What runs again does so for the next op that runs for the first time, and is foreseen with that.
     let mut most = vec![u64::MAX; plan.steps.len()];
     let mut until = u64::MAX;
@@ -57,7 +51,19 @@ fn on_device(schedule: &Schedule, planner: &str, plan: &Plan, during: &[u64]) ->
         }
         most[at] = until;
     }
-    Run::new(&lowered.graph, planner, plan.clone()).on_device(times, &most)
+    Run::new(&lowered.graph, planner, plan.clone()).on_device(times(schedule, plan), &most)
+}
+
+/// Time of every step of a plan.
+pub(super) fn times(schedule: &Schedule, plan: &Plan) -> Vec<f64> {
+    let lowered = &schedule.lowered;
+    let firsts = firsts(lowered, plan);
+    let alone = times_alone(schedule);
+    let time = |(&step, &is_first): (&Step, &bool)| match step.op() {
+        Some(op) if is_first => (alone[op] + lowered.cost_of(step) - lowered.cost_of(Step::Compute(op))).max(0.0),
+        _ => lowered.cost_of(step),
+    };
+    plan.steps.iter().zip(&firsts).map(time).collect()
 }
 
 /// Which steps run an op for the first time.

@@ -9,6 +9,7 @@ use burn_remat_plan::{Graph, Step};
 use serde::Serialize;
 
 use super::compare::{self, AlternativesPlan};
+use super::explain::Explanation;
 use super::others::others;
 use super::plans::{PlanState, Plans};
 use super::schedule::Schedule;
@@ -152,6 +153,11 @@ impl PlanReport {
     /// What the drawing library says.
     pub fn overhead_picture(&self, limit: Duration, size: (u32, u32)) -> Result<String, String> {
         picture::overhead(&self.schedule, &others(&self.schedule, limit)?, size)
+    }
+
+    /// What the plan does with each activation: keeps it, computes it again, brings it back from another form, and what speaks for it.
+    pub fn explain(&self) -> Explanation {
+        Explanation::of(&self.schedule)
     }
 
     /// One HTML page, complete in itself: the memory of the step over time, without evictions and as planned, value by value; a

@@ -260,7 +260,8 @@ class MemoryPicture {
     const { op } = data.rows[row];
     const stage = opStage(op);
     lines.push({ className: "faint", text: `made by ${opName(op)}${stage ? ` · ${stage}` : ""}` });
-    lines.push({ className: "", text: decisionOf(this.view, row).text });
+    const { idle } = this.view.decisions[row];
+    lines.push({ className: "", text: `${decisionOf(this.view, row).text}${idle > 0 ? `; not needed for ${timeText(idle)}` : ""}` });
   }
 }
 

@@ -6,7 +6,7 @@ const COLUMNS = [
   { title: "stage", key: (row) => row.stage, text: (row) => row.stage, className: "wide" },
   { title: "size", key: (row) => row.bytes, text: (row) => bytesText(row.bytes), className: "number" },
   { title: "decision", key: (row) => row.decision.weight, text: (row) => row.decision.text, className: "" },
-  { title: "to run again", key: (row) => row.cost, text: (row) => timeText(row.cost), className: "number wide" },
+  { title: "to bring back", key: (row) => row.cost, text: (row) => timeText(row.cost), className: "number wide" },
   { title: "time added", key: (row) => row.time, text: (row) => (row.time > 0 ? timeText(row.time) : "–"), className: "number wide" },
 ].filter(({ title }) => title !== "stage" || hasStages);
 
