@@ -154,7 +154,7 @@ function drawTime(context, picture) {
   const marks = ticks(scale.time / unit.size, area.width < 500 ? 4 : 9);
   marks.forEach((tick, at) => {
     const x = area.left + ((tick * unit.size) / scale.time) * area.width;
-    const text = data.is_time ? tick.toLocaleString("en") : short.format(tick);
+    const text = data.is_time ? tick.toLocaleString("en") : shortText(tick);
     const last = at === marks.length - 1;
     const full = last ? `${text} ${unit.name || "cost"}` : text;
     const room = area.left + area.width - x;

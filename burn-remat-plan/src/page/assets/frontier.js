@@ -71,7 +71,7 @@ class Frontier {
       picture.append(svg("text", { x: this.x(next.budget) + 7, y: this.y(added) + 4 }, `${percentText(added / 100)}, cut off`));
     }
     if (given) {
-      const [x, y] = [this.x(Math.min(data.given.budget ?? given.peak, this.range.most)), this.y(100 * overheadOf(given))];
+      const [x, y] = [this.x(Math.min(Math.max(data.given.budget ?? 0, given.peak), this.range.most)), this.y(100 * overheadOf(given))];
       const isRight = x > width * 0.62;
       picture.append(svg("circle", { class: "mark", cx: x, cy: y, r: 8.5 }),
         svg("text", { class: "mark-text", x: isRight ? x - 13 : x + 13, y: y - 6, "text-anchor": isRight ? "end" : "start" }, "given plan"));

@@ -28,8 +28,9 @@ function choose(stop) {
 /** Shows the plan with which the page came. */
 function showGiven() {
   const { view, budget } = data.given;
-  const limit = budget ?? data.views[view].peak;
-  const stop = data.stops.findIndex((stop) => stop.budget >= limit);
+  const { peak } = data.views[view];
+  const limit = budget ?? peak;
+  const stop = data.stops.findIndex((stop) => stop.budget >= Math.max(limit, peak));
   show({ stop: stop < 0 ? data.stops.length - 1 : stop, view, budget: limit });
 }
 
@@ -40,7 +41,7 @@ function show(chosen) {
   slider.value = stop;
   reading.textContent = bytesText(budget);
   slider.setAttribute("aria-valuetext", `${bytesText(budget)}, ${percentText(overheadOf(view))} time`);
-  frontier.mark(at === data.stops[stop].view && budget === data.stops[stop].budget ? stop : -1);
+  frontier.mark(at === data.stops[stop].view ? stop : -1);
   byId("given").disabled = Boolean(data.given) && at === data.given.view;
   const scale = {
     time: Math.max(data.views[0].makespan, view.makespan) || 1,
@@ -77,7 +78,10 @@ function fillSummary() {
   const parts = [["needs ", bytesText(whole.peak)]];
   if (data.given) {
     const view = data.views[data.given.view];
-    parts.push([" · fits ", bytesText(data.given.budget ?? view.peak), ` at ${percentText(overheadOf(view))} time`]);
+    const budget = data.given.budget ?? view.peak;
+    const added = `${percentText(overheadOf(view))} time`;
+    if (view.peak <= budget) parts.push([" · fits ", bytesText(budget), ` at ${added}`]);
+    else parts.push([" · the plan holds ", bytesText(view.peak), `, over the budget of ${bytesText(budget)}, at ${added}`]);
   }
   const smallest = data.views[first.view];
   if (smallest.peak < whole.peak) {

@@ -37,13 +37,16 @@ function timeUnit(time) {
   return { size, name };
 }
 
-/** Large numbers of an unknown unit, in short: 35.9T. */
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+/** Numbers of an unknown unit, in short: 3.59e12. */
+function shortText(number) {
+  const rounded = Number(number.toPrecision(3));
+  return rounded >= 1e6 ? rounded.toExponential().replace("+", "") : rounded.toLocaleString("en");
+}
 
 function timeText(time) {
   const unit = timeUnit(time);
   const number = time / unit.size;
-  if (!data.is_time) return short.format(number);
+  if (!data.is_time) return shortText(number);
   return time === 0 ? `0 ${unit.name}`.trim() : `${digits(number)} ${unit.name}`.trim();
 }
 
