@@ -127,7 +127,7 @@ pub use device::RematExt;
 pub use error::RematError;
 pub use memory::DeviceMemory;
 pub use module::RematModule;
-pub use planning::{AlternativesPlan, PlanReport, StagePlan};
+pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{FormReport, RematReport, StageReport};
 #[cfg(feature = "serve")]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::budget::{Budget, DisplayBytes};
-use crate::planning::PlanReport;
+use crate::planning::{Explanation, PlanReport};
 
 /// What a remat device has done since it was made, or since its counters were reset.
 ///
@@ -121,6 +121,13 @@ pub struct FormReport {
     pub ns: u64,
     /// Largest relative error of a number that came back, where numbers are rounded.
     pub largest_error: Option<f64>,
+}
+
+impl RematReport {
+    /// What the plan does with each activation of the step; nothing while there is no plan. See [`PlanReport::explain`].
+    pub fn explain(&self) -> Option<Explanation> {
+        self.plan.as_ref().map(PlanReport::explain)
+    }
 }
 
 impl fmt::Display for RematReport {

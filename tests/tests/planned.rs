@@ -327,7 +327,7 @@ fn a_kept_plan_that_was_made_in_little_time_is_made_anew() {
 }
 
 #[test]
-fn a_report_saves_the_graph_and_the_pictures() {
+fn a_report_saves_the_graph_the_pictures_and_the_page() {
     let folder = Folder::new();
     let device = under_test().remat(config(BUDGET)).unwrap();
     losses(&device, &[(64, false); 10], |at| {
@@ -341,5 +341,14 @@ fn a_report_saves_the_graph_and_the_pictures() {
     assert!(text.contains("remat-graph/1") && text.contains("backward"));
     for picture in ["memory.svg", "overhead.svg"] {
         assert!(std::fs::read_to_string(folder.0.join(picture)).unwrap().ends_with("</svg>\n"), "{picture}");
+    }
+    let page = std::fs::read_to_string(folder.0.join("plan.html")).unwrap();
+    let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    let view = |at: &serde_json::Value| &data["views"][at.as_u64().unwrap() as usize];
+    assert_eq!(data["views"][0]["peak"], plan.store_all_peak_bytes);
+    assert_eq!(view(&data["given"]["view"])["peak"], plan.predicted_peak_bytes);
+    for stop in data["stops"].as_array().unwrap() {
+        assert!(view(&stop["view"])["peak"].as_u64() <= stop["budget"].as_u64(), "{stop}");
     }
 }

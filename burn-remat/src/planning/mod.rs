@@ -10,10 +10,13 @@ mod chosen;
 mod compare;
 #[cfg(test)]
 mod examples;
+mod explain;
 mod fit;
 mod forced;
 mod fused;
 mod lower;
+mod others;
+mod page;
 mod picture;
 mod plain;
 mod plans;
@@ -23,6 +26,7 @@ mod stages;
 
 pub(crate) use chosen::ChosenPlanner;
 pub use compare::AlternativesPlan;
+pub use explain::{ActivationPlan, Explanation};
 pub(crate) use fit::Fit;
 pub(crate) use fused::shares;
 pub(crate) use lower::lower;

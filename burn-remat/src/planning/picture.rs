@@ -1,14 +1,12 @@
 //! Two pictures of a planned step: memory over its operations, and overhead against budget.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use burn_remat_plan::Phase;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::chosen::ChosenPlanner;
-use super::fit::Fit;
+use super::others::Others;
 use super::schedule::Schedule;
 use super::stages::Staged;
 
@@ -20,8 +18,6 @@ const MEASURED: RGBColor = RGBColor(0, 0, 0);
 const BUDGET: RGBColor = RGBColor(213, 94, 0);
 /// Backgrounds of forward, backward and update.
 const PHASES: [RGBColor; 3] = [RGBColor(232, 243, 250), RGBColor(253, 243, 224), RGBColor(240, 240, 240)];
-/// Budgets at which the second picture plans.
-const POINTS: usize = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn<'a> = Result<(), Box<dyn std::error::Error + 'a>>;
@@ -151,20 +147,11 @@ fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: 
     Ok(())
 }
 
-/// Overhead against budget, planned anew at several budgets with `limit` each; the plan in force is marked.
-pub(super) fn overhead(schedule: &Schedule, limit: Duration, size: (u32, u32)) -> Result<String, String> {
-    let fit = Fit::new(schedule.trace.clone(), schedule.lowered.clone(), None)
-        .map_err(|violations| violations.to_string())?;
-    let planner = ChosenPlanner::auto();
-    let least = fit.floor().0.min(schedule.peak);
-    let most = schedule.lowered.peak().max(least + 1);
+/// Overhead against budget; the plan in force is marked.
+pub(super) fn overhead(schedule: &Schedule, others: &Others, size: (u32, u32)) -> Result<String, String> {
     let total = schedule.lowered.cost_ns.max(1) as f64;
     let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.makespan)];
-    for step in 0..=POINTS {
-        let budget = least + (most - least) * step as u64 / POINTS as u64;
-        let found = fit.best(&planner, budget, limit).filter(|(found, _)| found.peak <= budget);
-        points.extend(found.map(|(found, _)| (budget, found.makespan)));
-    }
+    points.extend(others.plans.iter().map(|other| (other.budget, other.schedule.makespan)));
     points.sort_by_key(|point| point.0);
     // A plan for a small budget is one for a larger budget too.
     let mut best = f64::INFINITY;
@@ -172,7 +159,7 @@ pub(super) fn overhead(schedule: &Schedule, limit: Duration, size: (u32, u32)) -
         best = best.min(point.1);
         point.1 = best;
     }
-    svg(size, |root| draw_overhead(root, schedule, &points, (least, most), total, size))
+    svg(size, |root| draw_overhead(root, schedule, &points, (others.least, others.most), total, size))
 }
 
 fn draw_overhead<'a>(

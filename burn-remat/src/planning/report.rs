@@ -9,13 +9,17 @@ use burn_remat_plan::{Graph, Step};
 use serde::Serialize;
 
 use super::compare::{self, AlternativesPlan};
-use super::picture;
+use super::explain::Explanation;
+use super::others::others;
 use super::plans::{PlanState, Plans};
 use super::schedule::Schedule;
 use super::stages::Staged;
+use super::{page, picture};
 
 /// Operations listed as recomputed most.
 const MOST_RECOMPUTED: usize = 5;
+/// Most time for a plan of another budget, in what is saved.
+const LIMIT: Duration = Duration::from_millis(600);
 
 /// The plan of a training step, and how it went.
 ///
@@ -148,7 +152,32 @@ impl PlanReport {
     ///
     /// What the drawing library says.
     pub fn overhead_picture(&self, limit: Duration, size: (u32, u32)) -> Result<String, String> {
-        picture::overhead(&self.schedule, limit, size)
+        picture::overhead(&self.schedule, &others(&self.schedule, limit)?, size)
+    }
+
+    /// What the plan does with each activation: keeps it, computes it again, brings it back from another form, and what speaks for it.
+    pub fn explain(&self) -> Explanation {
+        Explanation::of(&self.schedule)
+    }
+
+    /// One HTML page, complete in itself: the memory of the step over time, without evictions and as planned, value by value; a
+    /// slider that shows the plans of other budgets; a table of what becomes of each activation. It plans anew at nine budgets and
+    /// may take `limit` for each.
+    ///
+    /// # Errors
+    ///
+    /// What planning says.
+    pub fn html(&self, limit: Duration) -> Result<String, String> {
+        Ok(page::html(&self.schedule, &self.planner, self.budget, &others(&self.schedule, limit)?))
+    }
+
+    /// Writes the [page](Self::html) to a file. Takes some seconds.
+    ///
+    /// # Errors
+    ///
+    /// What planning or the file system says.
+    pub fn save_html(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
+        std::fs::write(path, self.html(LIMIT).map_err(std::io::Error::other)?)
     }
 
     /// What the step would cost within its budget with none of its alternatives, with each alone, with those that are exact, and with all: planned anew from
@@ -162,8 +191,8 @@ impl PlanReport {
         })
     }
 
-    /// Writes `graph.json`, `plan.json`, `memory.svg` and `overhead.svg` into `folder`, which is made where it is not
-    /// there. Takes some seconds: see [`overhead_picture`](Self::overhead_picture).
+    /// Writes `graph.json`, `plan.json`, `plan.html` (see [`html`](Self::html)), `memory.svg` and `overhead.svg` into `folder`,
+    /// which is made where it is not there. Takes some seconds.
     ///
     /// # Errors
     ///
@@ -177,8 +206,11 @@ impl PlanReport {
         std::fs::write(folder.join("plan.json"), text + "\n")?;
         let picture = self.memory_picture(SIZE).map_err(std::io::Error::other)?;
         std::fs::write(folder.join("memory.svg"), picture)?;
-        let picture = self.overhead_picture(Duration::from_millis(600), SIZE).map_err(std::io::Error::other)?;
-        std::fs::write(folder.join("overhead.svg"), picture)
+        let others = others(&self.schedule, LIMIT).map_err(std::io::Error::other)?;
+        let picture = picture::overhead(&self.schedule, &others, SIZE).map_err(std::io::Error::other)?;
+        std::fs::write(folder.join("overhead.svg"), picture)?;
+        let page = page::html(&self.schedule, &self.planner, self.budget, &others);
+        std::fs::write(folder.join("plan.html"), page)
     }
 }
 

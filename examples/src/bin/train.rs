@@ -81,7 +81,8 @@ struct Arguments {
     /// Steps before the ones that are timed. At their end the run waits for the planner.
     #[arg(long, default_value_t = 6)]
     warmup: u32,
-    /// Write the planned graph, the plan and two pictures into this folder.
+    /// Write the planned graph, the plan, a page that shows it and two pictures into this folder; or, if this is named `.html`, the page alone
+    /// into this file.
     #[arg(long)]
     plan_report: Option<PathBuf>,
     /// At the end, plan the step with none of the `--alternatives`, with each alone, with the exact ones and with all, and print what each would
@@ -264,9 +265,12 @@ fn tell_of_plan(arguments: &Arguments, plan: Option<&PlanReport>) -> Result<(), 
     if arguments.compare_alternatives {
         compare_alternatives(plan, arguments.time_limit);
     }
-    if let Some(folder) = &arguments.plan_report {
-        plan.save(folder).map_err(|error| format!("--plan-report {}: {error}", folder.display()))?;
-        println!("graph, plan and pictures are in {}", folder.display());
+    if let Some(path) = &arguments.plan_report {
+        let is_page = path.extension().is_some_and(|extension| extension == "html");
+        let saved = if is_page { plan.save_html(path) } else { plan.save(path) };
+        saved.map_err(|error| format!("--plan-report {}: {error}", path.display()))?;
+        let what = if is_page { "the plan is shown in" } else { "graph, plan and pictures are in" };
+        println!("{what} {}", path.display());
     }
     Ok(())
 }

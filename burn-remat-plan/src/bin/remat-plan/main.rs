@@ -10,6 +10,7 @@ mod input;
 mod limits;
 mod list;
 mod minimum;
+mod page;
 mod plot;
 mod points;
 mod progress;
@@ -41,6 +42,8 @@ enum Command {
     Sweep(sweep::Args),
     /// The smallest feasible budget, and the op that sets it
     Minimum(minimum::Args),
+    /// One HTML page: memory over time, what becomes of each activation, and what other budgets cost
+    Plot(page::Args),
     /// A summary: ops, store-all peak and makespan, largest values
     Show(show::Args),
     /// Write a generated graph
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Minimum(args) => minimum::run(&args),
+        Command::Plot(args) => page::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Generate(args) => generate::run(&args),
     };

@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
 }
 
 /// Evenly spaced, ascending, without repeats, both ends among them.
-fn budgets(least: u64, most: u64, count: u64) -> Vec<u64> {
+pub fn budgets(least: u64, most: u64, count: u64) -> Vec<u64> {
     let span = u128::from(most.saturating_sub(least));
     let at = |i: u64| least + (span * u128::from(i) / u128::from(count - 1)) as u64;
     let mut budgets: Vec<u64> = (0..count).map(at).collect();

@@ -1,0 +1,142 @@
+//! The HTML page of a planned step: what the device does, in the terms of the graph.
+//!
+//! Two things are known better than the graph has them. *Time*: an op of the graph costs what it takes to make its large
+//! results again, and the last op carries the rest; here every op takes what its operations do when they first run. *Memory*: the graph counts a result
+//! beside what it is written over; here no step holds more than the device was foreseen to hold at that point.
+
+use std::ops::Range;
+
+use burn_remat_core::Position;
+use burn_remat_plan::page::{Page, Run};
+use burn_remat_plan::planners::StoreAll;
+use burn_remat_plan::{OpId, Plan, Step};
+
+use super::lower::Lowered;
+use super::others::Others;
+use super::schedule::Schedule;
+
+/// The page of a plan by `planner`, with plans for other budgets.
+pub(super) fn html(schedule: &Schedule, planner: &str, budget: Option<u64>, others: &Others) -> String {
+    let lowered = &schedule.lowered;
+    let graph = &lowered.graph;
+    let costs = (0..graph.ops().len()).map(|op| lowered.cost_of(Step::Compute(op))).collect();
+    let mut page = Page::new(graph).costs(costs).store_all(store_all(schedule)).plan(run(schedule, planner), budget);
+    for other in &others.plans {
+        page = page.budget(other.budget, run(&other.schedule, &other.planner));
+    }
+    page.html()
+}
+
+/// What the step does without a plan that evicts.
+fn store_all(schedule: &Schedule) -> Run {
+    let graph = &schedule.lowered.graph;
+    let plan = StoreAll::plan(graph);
+    on_device(schedule, StoreAll::NAME, &plan, &schedule.lowered.store_all)
+}
+
+fn run(schedule: &Schedule, planner: &str) -> Run {
+    on_device(schedule, planner, &schedule.plan, &schedule.foreseen)
+}
+
+/// The run of `plan`, under which the device holds at most `during` each operation.
+fn on_device(schedule: &Schedule, planner: &str, plan: &Plan, during: &[u64]) -> Run {
+    let lowered = &schedule.lowered;
+    let firsts = firsts(lowered, plan);
+    // What runs again does so for the next op that runs for the first time, and is foreseen with that.
+    let mut most = vec![u64::MAX; plan.steps.len()];
+    let mut until = u64::MAX;
+    for (at, step) in plan.steps.iter().enumerate().rev() {
+        if let Some(op) = step.op().filter(|_| firsts[at]) {
+            until = held(lowered, op, during);
+        }
+        most[at] = until;
+    }
+    Run::new(&lowered.graph, planner, plan.clone()).on_device(times(schedule, plan), &most)
+}
+
+/// Time of every step of a plan.
+pub(super) fn times(schedule: &Schedule, plan: &Plan) -> Vec<f64> {
+    let lowered = &schedule.lowered;
+    let firsts = firsts(lowered, plan);
+    let alone = times_alone(schedule);
+    let time = |(&step, &is_first): (&Step, &bool)| match step.op() {
+        Some(op) if is_first => (alone[op] + lowered.cost_of(step) - lowered.cost_of(Step::Compute(op))).max(0.0),
+        _ => lowered.cost_of(step),
+    };
+    plan.steps.iter().zip(&firsts).map(time).collect()
+}
+
+/// Which steps run an op for the first time.
+fn firsts(lowered: &Lowered, plan: &Plan) -> Vec<bool> {
+    let mut seen = vec![false; lowered.graph.ops().len()];
+    let mut is_first = |op: OpId| !std::mem::replace(&mut seen[op], true);
+    plan.steps.iter().map(|step| step.op().is_some_and(&mut is_first)).collect()
+}
+
+/// Most bytes held while an op runs for the first time, with what goes on right before and after.
+fn held(lowered: &Lowered, op: OpId, during: &[u64]) -> u64 {
+    let range = &lowered.ranges[op];
+    let (start, end) = (range.start as usize, range.end as usize);
+    // An op without operations comes between two.
+    let (start, end) = if start < end { (start, end) } else { (start.saturating_sub(1), (end + 1).min(during.len())) };
+    during[start..end].iter().max().copied().unwrap_or(u64::MAX)
+}
+
+/// Time of each op when it first runs by its default implementation.
+fn times_alone(schedule: &Schedule) -> Vec<f64> {
+    let lowered = &schedule.lowered;
+    let ops = &schedule.trace.ops;
+    let of_range = |range: &Range<Position>| {
+        ops[range.start as usize..range.end as usize].iter().map(|op| op.cost_ns as f64).sum::<f64>()
+    };
+    let mut times: Vec<f64> = lowered.ranges.iter().map(of_range).collect();
+    for op in 0..times.len() {
+        if lowered.again[op] {
+            times[op] = lowered.cost_of(Step::Compute(op));
+        } else if lowered.unpacks.contains(&op) {
+            // It and the op before it, which makes the form, take together what the operations do.
+            times[op] = lowered.cost_of(Step::Compute(op));
+            times[op - 1] -= times[op];
+        }
+    }
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use serde_json::Value as Json;
+
+    use super::*;
+    use crate::planning::chosen::ChosenPlanner;
+    use crate::planning::examples::chain;
+    use crate::planning::fit::Fit;
+    use crate::planning::lower::lower;
+
+    #[test]
+    fn a_page_has_the_times_and_bytes_of_the_device_and_names_other_forms() {
+        let trace = Arc::new(chain());
+        let lowered = lower(&trace, "test").unwrap();
+        let fit = Fit::new(trace, lowered, Some(1)).unwrap();
+        let (budget, _) = fit.floor();
+        let (schedule, outcome) = fit.best(&ChosenPlanner::auto(), budget, Duration::from_millis(500)).unwrap();
+        let others = Others { least: budget, most: schedule.lowered.peak(), plans: Vec::new() };
+        let html = html(&schedule, &outcome.planner, Some(budget), &others);
+        let json = html.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+        let data: Json = serde_json::from_str(json).unwrap();
+        let view = |at: usize| &data["views"][at];
+        let near = |number: &Json, ns: f64| (number.as_f64().unwrap() - ns).abs() < 1e-6 * ns;
+
+        assert_eq!(view(0)["peak"], schedule.lowered.peak());
+        assert!(near(&view(0)["makespan"], schedule.lowered.cost_ns as f64), "{}", view(0)["makespan"]);
+        let given = view(data["given"]["view"].as_u64().unwrap() as usize);
+        assert_eq!(given["peak"], schedule.peak);
+        assert!(schedule.overhead() > 0.0 && near(&given["makespan"], schedule.makespan), "{}", given["makespan"]);
+
+        let forms = given["decisions"].as_array().unwrap().iter().filter_map(|decision| decision["form"].as_u64());
+        let names: Vec<&Json> = forms.map(|form| &data["texts"][form as usize]).collect();
+        assert!(!names.is_empty() && names.iter().all(|name| *name == "offload"), "{names:?}");
+    }
+}
