@@ -55,7 +55,7 @@
 //! ```
 //!
 //! To try a planner without a device, write the graph of a
-//! real step with [`PlanReport::save_graph`](crate::PlanReport::save_graph), read it with [`Graph::read`], and [`solve`] it; `remat-plan` then says what others make of the same file.
+//! real step with [`PlanReport::save_graph`](crate::PlanReport::save_graph), read it with [`Graph::read`], and [`solve`](fn@solve) it; `remat-plan` then says what others make of the same file.
 
 pub use burn_remat_plan::deadline::Deadline;
 pub use burn_remat_plan::registry::{PlannerChoice, planner};

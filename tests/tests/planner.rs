@@ -59,7 +59,7 @@ fn order(graph: &Graph, given_up: &[ValueId]) -> Vec<OpId> {
         }
     }
     let (mut order, mut absent) = (Vec::new(), HashSet::<ValueId>::new());
-    for op in 0..graph.ops().len() {
+    for (op, leaves) in leaves.iter().enumerate() {
         let (mut again, mut open) = (BTreeSet::new(), vec![op]);
         while let Some(next) = open.pop() {
             for value in graph.ops()[next].inputs.iter().filter(|&value| absent.contains(value)) {
@@ -70,7 +70,7 @@ fn order(graph: &Graph, given_up: &[ValueId]) -> Vec<OpId> {
         order.push(op);
         // What was computed again on the way to the inputs is gone again.
         absent.retain(|value| !graph.ops()[op].inputs.contains(value));
-        absent.extend(&leaves[op]);
+        absent.extend(leaves);
     }
     order
 }
