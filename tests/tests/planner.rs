@@ -17,7 +17,7 @@ use burn_remat_examples::training::{Job, ModelKind, Run};
 const WARMUP: usize = 6;
 const STEPS: usize = WARMUP + 4;
 
-/// Gives up the largest values, one after the other, until the step fits, and counts how often it is asked.
+/// Gives up the largest values, of equal ones those that lie unused for longest, until the step fits, and counts how often it is asked.
 #[derive(Default)]
 struct LargestFirst {
     asked: AtomicUsize,
@@ -31,7 +31,7 @@ impl Planner for LargestFirst {
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mut left: Vec<ValueId> = (0..graph.values().len()).filter(|&value| !graph.is_root(value)).collect();
-        left.sort_by_key(|&value| graph.bytes(value));
+        left.sort_by_key(|&value| (graph.bytes(value), longest_unused(graph, value)));
         let mut given_up = Vec::new();
         loop {
             let outcome = outcome(self.name(), graph, plan_of(graph, &order(graph, &given_up)));
@@ -47,11 +47,21 @@ fn outcome(name: &str, graph: &Graph, plan: Plan) -> Outcome {
     Outcome::of_plan(name, graph, plan, Status::Feasible, StopReason::Heuristic)
 }
 
+/// The ops that make and read a value.
+fn uses(graph: &Graph, value: ValueId) -> Vec<OpId> {
+    graph.producer(value).into_iter().chain(graph.consumers(value).iter().copied()).collect()
+}
+
+/// Ops between two uses of a value, where they are most.
+fn longest_unused(graph: &Graph, value: ValueId) -> usize {
+    uses(graph, value).windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+}
+
 /// Every op in order. What is given up goes where its next use is far, and is computed again where it lacks.
 fn order(graph: &Graph, given_up: &[ValueId]) -> Vec<OpId> {
     let mut leaves = vec![Vec::new(); graph.ops().len()];
     for &value in given_up {
-        let uses: Vec<OpId> = graph.producer(value).into_iter().chain(graph.consumers(value).iter().copied()).collect();
+        let uses = uses(graph, value);
         for (at, &op) in uses.iter().enumerate() {
             if uses.get(at + 1).is_none_or(|next| next - op > 4) {
                 leaves[op].push(value);
