@@ -174,10 +174,7 @@ impl<W: World> Machine<W> {
         match self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock)) {
             // Whoever rehearses wants to know what lies between passes too.
             Some(seed) if self.config.rehearsing => Some(Trace { seed: Some(seed), ..trace }),
-            Some(seed) => {
-                let p = trace.pass(seed);
-                p
-            }
+            Some(seed) => trace.pass(seed),
             None => Some(trace),
         }
     }
