@@ -11,6 +11,8 @@
 //!   been computed than is left of it, and from then on that share is taken to be [kept](Passes::kept).
 //! - A one may be no seed: then next to nothing was saved, or what was saved before is still there when the next one comes, and counts
 //!   with it. So do two losses that were computed before the backward of the first.
+//! - What an optimizer has made is still held when the next backward begins: what was computed up to the last update before a step is
+//!   told does not count.
 //!
 //! Constant work for every operation.
 
