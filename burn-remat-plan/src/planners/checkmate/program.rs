@@ -109,8 +109,10 @@ impl IntegerProgram {
         }
     }
 
-    /// Objectives of the program in the unit of the graph.
+    /// Objectives of the program in the unit of the graph; 0 where they are so small that the product could be wrong by any share, so that
+    /// a bound never becomes larger than it is.
     pub fn in_graph_unit(&self, objective: f64) -> f64 {
-        (objective + self.base_cost) * self.cost_unit
+        let cost = (objective + self.base_cost) * self.cost_unit;
+        if cost.is_subnormal() { 0.0 } else { cost }
     }
 }
