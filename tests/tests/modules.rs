@@ -23,9 +23,9 @@ use burn_remat::{RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Run, is_about, train_with};
 
-const STEPS: usize = 10;
+const STEPS: usize = 12;
 /// Steps before the run waits for the planner.
-const SEEN: usize = 5;
+const SEEN: usize = 7;
 
 /// A model with its data.
 trait Task: Module {

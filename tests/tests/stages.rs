@@ -208,8 +208,8 @@ fn stages_change_no_result_and_reach_graph_report_and_picture() {
         };
         assert!(phases(true) > 0 && phases(false) > 0, "{name}: {named:?}");
     }
-    let update = plan.graph().ops().iter().find(|op| op.phase == Some(burn_remat_plan::Phase::Update)).unwrap();
-    assert_eq!(update.stage, None);
+    // Passes are planned, and the update lies between two of them.
+    assert!(plan.graph().ops().iter().all(|op| op.phase != Some(burn_remat_plan::Phase::Update)));
 
     let stage = plan.stages.iter().find(|stage| stage.stage == "model/block").unwrap();
     assert_eq!(stage.passages, LAYERS);
