@@ -174,7 +174,8 @@ impl<W: World> Machine<W> {
         match self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock)) {
             // Whoever rehearses wants to know what lies between passes too.
             Some(seed) if self.config.rehearsing => Some(Trace { seed: Some(seed), ..trace }),
-            Some(seed) => trace.pass(seed),
+            // Where nothing is saved that counts, the way from one backward to the next is planned as a step.
+            Some(seed) => Some(trace.pass(seed).unwrap_or(trace)),
             None => Some(trace),
         }
     }
