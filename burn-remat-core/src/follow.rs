@@ -22,7 +22,7 @@ pub(crate) struct Start {
     pub clock: u64,
     /// Bytes held, those of other threads not counted.
     pub held: u64,
-    /// Time of first runs and of recomputations since the step before.
+    /// Time of first runs and of recomputations until then.
     pub compute_ns: u64,
     pub recompute_ns: u64,
 }

@@ -156,6 +156,11 @@ impl Passes {
         (self.updated, self.recent) = (clock, 0);
     }
 
+    /// When that was last.
+    pub fn last_update(&self) -> u64 {
+        self.updated
+    }
+
     /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now. Whether it was one:
     /// no backward without a single one.
     pub fn step_ends(&mut self) -> bool {

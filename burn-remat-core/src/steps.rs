@@ -62,9 +62,8 @@ pub(crate) struct StepDetector {
     last_read: u64,
     /// Clock when the first root was read.
     began: u64,
-    /// Clock of the last update of a parameter, and of one of those or of an optimizer's state.
+    /// Clock of the last update.
     updated: u64,
-    touched: u64,
     /// That of the last one of which it was decided whether a step begins.
     judged: u64,
     /// How often in a row none began.
@@ -128,14 +127,9 @@ impl StepDetector {
         self.source == Source::Marks
     }
 
-    /// An optimizer's state was updated.
-    pub fn state_update(&mut self, clock: u64) {
-        self.touched = clock;
-    }
-
-    /// Whether an optimizer is at work, as far as updates tell.
-    pub fn is_updating(&self, clock: u64) -> bool {
-        self.source == Source::Updates && self.touched > self.boundary && clock - self.touched <= RECENT
+    /// Whether an optimizer is at work, as far as updates tell, of which the last of a parameter or of a state came at `last`.
+    pub fn is_updating(&self, last: u64, clock: u64) -> bool {
+        self.source == Source::Updates && last > self.boundary && clock - last <= RECENT
     }
 
     /// Whether passes tell.
@@ -151,7 +145,7 @@ impl StepDetector {
     /// A parameter was updated, for the first time or not.
     pub fn update(&mut self, clock: u64, is_first: bool) {
         self.updates += u64::from(is_first);
-        (self.updated, self.touched) = (clock, clock);
+        self.updated = clock;
         self.rhythm.now += 1;
         self.source = self.source.max(Source::Updates);
     }

@@ -133,10 +133,7 @@ impl<W: World> Machine<W> {
                     outputs.iter().for_each(|&output| self.note_parameter(output, before));
                 }
             }
-            Some(Update::State) if !self.now.foreign => {
-                self.steps.detector.state_update(self.now.clock);
-                self.steps.passes.update(self.now.clock);
-            }
+            Some(Update::State) if !self.now.foreign => self.steps.passes.update(self.now.clock),
             _ => {}
         }
     }

@@ -35,7 +35,7 @@ impl<W: World> Machine<W> {
             return;
         }
         self.steps.passes.meet();
-        if self.steps.detector.is_updating(self.now.clock) {
+        if self.steps.detector.is_updating(self.steps.passes.last_update(), self.now.clock) {
             // It is an optimizer's.
             return;
         }
