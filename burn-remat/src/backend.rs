@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use burn_backend::{
@@ -33,6 +33,7 @@ use crate::engine::Engine;
 use crate::error::RematError;
 use crate::intake::{Call, Intake};
 use crate::memory::DeviceMemory;
+use crate::panics::lock;
 use crate::reads::Reads;
 use crate::report::RematReport;
 use crate::stage::NameId;
@@ -341,11 +342,6 @@ pub(crate) fn fresh_id() -> TensorId {
 static SLOTS: Mutex<BTreeMap<u16, (DeviceId, RematConfig)>> = Mutex::new(BTreeMap::new());
 /// Set in the index of a device id that belongs to a slot.
 const SLOT_BIT: u16 = 1 << 15;
-
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere must not take the tensors of other threads with it.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A device of backend `B` with a budget of its own.
 ///

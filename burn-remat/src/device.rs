@@ -14,10 +14,10 @@ use burn::tensor::Device;
 use burn_remat_core::{CheckpointPolicy, Trace};
 use burn_router::get_client;
 
-use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice, lock};
+use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice};
 use crate::config::RematConfig;
-use crate::drive::panic_message;
 use crate::error::RematError;
+use crate::panics::{lock, panic_message};
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 use crate::stage::{self, NameId, Stage};

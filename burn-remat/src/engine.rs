@@ -201,7 +201,7 @@ impl<B: RematBackend> Engine<B> {
                 (counters.times.followed, counters.times.followed_recompute),
                 machine.budget(),
             ),
-            planning_seconds: state.running.map(|since| since.elapsed().as_secs_f64()),
+            planning_seconds: world.plans.planning_since().map(|since| since.elapsed().as_secs_f64()),
             planning_problem: state.problem.clone(),
             tensors: holdings.tensors as u64,
             recipes: holdings.recipes as u64,

@@ -19,9 +19,10 @@ use burn_remat_core::CheckpointPolicy;
 use burn_std::id::StreamId;
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
-use crate::backend::{RematBackend, lock};
-use crate::drive::{Boxes, panic_message};
+use crate::backend::RematBackend;
+use crate::drive::Boxes;
 use crate::engine::Engine;
+use crate::panics::{lock, panic_message};
 use crate::stage::NameId;
 
 /// Most calls that wait. Operations take some 600 bytes each, and as many may be in the hands of the engine.

@@ -34,6 +34,7 @@ mod grammar;
 mod intake;
 mod memory;
 mod module;
+mod panics;
 pub mod planner;
 mod planning;
 mod reads;

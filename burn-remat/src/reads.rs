@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use burn_ir::{OperationIr, TensorId, TensorStatus};
 use smallvec::SmallVec;
 
-use crate::backend::lock;
+use crate::panics::lock;
 
 /// Tensors that are about to be read.
 #[derive(Default)]

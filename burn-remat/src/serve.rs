@@ -12,10 +12,11 @@ use burn_router::get_client;
 use tokio::runtime::Runtime;
 use tokio::signal;
 
-use crate::backend::{Remat, RematBackend, RematChannel, lock};
+use crate::backend::{Remat, RematBackend, RematChannel};
 use crate::config::RematConfig;
 use crate::device::{WithBackend, started, with_backend};
 use crate::error::RematError;
+use crate::panics::lock;
 use crate::report::RematReport;
 
 /// The operation, without inputs and outputs, that marks a step in order with the others.

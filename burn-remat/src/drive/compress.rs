@@ -18,10 +18,11 @@ use burn_std::reader::try_read_sync;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::Drive;
 use super::code::{Code, relative_error};
 use super::operation::facts;
-use super::{Drive, panic_message};
 use crate::backend::{RematBackend, tensor_bytes};
+use crate::panics::panic_message;
 
 /// Tensors of fewer bytes are not packed.
 const SMALLEST: u64 = 16 << 10;

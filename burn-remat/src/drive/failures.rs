@@ -4,7 +4,6 @@
 //! read, as an error or as a panic of the thread that reads. So a read is watched until it ends, and what it tells is
 //! explained as it stood when the read began.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -14,7 +13,7 @@ use burn_std::future::DynFut;
 
 use burn_remat_core::{Circumstances, Failure};
 
-use crate::backend::lock;
+use crate::panics::{lock, panic_message};
 
 /// Lines of a backend's message that are passed on; a backtrace may follow.
 const MOST_LINES: usize = 4;
@@ -68,15 +67,6 @@ impl Told {
 fn is_memory(cause: &str) -> bool {
     let cause = cause.to_lowercase();
     NO_MEMORY.iter().any(|words| cause.contains(words))
-}
-
-/// The message of a panic.
-pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
-    payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("the backend panicked without a message")
 }
 
 /// The first failure that a read told after it had left the engine.

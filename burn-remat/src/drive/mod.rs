@@ -33,13 +33,13 @@ use crate::alternatives::Alternatives;
 use crate::backend::{BufferId, Padding, RematBackend};
 use crate::budget::DisplayBytes;
 use crate::config::MemoryProbe;
+use crate::panics::{lock, panic_message};
 use crate::planning::Plans;
 use crate::stage::name_of;
 pub(crate) use boxes::Boxes;
 use clock::Clock;
 use compress::Compression;
 use executor::Executor;
-pub(crate) use failures::panic_message;
 use failures::{Late, watched};
 pub(crate) use operation::asked;
 use operation::operation_name;
@@ -168,7 +168,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// Seeds the backend's generator.
     pub fn seed(&self, seed: u64) {
-        let _alone = crate::backend::lock(&GENERATOR);
+        let _alone = lock(&GENERATOR);
         self.executor.seed(seed);
     }
 
@@ -179,11 +179,11 @@ impl<B: RematBackend> Drive<B> {
 
     /// The first failure that a read has told late.
     pub fn late_failure(&self) -> Option<Failure> {
-        crate::backend::lock(&self.late).clone()
+        lock(&self.late).clone()
     }
 
     pub fn forget_late_failure(&self) {
-        *crate::backend::lock(&self.late) = None;
+        *lock(&self.late) = None;
     }
 
     /// Largest relative error of what was rounded.
@@ -392,7 +392,7 @@ impl<B: RematBackend> Planning for Drive<B> {
     }
 
     fn left(&mut self, why: Left) {
-        self.plans.left(why);
+        self.plans.left(&why);
     }
 
     fn outgrown(&mut self, structure: u64) {

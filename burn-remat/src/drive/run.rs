@@ -10,8 +10,9 @@ use smallvec::SmallVec;
 
 use super::layout::Layout;
 use super::operation::{is_random, mark_read_only};
-use super::{Drive, GENERATOR, Hand, panic_message};
-use crate::backend::{RematBackend, lock};
+use super::{Drive, GENERATOR, Hand};
+use crate::backend::RematBackend;
+use crate::panics::{lock, panic_message};
 
 /// An operation that is ready to run.
 pub(super) struct Prepared {

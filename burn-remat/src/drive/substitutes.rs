@@ -14,8 +14,9 @@ use burn_remat_core::{Failure, Need, Substitute};
 
 use super::code::Code;
 use super::operation::weak_input;
-use super::{Drive, bare, panic_message};
+use super::{Drive, bare};
 use crate::backend::{BufferId, RematBackend, fresh_id};
+use crate::panics::panic_message;
 
 /// What is left of a tensor.
 pub(super) struct Left {

@@ -5,13 +5,14 @@
 //! not asked again, so that no more of them pile up.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use burn_remat_plan::registry::{self, PlannerChoice};
 use burn_remat_plan::{Graph, Outcome, PlanError, Planner, Request, Solved, solve_guarded};
 
 use crate::error::RematError;
+use crate::panics::lock;
 
 /// How much longer than its limit a planner is waited for: it has the processor only when the program does not want it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -79,7 +80,7 @@ impl ChosenPlanner {
     /// What the planner says, and [`PlanError::Internal`] and [`PlanError::Overdue`] where it is [broken](is_defect).
     pub fn solve(&self, graph: &Graph, request: &Request) -> Result<Solved, PlanError> {
         let overdue = || PlanError::Overdue { planner: self.name(), limit: request.time_limit };
-        let left_behind = || self.left_behind.lock().unwrap_or_else(PoisonError::into_inner);
+        let left_behind = || lock(&self.left_behind);
         if left_behind().strong_count() > 0 {
             return Err(overdue());
         }

@@ -10,7 +10,7 @@ use burn_remat_core::Trace;
 
 use super::chosen::ChosenPlanner;
 use super::fit::Fit;
-use super::lower::lower;
+use super::lowering::lower;
 use super::schedule::Schedule;
 use crate::alternatives::Alternatives;
 

@@ -169,7 +169,7 @@ mod tests {
     use crate::planning::chosen::ChosenPlanner;
     use crate::planning::examples::chain;
     use crate::planning::fit::Fit;
-    use crate::planning::lower::lower;
+    use crate::planning::lowering::lower;
 
     /// What the plan for the smallest budget does.
     fn explained(trace: Trace) -> Explanation {

@@ -1,6 +1,6 @@
 //! Plans that use a budget to its end.
 //!
-//! A graph counts more than the engine holds while it follows a plan (see [`exact`](super::exact)), so a planner that
+//! A graph counts more than the engine holds while it follows a plan (see [`replay`](burn_remat_core::replay)), so a planner that
 //! keeps to the budget leaves a part of it unused. Here the planner is told a larger one, raised for as long as what its
 //! plans really hold is within the true budget: a few quick plans find how large, one long search uses it. Every plan
 //! that is handed on holds at most the budget; where none is found that does, the least that the graph can do with takes the
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_remat_plan::{
-    Graph, Minimum, OpId, Outcome, Plan, PlanError, Progress, Request, Solved, Status, StopReason, Violations, check,
+    Graph, Minimum, OpId, Outcome, Plan, PlanError, Request, Solved, Status, StopReason, Violations, check,
     minimum_within,
 };
 
 use super::chosen::{ChosenPlanner, is_defect};
-use super::lower::{Lowered, lower};
+use super::lowering::{Lowered, lower};
 use super::plain::with_forms;
 use super::schedule::Schedule;
 use burn_remat_core::Trace;
@@ -56,7 +56,6 @@ pub(crate) struct Terms<'a> {
     pub planner: &'a ChosenPlanner,
     pub budget: u64,
     pub limit: Duration,
-    pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
 }
 
 /// What a search for a plan comes across.
@@ -140,7 +139,7 @@ impl Fit {
     /// The cheapest plan that the planner finds.
     pub fn best(&self, planner: &ChosenPlanner, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
         let mut best = None;
-        self.run(&Terms { planner, budget, limit, progress: None }, |found| {
+        self.run(&Terms { planner, budget, limit }, |found| {
             if let Found::Plan(schedule, outcome) = found {
                 best = Some((schedule, outcome.clone()));
             }
@@ -177,7 +176,6 @@ impl Fit {
             let mut request = Request::new(budget);
             request.time_limit = limit;
             request.threads = self.threads.unwrap_or(request.threads);
-            request.progress = terms.progress.clone();
             let Solved { mut outcome, checked } = match terms.planner.solve(graph, &request) {
                 Ok(solved) => solved,
                 Err(error) => {
@@ -269,7 +267,7 @@ impl Fit {
         let plain = self.plain.get_or_init(|| self.without_forms());
         let fit = plain.as_deref().filter(|fit| fit.floor().0 <= terms.budget)?;
         let mut best = None;
-        let terms = Terms { limit: terms.limit / PLAIN_SHARE, progress: terms.progress.clone(), ..*terms };
+        let terms = Terms { limit: terms.limit / PLAIN_SHARE, ..*terms };
         fit.run(&terms, |found| {
             if let Found::Plan(schedule, outcome) = found {
                 best = Some((schedule, outcome.planner.clone()));

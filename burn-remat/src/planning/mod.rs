@@ -1,27 +1,25 @@
 //! From a traced step to a plan that the engine follows.
 //!
-//! Data flows one way: the engine writes a [`Trace`](burn_remat_core::Trace); [`lower`](lower::lower) makes a graph of it; a planner of
-//! `burn-remat-plan` plans the graph on a thread of its own ([`Plans`]), told as large a budget as its plans really keep
-//! to ([`Fit`]), or the [cache](cache) has the plan already; a [`Schedule`] turns the checked plan into what the engine
+//! Data flows one way: the engine writes a [`Trace`](burn_remat_core::Trace); [`lower`] makes a graph of it; a planner of
+//! `burn-remat-plan` plans the graph on a thread of its own (`service`), told as large a budget as its plans really keep
+//! to ([`Fit`]), or the cache has the plan already; a [`Schedule`] turns the checked plan into what the engine
 //! does between operations.
 
-mod cache;
 mod chosen;
 mod compare;
 #[cfg(test)]
 mod examples;
 mod explain;
 mod fit;
-mod forced;
 mod fused;
-mod lower;
+mod lowering;
 mod others;
 mod page;
 mod picture;
 mod plain;
-mod plans;
 mod report;
 mod schedule;
+mod service;
 mod stages;
 
 pub(crate) use chosen::ChosenPlanner;
@@ -29,7 +27,7 @@ pub use compare::AlternativesPlan;
 pub use explain::{ActivationPlan, Explanation};
 pub(crate) use fit::Fit;
 pub(crate) use fused::shares;
-pub(crate) use lower::lower;
-pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
+pub(crate) use lowering::lower;
 pub use report::{PlanReport, StagePlan};
 pub(crate) use schedule::Schedule;
+pub(crate) use service::{Origin, PlanSettings, Plans, Wait};

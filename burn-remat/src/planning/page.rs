@@ -11,7 +11,7 @@ use burn_remat_plan::page::{Page, Run};
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::{OpId, Plan, Step};
 
-use super::lower::Lowered;
+use super::lowering::Lowered;
 use super::others::Others;
 use super::schedule::Schedule;
 
@@ -113,7 +113,7 @@ mod tests {
     use crate::planning::chosen::ChosenPlanner;
     use crate::planning::examples::chain;
     use crate::planning::fit::Fit;
-    use crate::planning::lower::lower;
+    use crate::planning::lowering::lower;
 
     #[test]
     fn a_page_has_the_times_and_bytes_of_the_device_and_names_other_forms() {

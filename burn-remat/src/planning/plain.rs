@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use burn_remat_plan::{OpId, Plan, Step};
 
-use super::lower::Lowered;
+use super::lowering::Lowered;
 
 /// What stands for an op of the graph without alternatives.
 struct Counterpart {
@@ -76,7 +76,7 @@ mod tests {
     use burn_remat_plan::{check, minimum};
 
     use super::super::examples::chain;
-    use super::super::lower::lower;
+    use super::super::lowering::lower;
     use super::super::schedule::Schedule;
     use super::*;
 

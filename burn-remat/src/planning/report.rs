@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::compare::{self, AlternativesPlan};
 use super::explain::Explanation;
 use super::others::others;
-use super::plans::{PlanState, Plans};
 use super::schedule::Schedule;
+use super::service::{PlanState, Plans};
 use super::stages::Staged;
 use super::{page, picture};
 

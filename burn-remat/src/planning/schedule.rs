@@ -13,7 +13,7 @@ use burn_remat_plan::{CheckedPlan, OpId, Phase, Plan, Step, ValueId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::lower::Lowered;
+use super::lowering::Lowered;
 
 /// A plan that the engine can follow.
 #[derive(Debug)]

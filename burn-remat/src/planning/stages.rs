@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use burn_remat_core::{Position, Trace, Visit};
 
-use super::lower::turning_point;
+use super::lowering::turning_point;
 
 /// What the stages of a trace say.
 pub(crate) trait Staged {

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lower::Unit;
+use super::units::Unit;
 use burn_remat_core::CheckpointPolicy;
 use burn_remat_core::{Place, Trace};
 

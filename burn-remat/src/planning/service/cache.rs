@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use burn_remat_core::Trace;
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{CheckedPlan, Graph, check};
 use serde::{Deserialize, Serialize};
 
-use super::lower::Lowered;
-use super::schedule::Schedule;
-use burn_remat_core::Trace;
+use crate::planning::lowering::Lowered;
+use crate::planning::schedule::Schedule;
 
 /// Files beyond which the oldest of ours go.
 const MOST_FILES: usize = 500;
@@ -26,7 +26,7 @@ const FORMAT: &str = "burn-remat-cache/4";
 
 /// What tells one plan from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CacheKey {
+pub(super) struct CacheKey {
     pub signature: u64,
     pub device: String,
     pub budget: u64,
@@ -34,12 +34,10 @@ pub(crate) struct CacheKey {
     pub planner_version: u32,
 }
 
-impl CacheKey {
-    fn file(&self, folder: &Path) -> PathBuf {
-        let device = digest(&format!("{}/{}/{}", self.device, self.planner, self.planner_version));
-        let name = format!("{PREFIX}{:016x}-{}-{:08x}.json", self.signature, self.budget, device as u32);
-        folder.join(OWN_FOLDER).join(name)
-    }
+/// Where one plan is kept, inside the folder that the user names.
+pub(super) struct CacheFile {
+    pub folder: PathBuf,
+    pub key: CacheKey,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -72,7 +70,7 @@ fn digest(text: &str) -> u64 {
 }
 
 /// The folder of this user's plans: `$BURN_REMAT_CACHE`, or `burn-remat` in `$XDG_CACHE_HOME` or `~/.cache`.
-pub(crate) fn default_folder() -> Option<PathBuf> {
+pub(super) fn default_folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("BURN_REMAT_CACHE").or_else(|| {
         set("XDG_CACHE_HOME")
@@ -82,30 +80,68 @@ pub(crate) fn default_folder() -> Option<PathBuf> {
     })
 }
 
-/// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
-pub(crate) fn store(folder: &Path, key: &CacheKey, time_limit: Duration, graph: &Graph, plan: &PlanFile) {
-    let value = |text: String| serde_json::from_str(&text).unwrap_or_default();
-    let mut entry = Entry {
-        format: FORMAT.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        key: key.clone(),
-        time_limit: time_limit.as_secs_f64(),
-        graph: value(graph.to_json()),
-        plan: value(plan.to_json()),
-        digest: String::new(),
-    };
-    entry.digest = entry.own_digest();
-    let path = key.file(folder);
-    // Written beside and renamed, so that no reader sees half a file.
-    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    let folder = folder.join(OWN_FOLDER);
-    let done = std::fs::create_dir_all(&folder)
-        .and_then(|()| std::fs::write(&draft, serde_json::to_string(&entry).unwrap_or_default()))
-        .and_then(|()| std::fs::rename(&draft, &path));
-    if let Err(error) = done {
-        log::warn!("the plan could not be stored in {}: {error}", path.display());
+/// A stored plan.
+pub(super) struct Stored {
+    pub schedule: Schedule,
+    /// The file's own account of it.
+    pub file: PlanFile,
+    /// Time that the planner was given.
+    pub time_limit: Duration,
+}
+
+impl CacheFile {
+    fn path(&self) -> PathBuf {
+        let CacheKey { signature, device, budget, planner, planner_version } = &self.key;
+        let device = digest(&format!("{device}/{planner}/{planner_version}"));
+        let name = format!("{PREFIX}{signature:016x}-{budget}-{:08x}.json", device as u32);
+        self.folder.join(OWN_FOLDER).join(name)
     }
-    prune(&folder);
+
+    /// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
+    pub fn store(&self, time_limit: Duration, graph: &Graph, plan: &PlanFile) {
+        let value = |text: String| serde_json::from_str(&text).unwrap_or_default();
+        let mut entry = Entry {
+            format: FORMAT.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            key: self.key.clone(),
+            time_limit: time_limit.as_secs_f64(),
+            graph: value(graph.to_json()),
+            plan: value(plan.to_json()),
+            digest: String::new(),
+        };
+        entry.digest = entry.own_digest();
+        let path = self.path();
+        // Written beside and renamed, so that no reader sees half a file.
+        let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+        let folder = self.folder.join(OWN_FOLDER);
+        let done = std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(&draft, serde_json::to_string(&entry).unwrap_or_default()))
+            .and_then(|()| std::fs::rename(&draft, &path));
+        if let Err(error) = done {
+            log::warn!("the plan could not be stored in {}: {error}", path.display());
+        }
+        prune(&folder);
+    }
+
+    /// The stored plan for this step.
+    pub fn load(&self, trace: &Arc<Trace>, lowered: &Lowered) -> Option<Stored> {
+        let path = self.path();
+        let text = std::fs::read_to_string(&path).ok()?;
+        let found = read(&text, &self.key, &lowered.graph).and_then(|(checked, file, time_limit)| {
+            let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
+            if schedule.peak > self.key.budget {
+                return Err(format!("it holds {} bytes", schedule.peak));
+            }
+            Ok(Stored { schedule, file, time_limit })
+        });
+        match found {
+            Ok(found) => Some(found),
+            Err(reason) => {
+                log::warn!("the stored plan {} is not used: {reason}. The step is planned anew.", path.display());
+                None
+            }
+        }
+    }
 }
 
 /// Removes the oldest plans where there are too many. Files that are not ours are left alone.
@@ -130,35 +166,6 @@ fn is_ours(name: &str) -> bool {
     let is_hex = |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let [signature, budget, device] = parts[..] else { return false };
     is_hex(signature, 16) && budget.parse::<u64>().is_ok() && is_hex(device, 8)
-}
-
-/// A stored plan.
-pub(crate) struct Stored {
-    pub schedule: Schedule,
-    /// The file's own account of it.
-    pub file: PlanFile,
-    /// Time that the planner was given.
-    pub time_limit: Duration,
-}
-
-/// The stored plan for this step.
-pub(crate) fn load(folder: &Path, key: &CacheKey, trace: &Trace, lowered: &Lowered) -> Option<Stored> {
-    let path = key.file(folder);
-    let text = std::fs::read_to_string(&path).ok()?;
-    let found = read(&text, key, &lowered.graph).and_then(|(checked, file, time_limit)| {
-        let schedule = Schedule::new(Arc::new(trace.clone()), lowered.clone(), &checked);
-        if schedule.peak > key.budget {
-            return Err(format!("it holds {} bytes", schedule.peak));
-        }
-        Ok(Stored { schedule, file, time_limit })
-    });
-    match found {
-        Ok(found) => Some(found),
-        Err(reason) => {
-            log::warn!("the stored plan {} is not used: {reason}. The step is planned anew.", path.display());
-            None
-        }
-    }
 }
 
 fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanFile, Duration), String> {
@@ -209,24 +216,23 @@ mod tests {
         builder.build().unwrap()
     }
 
+    fn file(folder: &Path, budget: u64) -> CacheFile {
+        let (device, planner) = ("test".into(), "store-all".into());
+        let key = CacheKey { signature: 7, device, budget, planner, planner_version: 1 };
+        CacheFile { folder: folder.to_path_buf(), key }
+    }
+
     /// What the cache in `folder` says after `edit` has been at its only file.
     fn after(edit: impl Fn(String) -> String, wanted: &Graph) -> Option<f64> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("burn-remat-cache-{}-{number}", std::process::id()));
-        let key = CacheKey {
-            signature: 7,
-            device: "test".into(),
-            budget: 1000,
-            planner: "store-all".into(),
-            planner_version: 1,
-        };
-        let graph = graph(200);
+        let (file, graph) = (file(&folder, 1000), graph(200));
         let outcome = solve(&StoreAll, &graph, &Request::new(1000)).unwrap().outcome;
-        store(&folder, &key, Duration::from_secs(1), &graph, &PlanFile::of_outcome(&outcome, 1.5));
-        let path = key.file(&folder);
+        file.store(Duration::from_secs(1), &graph, &PlanFile::of_outcome(&outcome, 1.5));
+        let path = file.path();
         std::fs::write(&path, edit(std::fs::read_to_string(&path).unwrap())).unwrap();
-        let found = read(&std::fs::read_to_string(&path).unwrap(), &key, wanted);
+        let found = read(&std::fs::read_to_string(&path).unwrap(), &file.key, wanted);
         std::fs::remove_dir_all(folder).unwrap();
         found.ok().map(|(checked, _, _)| checked.makespan())
     }
@@ -250,15 +256,8 @@ mod tests {
         let theirs = ["notes.json", "step-1.json", "step-0123456789abcdef-10-0123456g.json"];
         theirs.iter().for_each(|name| std::fs::write(own.join(name), "mine").unwrap());
         std::fs::write(folder.join("results.json"), "mine").unwrap();
-        let key = |budget| CacheKey {
-            signature: 7,
-            device: "test".into(),
-            budget,
-            planner: "store-all".into(),
-            planner_version: 1,
-        };
         let count = MOST_FILES as u64 + 20;
-        (0..count).for_each(|budget| std::fs::write(key(budget).file(&folder), "plan").unwrap());
+        (0..count).for_each(|budget| std::fs::write(file(&folder, budget).path(), "plan").unwrap());
         prune(&own);
         let left = std::fs::read_dir(&own).unwrap().count();
         assert_eq!(left, MOST_FILES + theirs.len());

@@ -1,0 +1,18 @@
+//! A panic of one thread must not take the others with it.
+
+use std::any::Any;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, whatever happened to the thread that held it before.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The message of a panic.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("the backend panicked without a message")
+}

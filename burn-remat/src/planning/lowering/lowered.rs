@@ -1,0 +1,59 @@
+//! A graph and what it stands for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use burn_remat_core::{Place, Position, TracedStub};
+use burn_remat_plan::{Graph, OpId, Step, ValueId};
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Lowered {
+    pub graph: Graph,
+    /// Positions that each op of the graph stands for. Empty for an op that only marks where a storage is let go: it
+    /// comes right before `start`.
+    pub ranges: Vec<Range<Position>>,
+    /// The storage of each value.
+    pub places: Vec<Place>,
+    /// The value of each storage that has one.
+    pub values: Vec<Option<ValueId>>,
+    /// Storages kept without being values, until the update that cuts them.
+    pub small: Vec<bool>,
+    /// First operation of the update that cuts each storage: see [`Large::until`](super::large::Large::until).
+    pub until: Vec<usize>,
+    /// First operation of each update phase.
+    pub updates: Vec<Position>,
+    /// Bytes held during each operation if nothing is evicted.
+    pub store_all: Vec<u64>,
+    /// Time of all operations, run once, in ns.
+    pub cost_ns: u64,
+    /// By how much a preference weighs the cost of each op.
+    pub weights: Vec<f64>,
+    /// Whether preferences weigh the graph's costs: then its bounds are none of time.
+    pub weighted: bool,
+    /// Which ops run another one again, because a policy says so.
+    pub again: Vec<bool>,
+    /// Ops that unpack a value from its form, which the op before them makes.
+    pub unpacks: BTreeSet<OpId>,
+    /// Values that stand for a form or a stub of another one.
+    pub small_forms: BTreeSet<ValueId>,
+    /// Alternatives of ops that read a stub: of what, and what of it.
+    pub stubs: BTreeMap<(OpId, usize), TracedStub>,
+}
+
+impl Lowered {
+    /// Time that a step of a plan takes, in ns.
+    pub fn cost_of(&self, step: Step) -> f64 {
+        let ops = self.graph.ops();
+        match step {
+            Step::Compute(op) => ops[op].cost / self.weights[op],
+            Step::ComputeAlternative(op, k) => ops[op].alternatives[k].cost / self.weights[op],
+            Step::Evict(_) => 0.0,
+        }
+    }
+
+    /// Most bytes held if nothing is evicted.
+    pub fn peak(&self) -> u64 {
+        self.store_all.iter().max().copied().unwrap_or(0)
+    }
+}

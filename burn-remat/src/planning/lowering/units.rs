@@ -1,0 +1,181 @@
+//! Runs of operations that become one op each.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use burn_remat_core::{CheckpointPolicy, Place, Position, Rule, Trace};
+
+use super::large::Large;
+
+/// An op that holds more than one part in this many of the store-all peak may set the floor: operations merge into one
+/// only where that holds no more than they do one by one.
+const ROOMY: u64 = 4;
+/// Ops of a graph that planners handle well within seconds.
+const MOST_OPS: usize = 1200;
+/// What a merged op may touch, as one part in so many of the store-all peak: tried in this order until the graph is
+/// small enough.
+const COARSE: [u64; 5] = [256, 128, 64, 32, 16];
+
+/// A run of operations that becomes one op.
+#[derive(Clone, Default)]
+pub(super) struct Unit {
+    pub range: Range<usize>,
+    /// Large storages read that were made outside.
+    pub inputs: BTreeSet<Place>,
+    /// Large storages made.
+    pub created: BTreeSet<Place>,
+    /// Whether it may run again.
+    pub recordable: bool,
+    pub rule: Option<Rule>,
+}
+
+impl Unit {
+    pub fn is_rider(&self) -> bool {
+        self.created.is_empty()
+    }
+
+    fn has(&self, places: &BTreeSet<Place>) -> bool {
+        places.iter().all(|place| self.inputs.contains(place) || self.created.contains(place))
+    }
+
+    /// Appends the unit that follows.
+    fn absorb(&mut self, next: Unit) {
+        self.inputs.extend(next.inputs.difference(&self.created).copied().collect::<Vec<_>>());
+        if self.is_rider() {
+            (self.recordable, self.rule) = (next.recordable, next.rule);
+        } else if !next.is_rider() {
+            self.recordable &= next.recordable;
+        }
+        self.created.extend(next.created);
+        self.range.end = next.range.end;
+    }
+}
+
+/// Cuts a step into units, of which most hold little beside a store-all peak of `peak` bytes.
+pub(super) fn units(trace: &Trace, large: &Large, updates: &[Range<usize>], peak: u64) -> Vec<Unit> {
+    let mut units = merge(trace, large, updates, peak / ROOMY);
+    for share in COARSE {
+        if units.len() > MOST_OPS {
+            units = coarsen(trace, units, peak / share);
+        }
+    }
+    units
+}
+
+fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> Vec<Unit> {
+    let mut read_last = vec![0_usize; trace.storages.len()];
+    for &(position, place) in &trace.reads {
+        read_last[place as usize] = read_last[place as usize].max(position as usize + 1);
+    }
+    // Whether all that `unit` makes is gone, for the program and for any reader, by the end of `next`.
+    let passes_on = |unit: &Unit, next: &Unit| {
+        unit.created.iter().all(|&place| {
+            let died = trace.storages[place as usize].died;
+            died.is_some_and(|died| (died as usize) < next.range.end) && read_last[place as usize] == 0
+        })
+    };
+    let mut units: Vec<Unit> = Vec::new();
+    let mut at = 0;
+    let mut phases = updates.iter();
+    let mut phase = phases.next();
+    // Units before this index are closed: an update phase came between.
+    let mut floor = 0;
+    while at < trace.ops.len() {
+        if let Some(range) = phase.filter(|range| range.start == at) {
+            units.push(Unit { range: range.clone(), ..Unit::default() });
+            at = range.end;
+            floor = units.len();
+            phase = phases.next();
+            continue;
+        }
+        let op = &trace.ops[at];
+        let is_large = |place: &&Place| large.is[**place as usize];
+        let created: BTreeSet<Place> = op
+            .writes
+            .iter()
+            .filter(is_large)
+            .copied()
+            .filter(|&place| trace.storages[place as usize].made_by == Some(at as Position))
+            .collect();
+        let mut next = Unit {
+            range: at..at + 1,
+            inputs: op.reads.iter().filter(is_large).copied().collect(),
+            created,
+            recordable: op.recordable && op.rule.is_none_or(|rule| rule.policy != CheckpointPolicy::MustSave),
+            rule: op.rule,
+        };
+        while let Some(top) = units[floor..].last() {
+            let joins = if next.is_rider() {
+                top.has(&next.inputs)
+            } else if top.is_rider() {
+                next.has(&top.inputs)
+            } else {
+                let alike = top.rule == next.rule && top.recordable && next.recordable;
+                alike && top.has(&next.inputs) && passes_on(top, &next) && {
+                    let mut both = top.clone();
+                    both.absorb(next.clone());
+                    let together = footprint(trace, large, &both);
+                    together <= roomy || together <= footprint(trace, large, top).max(footprint(trace, large, &next))
+                }
+            };
+            if !joins {
+                break;
+            }
+            let Some(mut top) = units.pop() else { break };
+            top.absorb(next);
+            next = top;
+        }
+        units.push(next);
+        at += 1;
+    }
+    units
+}
+
+/// Merges neighbours of one kind that together touch at most `limit` bytes.
+fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
+    let touched = |unit: &Unit| -> u64 {
+        unit.inputs.iter().chain(&unit.created).map(|&place| trace.storages[place as usize].bytes).sum()
+    };
+    let is_update = |unit: &Unit| unit.inputs.is_empty() && unit.created.is_empty();
+    let mut coarse: Vec<Unit> = Vec::new();
+    for next in units {
+        let joins = |top: &&mut Unit| {
+            let alike =
+                top.recordable == next.recordable && top.rule == next.rule && !is_update(top) && !is_update(&next);
+            alike && touched(top) + touched(&next) <= limit
+        };
+        match coarse.last_mut().filter(joins) {
+            Some(top) => top.absorb(next),
+            None => coarse.push(next),
+        }
+    }
+    coarse
+}
+
+/// Most bytes of large storages that a unit holds while it runs, its inputs all the time.
+fn footprint(trace: &Trace, large: &Large, unit: &Unit) -> u64 {
+    let bytes = |place: Place| trace.storages[place as usize].bytes;
+    let mut held: u64 = unit.inputs.iter().map(|&place| bytes(place)).sum();
+    let mut most = held;
+    for at in unit.range.clone() {
+        let op = &trace.ops[at];
+        let fresh = |place: &&Place| {
+            large.is[**place as usize] && trace.storages[**place as usize].made_by == Some(at as Position)
+        };
+        let mut taken: Vec<Place> = Vec::new();
+        for &place in op.writes.iter().filter(fresh) {
+            match trace.storages[place as usize].reuses.filter(|base| unit.created.contains(base)) {
+                Some(base) => taken.push(base),
+                None => held += bytes(place),
+            }
+        }
+        most = most.max(held);
+        let dies = |place: &&Place| {
+            unit.created.contains(place)
+                && !taken.contains(place)
+                && trace.storages[**place as usize].died == Some(at as Position)
+        };
+        held = held.saturating_sub(op.reads.iter().filter(dies).map(|&place| bytes(place)).sum());
+    }
+    most
+}

@@ -1,0 +1,215 @@
+//! Planning in the background: one thread at a time, what it sends, and how another thread waits for it.
+//!
+//! It plans first for a moment, so that a plan is there soon, then for the time that the user allows, and sends each plan that is
+//! better than those before. It gives way to the program.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use burn_remat_core::Trace;
+use burn_remat_plan::format::PlanFile;
+
+use super::cache::CacheFile;
+use super::state::Origin;
+use crate::panics::{lock, panic_message};
+use crate::planning::chosen::ChosenPlanner;
+use crate::planning::fit::{Fit, Found, Terms};
+use crate::planning::lowering::Lowered;
+use crate::planning::schedule::Schedule;
+
+/// Niceness of the planner's thread: it gets a tenth of a processor that the program wants as well, and what is left of it else.
+#[cfg(target_os = "linux")]
+const PLANNER_NICENESS: i32 = 10;
+
+/// A step to be planned.
+pub(super) struct Task {
+    pub trace: Arc<Trace>,
+    pub lowered: Lowered,
+    pub budget: u64,
+    pub planner: ChosenPlanner,
+    pub limit: Duration,
+    /// The plan there is, and who made it.
+    pub known: Option<(Arc<Schedule>, String)>,
+    /// Where plans are kept.
+    pub cache: Option<CacheFile>,
+}
+
+/// What the planner's thread has to say.
+pub(super) enum Message {
+    Plan(Arc<Schedule>, Origin),
+    /// Smallest budget that the step can do with, and the op that sets it.
+    Floor(u64, String),
+    Problem(String),
+}
+
+/// How far planning is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// No step has been seen often enough.
+    #[default]
+    Watching,
+    /// A planner is at work.
+    Planning,
+    /// There is a plan, or it is known that there will be none.
+    Done,
+}
+
+/// Lets another thread wait for a plan.
+#[derive(Clone, Default)]
+pub(crate) struct Wait(Arc<(Mutex<Stage>, Condvar)>);
+
+impl Wait {
+    fn set(&self, stage: Stage) {
+        *lock(&self.0.0) = stage;
+        self.0.1.notify_all();
+    }
+
+    /// Waits for as long as a planner is at work; `false` if the time was up first, or planning has not begun.
+    pub fn wait(&self, limit: Duration) -> bool {
+        let waited = self.0.1.wait_timeout_while(lock(&self.0.0), limit, |stage| *stage == Stage::Planning);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == Stage::Done
+    }
+}
+
+/// The thread at work.
+struct Job {
+    messages: Receiver<Message>,
+    since: Instant,
+    /// Its plans are no longer wanted.
+    is_stale: bool,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Background {
+    job: Option<Job>,
+    wait: Wait,
+}
+
+impl Background {
+    /// For waiting until no planner is at work.
+    pub fn wait(&self) -> Wait {
+        self.wait.clone()
+    }
+
+    /// There is a plan, or it is known that there will be none: nobody needs to wait.
+    pub fn done(&self) {
+        self.wait.set(Stage::Done);
+    }
+
+    /// Since when a planner is at work.
+    pub fn since(&self) -> Option<Instant> {
+        self.job.as_ref().map(|job| job.since)
+    }
+
+    /// The plans of the thread at work are no longer wanted.
+    pub fn disown(&mut self) {
+        if let Some(job) = &mut self.job {
+            job.is_stale = true;
+        }
+    }
+
+    /// Plans on a thread of its own. Only where none is at work.
+    ///
+    /// # Errors
+    ///
+    /// What the system says where it starts no thread.
+    pub fn start(&mut self, task: Task) -> std::io::Result<()> {
+        let (sender, messages) = channel();
+        let (worker, wait, since) = (Worker { task, sender }, self.wait(), Instant::now());
+        self.wait.set(Stage::Planning);
+        let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
+            give_way();
+            // Whatever goes wrong, nobody waits in vain.
+            if let Err(cause) = catch_unwind(AssertUnwindSafe(|| worker.plan())) {
+                worker.say(Message::Problem(format!("planning failed: {}", panic_message(&*cause))));
+            }
+            // Whoever has waited finds the thread done.
+            drop(worker);
+            wait.set(Stage::Done);
+        });
+        match spawned {
+            Ok(_) => self.job = Some(Job { messages, since, is_stale: false }),
+            Err(error) => {
+                self.done();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next of what the thread has sent since.
+    pub fn next(&mut self) -> Option<Message> {
+        loop {
+            let job = self.job.as_ref()?;
+            match job.messages.try_recv() {
+                Ok(Message::Plan(..)) if job.is_stale => {}
+                Ok(message) => return Some(message),
+                Err(TryRecvError::Empty) => return None,
+                Err(TryRecvError::Disconnected) => self.job = None,
+            }
+        }
+    }
+}
+
+/// Has the thread at hand, and those that it starts, wait where others want its processor.
+fn give_way() {
+    // On other systems this would be about the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, PLANNER_NICENESS) {
+        log::debug!("the planner runs at the program's own priority: {error}");
+    }
+}
+
+/// What the thread works on.
+struct Worker {
+    task: Task,
+    sender: Sender<Message>,
+}
+
+impl Worker {
+    fn say(&self, message: Message) {
+        // The engine may be gone by now: then nobody needs to know.
+        let _ = self.sender.send(message);
+    }
+
+    fn plan(&self) {
+        let start = Instant::now();
+        let Task { trace, lowered, budget, planner, limit, known, .. } = &self.task;
+        // One thread leaves the others to the program.
+        let fit = match Fit::new(trace.clone(), lowered.clone(), Some(1)) {
+            Ok(fit) => fit,
+            Err(violations) => return self.say(Message::Problem(violations.to_string())),
+        };
+        let fit = match known {
+            Some((known, planner)) => fit.with_known(&known.plan, planner),
+            None => fit,
+        };
+        let (mut floor, op) = fit.floor();
+        if floor > *budget {
+            log::info!(
+                "the budget of {budget} bytes is below the {floor} bytes that this step can be planned in; `{op}` sets them"
+            );
+        }
+        self.say(Message::Floor(floor, op.to_owned()));
+        fit.run(&Terms { planner, budget: *budget, limit: *limit }, |found| match found {
+            Found::Plan(schedule, outcome) => {
+                if schedule.peak < floor {
+                    floor = schedule.peak;
+                    self.say(Message::Floor(floor, op.to_owned()));
+                }
+                let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
+                if let Some(cache) = self.task.cache.as_ref().filter(|_| schedule.peak <= *budget) {
+                    let store_all: f64 = lowered.graph.ops().iter().map(|op| op.cost).sum();
+                    let mut file = PlanFile::of_outcome(outcome, store_all);
+                    file.solve_seconds = Some(origin.seconds);
+                    cache.store(*limit, &lowered.graph, &file);
+                }
+                self.say(Message::Plan(schedule, origin));
+            }
+            Found::Problem(error) => self.say(Message::Problem(error.to_string())),
+        });
+    }
+}

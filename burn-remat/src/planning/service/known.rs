@@ -1,0 +1,106 @@
+//! Which plans there are, and by which of them the next step probably goes.
+//!
+//! Several kinds of step (the last batch of an epoch, sequences of different lengths) each have a plan of their own; what
+//! followed a kind of step last time is expected to follow it again. Complexity: O(plans) for each question.
+
+use std::sync::Arc;
+
+use burn_remat_core::{Schedule as Running, Trace};
+use rustc_hash::FxHashMap;
+
+use super::observed::MOST_KINDS;
+use crate::planning::schedule::Schedule;
+
+/// See the [module](self).
+#[derive(Default)]
+pub(super) struct Known {
+    schedules: Vec<Arc<Schedule>>,
+    /// Kinds of step that keep to the budget by themselves, where others do not: so that those are told from these.
+    ample: Vec<Arc<Running>>,
+    /// Kind of the first step, where a plan for it was there from the start.
+    first: Option<u64>,
+    /// Kind of the last finished step, and what followed each kind last time.
+    last: Option<u64>,
+    successor: FxHashMap<u64, u64>,
+}
+
+impl Known {
+    /// Expects steps of these kinds, in this order, the last of them again and again.
+    pub fn expect(&mut self, structures: &[u64]) {
+        self.first = structures.first().copied();
+        for pair in structures.windows(2) {
+            self.successor.insert(pair[0], pair[1]);
+        }
+        for &structure in structures {
+            self.successor.entry(structure).or_insert(structure);
+        }
+    }
+
+    /// A step of this kind is over.
+    pub fn finished(&mut self, structure: u64) {
+        if let Some(last) = self.last.replace(structure) {
+            self.successor.insert(last, structure);
+        }
+    }
+
+    /// The plan with which the next step probably goes.
+    pub fn next(&self) -> Option<Arc<Running>> {
+        let expected = match self.last {
+            Some(last) => self.successor.get(&last),
+            None => self.first.as_ref(),
+        };
+        let is_expected = |known: &&Arc<Running>| expected == Some(&known.structure());
+        // Where none is there yet for what is expected, the step may be another one after all: the first operation tells.
+        self.runs().find(is_expected).or_else(|| self.schedules.last().map(|known| known.run())).cloned()
+    }
+
+    /// Another plan whose first `count` operations have this signature.
+    pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Running>> {
+        self.runs().rev().find(|known| known.prefixes.get(count) == Some(&prefix)).cloned()
+    }
+
+    fn runs(&self) -> impl DoubleEndedIterator<Item = &Arc<Running>> {
+        self.ample.iter().chain(self.schedules.iter().map(|known| known.run()))
+    }
+
+    /// The plan for a kind of step, but for those that do nothing.
+    pub fn plan_for(&self, structure: u64) -> Option<&Arc<Schedule>> {
+        self.schedules.iter().find(|known| known.structure() == structure)
+    }
+
+    /// Whether any kind of step has a plan that does something.
+    pub fn has_plans(&self) -> bool {
+        !self.schedules.is_empty()
+    }
+
+    /// Takes up a plan in place of the one for the same kind of step.
+    pub fn take_up(&mut self, schedule: Arc<Schedule>) {
+        self.schedules.retain(|known| known.structure() != schedule.structure());
+        if self.schedules.len() >= MOST_KINDS {
+            self.schedules.remove(0);
+        }
+        self.schedules.push(schedule);
+    }
+
+    /// A step keeps to the budget by itself.
+    pub fn needs_none(&mut self, trace: Trace) {
+        let none = vec![false; trace.storages.len()];
+        let mut run = Running::new(Arc::new(trace), none.clone(), none);
+        run.peak = run.trace.peak();
+        self.ample.retain(|known| known.structure() != run.structure());
+        self.ample.truncate(MOST_KINDS - 1);
+        self.ample.push(Arc::new(run));
+    }
+
+    /// Forgets the plan for a kind of step.
+    pub fn forget(&mut self, structure: u64) {
+        self.schedules.retain(|known| known.structure() != structure);
+        self.ample.retain(|known| known.structure() != structure);
+    }
+
+    /// Forgets all plans, but not which kind of step follows which.
+    pub fn forget_all(&mut self) {
+        self.schedules.clear();
+        self.ample.clear();
+    }
+}

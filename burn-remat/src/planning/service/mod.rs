@@ -1,0 +1,14 @@
+//! Planning as a service, with one job per file: the engine tells what it has seen, and takes up plans when there are any.
+
+mod background;
+mod cache;
+mod known;
+mod observed;
+mod plans;
+mod settings;
+mod state;
+
+pub(crate) use background::Wait;
+pub(crate) use plans::Plans;
+pub(crate) use settings::PlanSettings;
+pub(crate) use state::{Origin, PlanState};

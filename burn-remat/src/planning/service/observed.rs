@@ -1,0 +1,142 @@
+//! What has been seen of each kind of step: how often, what its operations took, and whether planning it is of any use.
+//!
+//! A kind is known by its structure. Its costs are medians of the first few steps, its scratch is the least seen. Complexity: O(kinds) to find
+//! one, O(operations) to take the measures of a step.
+
+use burn_remat_core::Trace;
+
+/// How often a step is seen before it is planned.
+const SEEN: usize = 3;
+/// How often a kind of step is planned anew because more is there when it begins than before.
+const MOST_REPLANS: u32 = 4;
+/// Kinds of step that are remembered, and plans that are kept.
+pub(super) const MOST_KINDS: usize = 128;
+
+/// A kind of step.
+#[derive(Default)]
+pub(super) struct Observed {
+    structure: u64,
+    /// Of the last such step to the letter, with all its glue.
+    signature: u64,
+    /// Times of each of its operations, and least scratch seen of it: whatever else the process allocated meanwhile is in the others.
+    costs: Vec<Vec<u64>>,
+    scratch: Vec<u64>,
+    seen: usize,
+    /// Most bytes that were there when it began.
+    held_at_start: u64,
+    /// Whether planning was tried, or is of no use.
+    pub settled: bool,
+    /// Whether it was tried: once is enough, whatever came of it.
+    pub tried: bool,
+    /// Whether its plan comes from the cache.
+    pub cached: bool,
+    /// How often its plan was [outgrown](Kinds::outgrown).
+    replans: u32,
+}
+
+impl Observed {
+    /// Takes the measures of one more such step. The trace is told what was found over all of them, but for the [times](Self::with_times).
+    pub fn measure(&mut self, trace: &mut Trace) {
+        let signature = trace.signature();
+        self.seen += 1;
+        self.held_at_start = self.held_at_start.max(trace.held_at_start);
+        trace.held_at_start = self.held_at_start;
+        if self.costs.is_empty() || self.signature != signature {
+            let count = trace.ops.len();
+            (self.signature, self.costs, self.scratch) =
+                (signature, vec![Vec::with_capacity(SEEN); count], vec![u64::MAX; count]);
+        }
+        if self.costs.first().is_some_and(|costs| costs.len() < 2 * SEEN) {
+            for (costs, op) in self.costs.iter_mut().zip(&trace.ops) {
+                costs.push(op.cost_ns);
+            }
+        }
+        for (least, op) in self.scratch.iter_mut().zip(&mut trace.ops) {
+            *least = op.scratch.min(*least);
+            op.scratch = *least;
+        }
+    }
+
+    /// The trace of such a step with the medians of all times measured.
+    pub fn with_times(&self, trace: Trace) -> Trace {
+        let medians = self.costs.iter().map(|costs| {
+            let mut costs = costs.clone();
+            costs.sort_unstable();
+            costs.get(costs.len() / 2).copied().unwrap_or(1)
+        });
+        trace.with_measures(medians.zip(self.scratch.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// Whether it has been seen often enough for its costs to be known.
+    pub fn is_known(&self) -> bool {
+        self.seen >= SEEN
+    }
+
+    /// The signature of the last such step.
+    pub fn signature(&self) -> u64 {
+        self.signature
+    }
+
+    /// Planning is tried again.
+    fn reopen(&mut self) {
+        (self.settled, self.tried) = (false, false);
+    }
+}
+
+/// Kinds of step that have been seen.
+#[derive(Default)]
+pub(super) struct Kinds(Vec<Observed>);
+
+impl Kinds {
+    /// What is known of a kind, which is remembered from now on.
+    pub fn of(&mut self, structure: u64) -> &mut Observed {
+        let at = match self.0.iter().position(|known| known.structure == structure) {
+            Some(at) => at,
+            None => {
+                self.make_room();
+                self.0.push(Observed { structure, ..Observed::default() });
+                self.0.len() - 1
+            }
+        };
+        &mut self.0[at]
+    }
+
+    /// Those that were seen least go, the newest first: of more kinds in rotation some are planned.
+    fn make_room(&mut self) {
+        let least = self.0.iter().enumerate().rev().min_by_key(|(_, known)| known.seen);
+        if let Some((at, _)) = least.filter(|_| self.0.len() >= MOST_KINDS) {
+            self.0.remove(at);
+        }
+    }
+
+    /// Whether planning this kind was tried, or is of no use.
+    pub fn is_settled(&self, structure: u64) -> bool {
+        self.0.iter().any(|known| known.structure == structure && known.settled)
+    }
+
+    /// Whether all kinds have been seen more than often enough, and are settled.
+    pub fn are_settled(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().all(|known| known.settled && known.seen > SEEN)
+    }
+
+    /// Forgets what was settled without being tried.
+    pub fn unsettle(&mut self) {
+        self.0.iter_mut().for_each(|known| known.settled &= known.tried);
+    }
+
+    /// All kinds are planned anew.
+    pub fn reopen(&mut self) {
+        self.0.iter_mut().for_each(Observed::reopen);
+    }
+
+    /// More is there when such a step begins than its plan foresaw: tells whether it is planned anew, which happens a few times at most.
+    pub fn outgrown(&mut self, structure: u64) -> bool {
+        let Some(known) = self.0.iter_mut().find(|known| known.structure == structure) else { return true };
+        let may = known.replans < MOST_REPLANS;
+        if may {
+            known.replans += 1;
+            known.reopen();
+        }
+        may
+    }
+}

@@ -1,0 +1,302 @@
+//! The service: takes what the engine has seen, and gives it plans.
+//!
+//! A step is planned once it has been seen often enough for its costs to be known (`observed.rs`), or at once if the cache has
+//! its plan (`cache.rs`). Planning runs in the background (`background.rs`); the engine takes a plan up at the next step boundary, and is told
+//! by which plan the next step probably goes (`known.rs`).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Trace};
+use burn_remat_plan::Status;
+
+use super::background::{Background, Message, Task, Wait};
+use super::cache::{CacheFile, CacheKey, Stored};
+use super::known::Known;
+use super::observed::Kinds;
+use super::settings::PlanSettings;
+use super::state::{Origin, PlanState};
+use crate::planning::lowering::{Lowered, lower};
+use crate::planning::schedule::Schedule;
+use crate::planning::stages::Staged;
+
+/// How much more time a planner must have than a stored plan took for the step to be planned anew.
+const MORE_TIME: u32 = 2;
+
+/// See the [module](self).
+pub(crate) struct Plans {
+    settings: PlanSettings,
+    device: String,
+    kinds: Kinds,
+    known: Known,
+    background: Background,
+    /// Kinds of step whose plans were made without measuring.
+    unmeasured: Vec<u64>,
+    /// On a dry device.
+    rehearsed: Option<Vec<Trace>>,
+    pub state: PlanState,
+}
+
+impl Plans {
+    pub fn new(mut settings: PlanSettings, device: String, rehearsing: bool) -> Self {
+        let ready = std::mem::take(&mut settings.ready);
+        let mut plans = Self {
+            settings,
+            device,
+            kinds: Kinds::default(),
+            known: Known::default(),
+            background: Background::default(),
+            unmeasured: ready.iter().map(|(schedule, _)| schedule.structure()).collect(),
+            rehearsed: rehearsing.then(Vec::new),
+            state: PlanState::default(),
+        };
+        if plans.settings.planner.is_none() || !ready.is_empty() {
+            plans.background.done();
+        }
+        plans.known.expect(&plans.unmeasured);
+        for (schedule, origin) in ready {
+            plans.take_up(schedule, origin);
+        }
+        plans
+    }
+
+    /// On a dry device: the steps that it has seen, each kind once, in order.
+    pub fn rehearsed(&self) -> &[Trace] {
+        self.rehearsed.as_deref().unwrap_or_default()
+    }
+
+    /// Whether steps are planned, or written down, at all.
+    pub fn is_on(&self) -> bool {
+        self.settings.planner.is_some() || self.rehearsed.is_some()
+    }
+
+    /// For waiting until no planner is at work.
+    pub fn wait(&self) -> Wait {
+        self.background.wait()
+    }
+
+    /// Since when a planner is at work.
+    pub fn planning_since(&self) -> Option<Instant> {
+        self.background.since()
+    }
+
+    /// The plan with which the next step probably goes.
+    pub fn next(&self) -> Option<Arc<Running>> {
+        self.known.next()
+    }
+
+    /// Another plan whose first `count` operations have this signature.
+    pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Running>> {
+        self.known.beginning_with(count, prefix)
+    }
+
+    /// Whether the coming step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
+    pub fn is_settled(&self) -> bool {
+        !self.is_on() || (!self.known.has_plans() && self.kinds.are_settled())
+    }
+
+    /// Forgets what was settled: the budget has begun to matter.
+    pub fn unsettle(&mut self) {
+        self.kinds.unsettle();
+    }
+
+    /// Forgets all plans and makes new ones: they leave too little of the budget free.
+    pub fn plan_anew(&mut self) {
+        self.known.forget_all();
+        self.background.disown();
+        self.kinds.reopen();
+    }
+
+    /// More is there when such a step begins than its plan foresaw, and the budget does not allow it: it is planned anew, a few times at
+    /// most.
+    pub fn outgrown(&mut self, structure: u64) {
+        if self.kinds.outgrown(structure) {
+            self.known.forget(structure);
+        }
+    }
+
+    /// Whether the operations of a step that follows this plan are to be measured.
+    pub fn is_unmeasured(&self, structure: u64) -> bool {
+        let is_settled = self.kinds.is_settled(structure);
+        self.settings.planner.is_some() && self.unmeasured.contains(&structure) && !is_settled
+    }
+
+    /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
+    pub fn followed(&mut self, structure: u64, outcome: Followed, budget: Option<u64>) -> bool {
+        let Followed { deviation, held, trace } = outcome;
+        self.known.finished(structure);
+        self.state.followed(structure, deviation, held);
+        trace.is_some_and(|trace| self.measured(trace, structure, budget))
+    }
+
+    /// A step left its plan.
+    pub fn left(&mut self, why: &Left) {
+        self.state.left(why);
+    }
+
+    /// Takes the trace of a whole step of this structure. Tells whether it is planned now, or has a plan from the cache.
+    pub fn observe(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
+        trace.attribute_stages();
+        self.known.finished(structure);
+        match &mut self.rehearsed {
+            Some(rehearsed) => {
+                write_down(rehearsed, trace);
+                false
+            }
+            None => self.measured(trace, structure, budget),
+        }
+    }
+
+    /// Takes the costs of a step, and plans it once they are known well enough.
+    fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
+        let known = self.kinds.of(structure);
+        known.measure(&mut trace);
+        let fits = budget.is_none_or(|budget| trace.peak() <= budget);
+        let others_are_planned = self.known.has_plans() && self.known.plan_for(structure).is_none();
+        if fits && known.is_known() && others_are_planned {
+            known.settled = true;
+            self.known.needs_none(trace);
+            return false;
+        }
+        if known.settled || self.background.since().is_some() || self.settings.planner.is_none() {
+            return false;
+        }
+        let Some(budget) = budget.filter(|_| !fits) else {
+            known.settled = known.is_known();
+            if known.settled {
+                self.background.done();
+            }
+            return false;
+        };
+        let trace = Arc::new(known.with_times(trace));
+        self.plan(trace, structure, budget)
+    }
+
+    /// Takes the plan from the cache, or has one made where the costs are known; whether either.
+    fn plan(&mut self, trace: Arc<Trace>, structure: u64, budget: u64) -> bool {
+        let Some(lowered) = self.lowered(&trace) else {
+            self.kinds.of(structure).settled = true;
+            return false;
+        };
+        let cache = self.cache_file(structure, budget);
+        if self.stored(cache.as_ref(), &trace, &lowered, structure) {
+            return true;
+        }
+        let known = self.kinds.of(structure);
+        if !known.is_known() {
+            return false;
+        }
+        (known.settled, known.tried) = (true, true);
+        let maker = self.state.origin.as_ref().map(|origin| origin.planner.clone());
+        let task = Task {
+            trace,
+            lowered,
+            budget,
+            planner: self.settings.any_planner(),
+            limit: self.settings.time_limit,
+            known: self.known.plan_for(structure).cloned().zip(maker),
+            cache,
+        };
+        match self.background.start(task) {
+            Ok(()) => true,
+            Err(error) => {
+                self.state.problem = Some(format!("the planner's thread could not start: {error}"));
+                false
+            }
+        }
+    }
+
+    /// The graph of a step, if it has one.
+    fn lowered(&mut self, trace: &Trace) -> Option<Lowered> {
+        let start = Instant::now();
+        let lowered = match lower(trace, &self.device) {
+            Ok(lowered) => lowered,
+            Err(error) => {
+                self.state.problem = Some(error.to_string());
+                return None;
+            }
+        };
+        self.state.lowering_seconds = start.elapsed().as_secs_f64();
+        log::info!(
+            "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters, from {:?} on",
+            trace.ops.len(),
+            lowered.graph.ops().len(),
+            lowered.graph.values().len(),
+            trace.ops.iter().filter(|op| op.updates).count(),
+            lowered.updates
+        );
+        Some(lowered)
+    }
+
+    /// Where the plan for a kind of step is kept.
+    fn cache_file(&mut self, structure: u64, budget: u64) -> Option<CacheFile> {
+        let folder = self.settings.cache.clone()?;
+        let planner = self.settings.any_planner();
+        let key = CacheKey {
+            signature: self.kinds.of(structure).signature(),
+            device: self.device.clone(),
+            budget,
+            planner: planner.name().to_owned(),
+            planner_version: planner.version(),
+        };
+        Some(CacheFile { folder, key })
+    }
+
+    /// Takes the plan from the cache, once; whether there is one.
+    fn stored(&mut self, cache: Option<&CacheFile>, trace: &Arc<Trace>, lowered: &Lowered, structure: u64) -> bool {
+        let known = self.kinds.of(structure);
+        let stored = cache.filter(|_| !known.cached).and_then(|cache| cache.load(trace, lowered));
+        let Some(Stored { schedule, file, time_limit }) = stored else { return false };
+        known.cached = true;
+        // One that was made in little time is followed, and made anew when the step has been measured.
+        let is_final = file.status == Some(Status::Optimal) || self.settings.time_limit <= MORE_TIME * time_limit;
+        (known.settled, known.tried) = (is_final, is_final);
+        if !is_final {
+            self.unmeasured.push(structure);
+        }
+        self.background.done();
+        self.state.from_cache += 1;
+        log::info!("the plan for this step comes from the cache");
+        let origin = Origin::cached(file, schedule.makespan);
+        self.take_up(Arc::new(schedule), origin);
+        true
+    }
+
+    /// Takes up what was planned in the background since. A plan beyond the budget is of use only where the online
+    /// policy holds more, `online` bytes.
+    pub fn poll(&mut self, Limits { budget, online }: Limits) {
+        while let Some(message) = self.background.next() {
+            match message {
+                Message::Plan(schedule, origin) => {
+                    if budget.is_none_or(|budget| schedule.peak <= budget.max(online)) {
+                        self.state.made += 1;
+                        self.take_up(schedule, origin);
+                    } else if self.known.plan_for(schedule.structure()).is_none() {
+                        self.state.exceeds(schedule.peak);
+                    }
+                }
+                Message::Floor(bytes, op) => self.state.floor = Some((bytes, op)),
+                Message::Problem(problem) => self.state.problem = Some(problem),
+            }
+        }
+    }
+
+    fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin) {
+        self.known.take_up(schedule.clone());
+        self.state.take_up(schedule, origin);
+    }
+}
+
+/// Writes down a step that was rehearsed, each kind once.
+fn write_down(rehearsed: &mut Vec<Trace>, trace: Trace) {
+    match rehearsed.iter_mut().find(|known| known.signature() == trace.signature()) {
+        Some(known) => {
+            known.held_at_start = known.held_at_start.max(trace.held_at_start);
+            // The least time seen is the one least disturbed.
+            known.ops.iter_mut().zip(&trace.ops).for_each(|(known, op)| {
+                known.cost_ns = known.cost_ns.min(op.cost_ns);
+            });
+        }
+        None => rehearsed.push(trace),
+    }
+}

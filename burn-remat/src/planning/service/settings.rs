@@ -1,0 +1,40 @@
+//! How plans are made.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cache;
+use super::state::Origin;
+use crate::planning::chosen::ChosenPlanner;
+use crate::planning::schedule::Schedule;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct PlanSettings {
+    /// `None` to plan nothing.
+    pub planner: Option<ChosenPlanner>,
+    pub time_limit: Duration,
+    pub cache: Option<PathBuf>,
+    /// Plans to begin with, in the order of the steps for which they are. Their costs are guesses: once they have been
+    /// followed a few times, their steps are planned anew with what was measured.
+    pub ready: Vec<(Arc<Schedule>, Origin)>,
+}
+
+impl PlanSettings {
+    /// The planner for those who plan in any case.
+    pub fn any_planner(&self) -> ChosenPlanner {
+        self.planner.clone().unwrap_or_default()
+    }
+}
+
+impl Default for PlanSettings {
+    fn default() -> Self {
+        Self {
+            planner: Some(ChosenPlanner::auto()),
+            time_limit: Duration::from_secs(10),
+            cache: cache::default_folder(),
+            ready: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What planning has come to, for the report.
+
+use std::sync::Arc;
+
+use burn_remat_core::Left;
+use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::{Outcome, Status, StopReason};
+
+use crate::planning::schedule::Schedule;
+
+/// A plan's account of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Origin {
+    pub planner: String,
+    pub status: Option<Status>,
+    pub stop_reason: Option<StopReason>,
+    pub lower_bound: Option<f64>,
+    pub seconds: f64,
+    pub cached: bool,
+}
+
+impl Origin {
+    /// Of a plan that was made in so many seconds.
+    pub fn of(outcome: &Outcome, seconds: f64) -> Self {
+        Self {
+            planner: outcome.planner.clone(),
+            status: Some(outcome.status),
+            stop_reason: Some(outcome.stop_reason),
+            lower_bound: outcome.lower_bound,
+            seconds,
+            cached: false,
+        }
+    }
+
+    /// Of a plan from the cache, which takes `makespan` with the costs of now.
+    pub fn cached(file: PlanFile, makespan: f64) -> Self {
+        // The bound was proved for the costs of that time; what carries over is how far below the plan it was.
+        let below = file.lower_bound.zip(file.makespan).map(|(bound, makespan)| bound / makespan);
+        Self {
+            planner: file.planner,
+            status: file.status,
+            stop_reason: file.stop_reason,
+            lower_bound: below.filter(|share| *share <= 1.0).map(|share| share * makespan),
+            seconds: file.solve_seconds.unwrap_or(0.0),
+            cached: true,
+        }
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlanState {
+    /// The plan last taken up.
+    pub schedule: Option<Arc<Schedule>>,
+    pub origin: Option<Origin>,
+    /// Time that the last reduction to a graph took.
+    pub lowering_seconds: f64,
+    /// Plans made, those from the cache not counted.
+    pub made: u64,
+    pub from_cache: u64,
+    /// Steps that went by their plan from beginning to end.
+    pub followed: u64,
+    /// Largest difference between bytes held and bytes foreseen in any of them.
+    pub deviation: u64,
+    /// Most bytes held during each operation of the last of them.
+    pub measured: Arc<Vec<u64>>,
+    /// Steps that left their plan, and where the last did.
+    pub left: u64,
+    pub difference: Option<String>,
+    /// Why there is no plan.
+    pub problem: Option<String>,
+    /// Smallest budget that the planned step can do with, and the op that sets it.
+    pub floor: Option<(u64, String)>,
+}
+
+impl PlanState {
+    /// A plan is taken up.
+    pub fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin) {
+        if !self.shows(schedule.structure()) {
+            self.measured = Arc::default();
+        }
+        self.schedule = Some(schedule);
+        self.origin = Some(origin);
+        self.problem = None;
+    }
+
+    /// A step went by its plan from beginning to end.
+    pub fn followed(&mut self, structure: u64, deviation: u64, held: Vec<u64>) {
+        self.followed += 1;
+        self.deviation = self.deviation.max(deviation);
+        if self.shows(structure) {
+            self.measured = Arc::new(held);
+        }
+    }
+
+    /// A step left its plan.
+    pub fn left(&mut self, why: &Left) {
+        self.left += 1;
+        let text = match why {
+            Left::Differs { at, found, planned } => {
+                format!("operation {at} was `{found}`, planned was `{planned}`, or its shapes differ")
+            }
+            Left::Failed(failure) => failure.to_string(),
+            Left::Ended { at } => format!("it ended after {at} operations"),
+            Left::Exceeds { at, name, live, most } => {
+                format!("after operation {at}, `{name}`, {live} bytes are held where it foresaw at most {most}")
+            }
+        };
+        log::info!("this step leaves its plan: {text}");
+        self.difference = Some(text);
+    }
+
+    /// The smallest plan for a step holds more than the budget allows.
+    pub fn exceeds(&mut self, least: u64) {
+        let least = match least {
+            u64::MAX => "what one holds cannot be foreseen".to_owned(),
+            least => format!("the least holds {least} bytes"),
+        };
+        self.problem = Some(format!("no plan within the budget was found; {least}. The online policy goes on."));
+    }
+
+    fn shows(&self, structure: u64) -> bool {
+        self.schedule.as_ref().is_some_and(|shown| shown.structure() == structure)
+    }
+}
