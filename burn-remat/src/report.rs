@@ -211,7 +211,12 @@ impl fmt::Display for RematReport {
                     Duration::from_secs_f64(plan.lowering_seconds)
                 ),
             )?;
-            row("planned steps", format!("{}, {} left their plan", plan.steps_followed, plan.steps_left))?;
+            let (followed, left) = (plan.steps_followed, plan.steps_left);
+            let carried = match plan.steps_carried {
+                0 => String::new(),
+                carried => format!(" ({carried} by a plan for other sizes)"),
+            };
+            row("planned steps", format!("{followed}{carried}, {left} left their plan"))?;
             row(
                 "peak, store-all",
                 format!(

@@ -5,7 +5,6 @@ use super::call::Call;
 use crate::driver::World;
 use crate::facts::{Need, Operation};
 use crate::follow::Follow;
-use crate::history::ARRIVED;
 use crate::keys::{BufferKey, TensorKey};
 use crate::schedule::Schedule;
 use crate::trace::{Number, Place, TracedForm};
@@ -30,18 +29,24 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether an operation does what the planned one at `at` does, whatever the sizes.
-    pub(super) fn is_like(&self, schedule: &Schedule, at: usize, op: &Operation, call: &Call) -> bool {
+    /// Whether an operation does what the planned one at `at` does, whatever the sizes. Tensors of the pass are those of which `number` knows the number
+    /// in the plan.
+    pub(super) fn is_like(
+        &self,
+        schedule: &Schedule,
+        at: usize,
+        op: &Operation,
+        call: &Call,
+        number: impl Fn(TensorKey) -> Option<Number>,
+    ) -> bool {
         let Some(planned) = schedule.trace.ops.get(at) else { return false };
         let is_same_work =
             planned.kind == op.kind && planned.rule == call.rule && planned.writes.len() == op.outputs.len();
         if !is_same_work {
             return false;
         }
-        let is_it = |input: TensorKey, (number, last): (Number, bool)| {
-            let spot = &self.history.tensors[input].spot;
-            let known = (spot.step == self.steps.number && spot.place != ARRIVED).then_some(spot.number);
-            let is_it = known.map_or_else(|| schedule.is_external(number), |known| known == number);
+        let is_it = |input: TensorKey, (planned, last): (Number, bool)| {
+            let is_it = number(input).map_or_else(|| schedule.is_external(planned), |number| number == planned);
             is_it && call.dying.contains(&input) == last
         };
         let is_large = |number: Number| !schedule.spine.is_small(schedule.trace.tensors[number as usize].buffer_bytes);

@@ -146,12 +146,14 @@ impl<W: World> Machine<W> {
         self.steps.position = 1;
         self.watch.most_held = self.ledger.live;
         self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
-        let is_outgrown = self.is_outgrown(&schedule);
+        let foreseen = self.foreseen(&schedule);
+        let exceeds = |most: u64| self.limits().budget.is_some_and(|budget| foreseen > budget.max(most));
+        let (is_outgrown, needs_more) = (exceeds(schedule.peak), exceeds(0));
         if is_outgrown {
             self.world.outgrown(schedule.structure());
         }
         self.follow(schedule);
-        if is_outgrown || like != 0 {
+        if needs_more || like != 0 {
             self.carry();
         }
         if let Some(follow) = &mut self.watch.follow {
@@ -165,11 +167,10 @@ impl<W: World> Machine<W> {
         true
     }
 
-    /// Whether so much more is there than when the pass was written down that its plan would hold more than the budget.
-    fn is_outgrown(&self, schedule: &Schedule) -> bool {
+    /// Most bytes that a plan would hold with what is there now.
+    fn foreseen(&self, schedule: &Schedule) -> u64 {
         let more = (self.ledger.live - self.ledger.foreign).saturating_sub(schedule.trace.held_at_start);
-        let limit = self.limits().budget.map(|budget| budget.max(schedule.peak));
-        more > 0 && limit.is_some_and(|limit| schedule.peak + more > limit)
+        schedule.peak.saturating_add(more)
     }
 
     fn pass_that_begins(&self, op: &Operation, call: &Call) -> Option<Arc<Schedule>> {
@@ -181,15 +182,12 @@ impl<W: World> Machine<W> {
 
     /// The plan of a pass that begins like this one does, on tensors of another size, and the signature of the operation at hand (not 0).
     fn pass_like(&self, op: &Operation, call: &Call) -> Option<(Arc<Schedule>, u64)> {
-        if self.steps.detector.is_updating(self.steps.passes.last_update(), self.now.clock) {
-            return None;
-        }
         let bytes = op.outputs.first()?.bytes;
         let schedule = self.world.like(&[], op.kind, bytes).filter(|schedule| schedule.trace.is_pass)?;
         let signature = self.signature_in(op, call, None) | 1;
         let planned = schedule.trace.tensors[schedule.trace.ops[0].outputs as usize].bytes;
         let is_near = bytes <= planned.saturating_mul(MOST_TIMES) && planned <= bytes.saturating_mul(MOST_TIMES);
-        let may_be = is_near && !self.watch.refused.contains(&signature) && self.is_like(&schedule, 0, op, call);
+        let may_be = is_near && !self.watch.refused.contains(&signature) && self.is_like(&schedule, 0, op, call, |_| None);
         may_be.then_some((schedule, signature))
     }
 

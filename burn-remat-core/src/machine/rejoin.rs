@@ -45,7 +45,7 @@ impl<W: World> Machine<W> {
             planned.is_some_and(|planned| {
                 let does_the_same = || self.does_the_same(schedule, place, op, call, number);
                 planned.signature == call.signature || planned.rule == call.rule && does_the_same()
-            }) || sizes == Sizes::Any && self.is_like(schedule, place, op, call)
+            }) || sizes == Sizes::Any && self.is_like(schedule, place, op, call, number)
         };
         if is_planned(at) {
             return Stands::At(at);

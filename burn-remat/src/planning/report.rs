@@ -65,6 +65,8 @@ pub struct PlanReport {
     pub stages: Vec<StagePlan>,
     /// Steps that went by a plan from beginning to end.
     pub steps_followed: u64,
+    /// Those of them that went by a plan for tensors of other sizes: it is followed where it fits, and no bytes are foreseen.
+    pub steps_carried: u64,
     /// Steps that left their plan.
     pub steps_left: u64,
     /// Where the last of them did.
@@ -107,6 +109,7 @@ impl PlanReport {
             recomputed: recomputed(&schedule),
             stages: stages(&schedule),
             steps_followed: plans.state.followed,
+            steps_carried: plans.state.carried,
             steps_left: plans.state.left,
             difference: plans.state.difference.clone(),
             deviation_bytes: plans.state.deviation,

@@ -58,8 +58,9 @@ pub(crate) struct PlanState {
     /// Plans made, those from the cache not counted.
     pub made: u64,
     pub from_cache: u64,
-    /// Steps that went by their plan from beginning to end.
+    /// Steps that went by a plan from beginning to end, and those of them whose plan was one for other sizes.
     pub followed: u64,
+    pub carried: u64,
     /// Largest difference between bytes held and bytes foreseen in any of them.
     pub deviation: u64,
     /// Most bytes held during each operation of the last of them.
@@ -84,9 +85,8 @@ impl PlanState {
         self.problem = None;
     }
 
-    /// A step went by its plan from beginning to end.
-    pub fn followed(&mut self, structure: u64, deviation: u64, held: Vec<u64>) {
-        self.followed += 1;
+    /// A step went by a plan of its own.
+    pub fn went_by(&mut self, structure: u64, deviation: u64, held: Vec<u64>) {
         self.deviation = self.deviation.max(deviation);
         if self.shows(structure) {
             self.measured = Arc::new(held);
@@ -102,9 +102,6 @@ impl PlanState {
             }
             Left::Failed(failure) => failure.to_string(),
             Left::Ended { at } => format!("it ended after {at} operations"),
-            Left::Exceeds { at, name, live, most } => {
-                format!("after operation {at}, `{name}`, {live} bytes are held where it foresaw at most {most}")
-            }
         };
         log::info!("this step leaves its plan: {text}");
         self.difference = Some(text);
