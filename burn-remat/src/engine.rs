@@ -10,12 +10,11 @@ use burn_std::id::StreamId;
 
 use crate::backend::RematBackend;
 use crate::budget::Budget;
-use crate::config::{RandomPolicy, RematConfig};
+use crate::config::{RandomPolicy, Rehearsal, RematConfig};
 use crate::drive::{Boxes, Drive, Hand, Settings, asked};
+use crate::names::NameId;
 use crate::planning::{PlanReport, Plans, Wait};
-use crate::rehearse::Rehearsal;
 use crate::report::{FormReport, RematReport, StageReport};
-use crate::stage::NameId;
 
 /// See the [module](self).
 pub(crate) struct Engine<B: RematBackend> {

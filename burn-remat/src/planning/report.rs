@@ -1,4 +1,6 @@
 //! What planning has come to, for people and for programs.
+//!
+//! Larger than the rule: `PlanReport`, because it is the record of all figures, one a field, that users read.
 
 use std::collections::BTreeMap;
 use std::path::Path;

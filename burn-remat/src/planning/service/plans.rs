@@ -218,12 +218,11 @@ impl Plans {
         };
         self.state.lowering_seconds = start.elapsed().as_secs_f64();
         log::info!(
-            "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters, from {:?} on",
+            "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters",
             trace.ops.len(),
             lowered.graph.ops().len(),
             lowered.graph.values().len(),
-            trace.ops.iter().filter(|op| op.updates).count(),
-            lowered.updates
+            trace.ops.iter().filter(|op| op.updates).count()
         );
         Some(lowered)
     }
