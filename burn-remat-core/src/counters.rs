@@ -1,4 +1,6 @@
 //! What has happened so far, for the report. Nothing is decided by these: they may be reset at any time.
+//!
+//! Larger than the rule: `Counters`, because it is a record: nothing is decided by its fields.
 
 use alloc::vec::Vec;
 

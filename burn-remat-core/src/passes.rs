@@ -15,6 +15,8 @@
 //!   told does not count.
 //!
 //! Constant work for every operation.
+//!
+//! Larger than the rule: `Passes`, because all of it is what is known of the stretch of operations at hand.
 
 use crate::trace::Position;
 

@@ -13,6 +13,8 @@
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
 //!    point after such a fall, recognised once they rise again. The first time, two rises must be of similar height: an input
 //!    that is normalised on the device is a small rise of its own before the step's.
+//!
+//! Larger than the rule: `StepDetector`, because four signals, each with its own memory, decide together.
 
 /// Fraction of the peak below which a valley counts as the end of a step, and by which it must rise again.
 const FRACTION: f64 = 0.1;

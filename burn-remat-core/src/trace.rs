@@ -4,6 +4,8 @@
 //! number of an operation within its step. It describes what the program asked for, as if nothing had been evicted: the
 //! recomputations that went on while it was recorded are not in it. It says all that a [machine](crate::Machine) needs to go
 //! through the step again without the program: see [`replay`](crate::replay).
+//!
+//! Larger than the rule: `TracedOp`, because it is a record, written once and read by name.
 
 use alloc::string::String;
 use alloc::sync::Arc;

@@ -100,11 +100,9 @@ fn floor(graph: &Graph) -> u64 {
 fn tables(arguments: &[String]) -> Result<(), AnyError> {
     let seconds = arguments.first().map_or(Ok(60.0), |s| s.parse())?;
     let chosen = &arguments[arguments.len().min(1)..];
-    let names: Vec<&str> = match chosen {
-        [] => NETWORKS.to_vec(),
-        chosen => chosen.iter().map(String::as_str).collect(),
-    };
-    for name in names {
+    let chosen = chosen.iter().map(String::as_str);
+    let all = if chosen.len() == 0 { &NETWORKS[..] } else { &[] };
+    for name in chosen.chain(all.iter().copied()) {
         let graph = graph(name)?;
         let (makespan, peak) = store_all(&graph);
         let least = floor(&graph);

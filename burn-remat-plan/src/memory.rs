@@ -43,7 +43,7 @@ fn available_in(meminfo: &str) -> Option<u64> {
 fn left_by_groups() -> impl Iterator<Item = u64> {
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     let files: Vec<_> = groups.lines().filter_map(files_of_group).collect();
-    files.into_iter().flat_map(|(root, group, limit, used)| {
+    files.into_iter().flat_map(|Group { root, group, limit, used }| {
         let folders: Vec<PathBuf> = group.ancestors().map(|folder| root.join(folder)).collect();
         folders.into_iter().filter_map(move |folder| {
             let read = |name: &str| number(&read_to_string(folder.join(name)).ok()?);
@@ -53,18 +53,29 @@ fn left_by_groups() -> impl Iterator<Item = u64> {
     })
 }
 
-/// Of a line of `/proc/self/cgroup` (`0::/user.slice`, `5:memory:/job`): where the groups are, the group, and the names
-/// of the files with its limit and with what it uses.
-fn files_of_group(line: &str) -> Option<(PathBuf, PathBuf, &'static str, &'static str)> {
+/// A control group with a limit on memory.
+#[derive(Debug, PartialEq)]
+struct Group {
+    /// Where the groups are.
+    root: PathBuf,
+    group: PathBuf,
+    /// Names of the files with its limit and with what it uses.
+    limit: &'static str,
+    used: &'static str,
+}
+
+/// The group of a line of `/proc/self/cgroup` (`0::/user.slice`, `5:memory:/job`).
+fn files_of_group(line: &str) -> Option<Group> {
     let (number, rest) = line.split_once(':')?;
     let (controllers, group) = rest.split_once(':')?;
     let group = Path::new(group.trim_start_matches('/')).to_path_buf();
     if number == "0" && controllers.is_empty() {
-        return Some((PathBuf::from("/sys/fs/cgroup"), group, "memory.max", "memory.current"));
+        let root = PathBuf::from("/sys/fs/cgroup");
+        return Some(Group { root, group, limit: "memory.max", used: "memory.current" });
     }
     let is_memory = controllers.split(',').any(|name| name == "memory");
     let root = PathBuf::from("/sys/fs/cgroup/memory");
-    is_memory.then_some((root, group, "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    is_memory.then_some(Group { root, group, limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes" })
 }
 
 fn left_of_address_space() -> Option<u64> {
@@ -93,9 +104,9 @@ mod tests {
             "Limit       Soft Limit   Hard Limit   Units\nMax address space   4096000000   unlimited   bytes\n";
         assert_eq!(address_limit_in(limits), Some(4_096_000_000));
         assert_eq!(address_limit_in("Max address space   unlimited   unlimited   bytes\n"), None);
-        let (root, group, limit, _) = files_of_group("0::/user.slice/job").unwrap();
+        let Group { root, group, limit, .. } = files_of_group("0::/user.slice/job").unwrap();
         assert_eq!((root.join(group), limit), (PathBuf::from("/sys/fs/cgroup/user.slice/job"), "memory.max"));
-        let (root, group, limit, _) = files_of_group("5:cpu,memory:/job").unwrap();
+        let Group { root, group, limit, .. } = files_of_group("5:cpu,memory:/job").unwrap();
         assert_eq!((root.join(group), limit), (PathBuf::from("/sys/fs/cgroup/memory/job"), "memory.limit_in_bytes"));
         assert_eq!(files_of_group("3:cpuset:/"), None);
     }

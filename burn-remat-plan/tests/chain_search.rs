@@ -1,4 +1,6 @@
 //! `search` on chains: schedules that need not be persistent.
+//!
+//! Larger than the rule: `chain_of`, because its rows are those of a table.
 
 mod chain_support;
 

@@ -3,31 +3,34 @@
 //! A file is a node. It points to every file that defines something it names in a `use` or by a path from `crate`, `self` or
 //! `super`; where a module passes a name on (`pub use`), to the file behind it. A module that passes a name on and does
 //! not use it itself points nowhere for that. Test modules and documentation count for nothing, and neither does `mod`, by
-//! which a parent merely has its children.
+//! which a parent merely has its children. This holds in every crate of the workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-#[test]
-fn the_library_has_no_circles() {
-    assert_no_circles("src", "lib.rs");
-}
+mod sources;
+
+use sources::{code_of, end_of_item, read, rust_files, workspace};
+
+/// Every crate of the workspace that is more than one file, and its root file.
+const CRATES: [(&str, &str); 6] = [
+    ("burn-remat-core/src", "lib.rs"),
+    ("burn-remat-plan/src", "lib.rs"),
+    ("burn-remat-plan/src/bin/remat-plan", "main.rs"),
+    ("burn-remat/src", "lib.rs"),
+    ("burn-remat-macros/src", "lib.rs"),
+    ("examples/src", "lib.rs"),
+];
 
 #[test]
-fn the_core_of_the_engine_has_no_circles() {
-    assert_no_circles("../burn-remat-core/src", "lib.rs");
-}
-
-#[test]
-fn the_command_has_no_circles() {
-    assert_no_circles("src/bin/remat-plan", "main.rs");
-}
-
-/// Fails with every circle of the crate below `folder`, whose root file is `root`.
-fn assert_no_circles(folder: &str, root: &str) {
-    let sources = Sources::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), root);
-    let circles = circles(&sources.edges());
-    let told: Vec<String> = circles.iter().map(|circle| [circle, &circle[..1]].concat().join(" -> ")).collect();
+fn no_crate_has_circles() {
+    let circles_of = |&(folder, root): &(&str, &str)| {
+        let sources = Sources::read(&workspace().join(folder), root);
+        assert!(sources.modules.len() > 2, "{folder} is not where it was");
+        let told = |circle: Vec<String>| format!("{folder}: {}", [&circle[..], &circle[..1]].concat().join(" -> "));
+        circles(&sources.edges()).into_iter().map(told).collect::<Vec<_>>()
+    };
+    let told: Vec<String> = CRATES.iter().flat_map(circles_of).collect();
     assert!(told.is_empty(), "files that import each other in a circle:\n  {}", told.join("\n  "));
 }
 
@@ -58,23 +61,22 @@ struct Sources {
 impl Sources {
     fn read(folder: &Path, root: &str) -> Self {
         let mut modules = BTreeMap::new();
-        let mut open = vec![folder.to_path_buf()];
-        while let Some(next) = open.pop() {
-            for entry in std::fs::read_dir(&next).unwrap_or_else(|error| panic!("{}: {error}", next.display())) {
-                let path = entry.expect("a folder can be read to its end").path();
-                let name = path.strip_prefix(folder).expect("it lies below").to_path_buf();
-                if path.is_dir() {
-                    // Programs of their own.
-                    if name != Path::new("bin") {
-                        open.push(path);
-                    }
-                } else if path.extension().is_some_and(|extension| extension == "rs") {
-                    let module = module_of(&name, root);
-                    let text = std::fs::read_to_string(&path).expect("source files are text");
-                    let file = name.to_string_lossy().into_owned();
-                    modules.insert(module.clone(), Source { file, names: paths(&code_of(&text), &module) });
-                }
+        for path in rust_files(folder) {
+            let name = path.strip_prefix(folder).expect("it lies below");
+            // Programs of their own.
+            if name.starts_with("bin") {
+                continue;
             }
+            let (module, text) = (module_of(name, root), read(&path));
+            for (name, elsewhere) in modules_elsewhere(&text) {
+                let module: Module = module.iter().cloned().chain([name]).collect();
+                let text = read(&path.with_file_name(&elsewhere));
+                let names = paths(&without_tests(&code_of(&text)), &module);
+                modules.insert(module, Source { file: elsewhere, names });
+            }
+            let file = name.to_string_lossy().into_owned();
+            let names = paths(&without_tests(&code_of(&text)), &module);
+            modules.insert(module, Source { file, names });
         }
         Self { modules }
     }
@@ -124,75 +126,33 @@ fn module_of(file: &Path, root: &str) -> Module {
     path.iter().map(|part| part.to_string_lossy().into_owned()).collect()
 }
 
-/// The text without comments, texts, and what stands behind `#[cfg(test)]`.
-fn code_of(text: &str) -> String {
-    let mut code = String::with_capacity(text.len());
-    let mut rest = text;
+/// Modules with files outside of the crate's folder, and these files.
+fn modules_elsewhere(text: &str) -> Vec<(String, String)> {
+    let parts = text.split("#[path = \"").skip(1);
+    let one = |part: &str| {
+        let (file, rest) = part.split_once("\"]")?;
+        let name = rest.trim_start().strip_prefix("mod ")?.split_once(';')?.0;
+        Some((name.to_owned(), file.to_owned()))
+    };
+    parts.filter_map(one).collect()
+}
+
+/// The code without what stands behind `#[cfg(test)]`, and without the paths of `pub(in ..)`.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::with_capacity(code.len());
+    let mut rest = code;
     while let Some(first) = rest.chars().next() {
-        let length = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if let Some(text) = rest.strip_prefix("r#\"") {
-            text.find("\"#").map_or(rest.len(), |end| end + 5)
-        } else if first == '"' {
-            end_of_text(rest)
-        } else if rest.starts_with("'\"'") || rest.starts_with("'{'") || rest.starts_with("'}'") {
-            3
-        } else if rest.starts_with("pub(in ") {
+        let length = if rest.starts_with("pub(in ") {
             rest.find(')').map_or(rest.len(), |end| end + 1)
         } else if let Some(item) = rest.strip_prefix("#[cfg(test)]") {
             rest.len() - item.len() + end_of_item(item)
         } else {
-            code.push(first);
+            kept.push(first);
             first.len_utf8()
         };
         rest = &rest[length..];
     }
-    code
-}
-
-fn end_of_text(text: &str) -> usize {
-    let mut escaped = false;
-    for (at, letter) in text.char_indices().skip(1) {
-        match letter {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '"' => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
-}
-
-/// Where an item ends: at its semicolon, or where its braces close.
-fn end_of_item(text: &str) -> usize {
-    let mut depth = 0;
-    let mut at = 0;
-    while let Some(letter) = text[at..].chars().next() {
-        match letter {
-            '"' => {
-                at += end_of_text(&text[at..]);
-                continue;
-            }
-            '/' if text[at..].starts_with("//") => {
-                at += text[at..].find('\n').unwrap_or(text.len() - at);
-                continue;
-            }
-            '\'' if text[at..].starts_with("'{'")
-                || text[at..].starts_with("'}'")
-                || text[at..].starts_with("'\"'") =>
-            {
-                at += 3;
-                continue;
-            }
-            ';' if depth == 0 => return at + 1,
-            '{' => depth += 1,
-            '}' if depth == 1 => return at + 1,
-            '}' => depth -= 1,
-            _ => {}
-        }
-        at += letter.len_utf8();
-    }
-    text.len()
+    kept
 }
 
 /// All paths that begin with `crate`, `self`, `super` or a name that a `use` brings in. A `pub use` passes its last names on; unless the file uses
@@ -346,7 +306,7 @@ fn a_use_is_read_to_the_last_name() {
 fn a_planted_circle_is_found_through_a_name_that_is_passed_on() {
     let source = |file: &str, text: &str, module: &[&str]| {
         let module: Module = module.iter().map(|&part| part.to_owned()).collect();
-        (module.clone(), Source { file: file.to_owned(), names: paths(&code_of(text), &module) })
+        (module.clone(), Source { file: file.to_owned(), names: paths(&without_tests(&code_of(text)), &module) })
     };
     let lib = source("lib.rs", "mod a; mod b; pub use a::one;", &[]);
     let a = source("a.rs", "pub fn one() { super::b::two() }\n#[cfg(test)]\nmod tests { use crate::c::X; }", &["a"]);

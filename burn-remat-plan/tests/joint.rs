@@ -1,4 +1,6 @@
 //! Choosing implementations together with what is computed again: against brute force, and against not choosing.
+//!
+//! Larger than the rule: `small_cases`, because a case is taken apart where it is used.
 
 mod brute_force;
 

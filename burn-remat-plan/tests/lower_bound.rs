@@ -1,4 +1,6 @@
 //! The lower bounds against brute force: they hold, and that of the states is the optimum where it is not cut short.
+//!
+//! Larger than the rule: `cases`, because a case is taken apart where it is used.
 
 mod brute_force;
 

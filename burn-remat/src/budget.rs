@@ -3,9 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::RematError;
 use crate::grammar::{self, BudgetText};
-use crate::memory::DeviceMemory;
 
 /// How much memory the tensors of a device may hold at once, parameters and optimizer state included.
 ///
@@ -46,18 +44,6 @@ pub struct BudgetError {
     pub text: String,
     /// What is wrong with it.
     pub reason: &'static str,
-}
-
-impl Budget {
-    /// This budget on `device`: a share of its free memory becomes bytes.
-    pub(crate) fn on(self, device: &impl DeviceMemory) -> Result<Self, RematError> {
-        let Self::Free(share) = self else { return Ok(self) };
-        let unknown = || RematError::FreeMemory { device: format!("{device:?}") };
-        let free = device.free_bytes().filter(|free| *free > 0).ok_or_else(unknown)?;
-        let bytes = ((free as f64 * share) as u64).max(1);
-        log::info!("{} are free on {device:?}: the budget is {bytes} bytes", DisplayBytes(free));
-        Ok(Self::Bytes(bytes))
-    }
 }
 
 impl FromStr for Budget {

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use burn_remat_core::Trace;
 use burn_remat_plan::registry::PlannerChoice;
 
 use crate::alternatives::Alternatives;
-use crate::budget::{Budget, BudgetError};
+use crate::backend::DeviceMemory;
+use crate::budget::{Budget, BudgetError, DisplayBytes};
 use crate::error::RematError;
-use crate::memory::DeviceMemory;
 use crate::planning::{ChosenPlanner, PlanSettings};
-use crate::rehearse::Rehearsal;
 
 /// What happens to the results of random operations (dropout masks, noise).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -38,6 +38,15 @@ pub trait MemoryProbe: Debug + Send + Sync {
     fn peak(&self) -> u64;
     /// Lets the peak start from what is allocated now.
     fn reset_peak(&self);
+}
+
+/// How a program is looked at.
+#[derive(Clone, Debug)]
+pub(crate) enum Rehearsal {
+    /// Nothing is executed. A trace of the same operations on other shapes tells what is written in place, and times.
+    Dry(Option<Arc<Trace>>),
+    /// Everything is executed and measured.
+    Real,
 }
 
 /// Configuration of a remat device.
@@ -218,7 +227,12 @@ impl RematConfig {
     /// The configuration for `device`, if it can be: a share of free memory is bytes there.
     pub(crate) fn validated_on(self, device: &impl DeviceMemory) -> Result<Self, RematError> {
         let valid = self.validated()?;
-        Ok(Self { budget: valid.budget.on(device)?, ..valid })
+        let Budget::Free(share) = valid.budget else { return Ok(valid) };
+        let unknown = || RematError::FreeMemory { device: format!("{device:?}") };
+        let free = device.free_bytes().filter(|free| *free > 0).ok_or_else(unknown)?;
+        let bytes = ((free as f64 * share) as u64).max(1);
+        log::info!("{} are free on {device:?}: the budget is {bytes} bytes", DisplayBytes(free));
+        Ok(Self { budget: Budget::Bytes(bytes), ..valid })
     }
 }
 

@@ -10,12 +10,11 @@ use burn_std::id::StreamId;
 
 use crate::backend::RematBackend;
 use crate::budget::Budget;
-use crate::config::{RandomPolicy, RematConfig};
+use crate::config::{RandomPolicy, Rehearsal, RematConfig};
 use crate::drive::{Boxes, Drive, Hand, Settings, asked};
+use crate::names::NameId;
 use crate::planning::{PlanReport, Plans, Wait};
-use crate::rehearse::Rehearsal;
 use crate::report::{FormReport, RematReport, StageReport};
-use crate::stage::NameId;
 
 /// See the [module](self).
 pub(crate) struct Engine<B: RematBackend> {
@@ -203,6 +202,8 @@ impl<B: RematBackend> Engine<B> {
             ),
             planning_seconds: world.plans.planning_since().map(|since| since.elapsed().as_secs_f64()),
             planning_problem: state.problem.clone(),
+            steps_guided: state.guided,
+            why_no_plan: world.plans.why_none(),
             tensors: holdings.tensors as u64,
             recipes: holdings.recipes as u64,
             stages: self.stages(),

@@ -24,31 +24,23 @@ mod backend;
 mod budget;
 mod checkpoint;
 mod config;
-#[cfg(feature = "cubecl")]
-mod cubecl;
-mod device;
+mod door;
 mod drive;
 mod engine;
 mod error;
 mod grammar;
-mod intake;
-mod memory;
 mod module;
+mod names;
 mod panics;
 pub mod planner;
 mod planning;
-mod reads;
 mod rehearse;
 mod report;
-#[cfg(feature = "serve")]
-mod serve;
 #[doc(hidden)]
 pub mod stage;
 
 pub use alternatives::{Alternatives, AlternativesError};
-pub use backend::{
-    BufferId, MemoryOrder, Padding, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice,
-};
+pub use backend::{BufferId, DeviceMemory, MemoryOrder, Padding, RematBackend};
 /// A budget on a model, or the name of a stage.
 ///
 /// # On a model (`struct` or `enum`)
@@ -124,13 +116,12 @@ pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use burn_remat_core::CheckpointPolicy;
 pub use checkpoint::{checkpoint, checkpoint_sequential, checkpoint_with};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
-pub use device::RematExt;
+pub use door::{Remat, RematBridge, RematChannel, RematClient, RematDevice, RematExt};
+#[cfg(feature = "serve")]
+pub use door::{random_token, serve};
 pub use error::RematError;
-pub use memory::DeviceMemory;
 pub use module::RematModule;
 pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{FormReport, RematReport, StageReport};
-#[cfg(feature = "serve")]
-pub use serve::{random_token, serve};
 pub use stage::Stage;

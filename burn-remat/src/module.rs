@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 
 use crate::config::RematConfig;
-use crate::device::RematExt;
+use crate::door::RematExt;
 use crate::error::RematError;
 
 /// A model that knows in how much memory it is to be trained. The attribute [`remat`](macro@crate::remat) implements it.

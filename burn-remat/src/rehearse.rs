@@ -9,23 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat_core::Spine;
-use burn_remat_core::Trace;
+use burn_remat_core::{Spine, Trace};
 
 use crate::budget::Budget;
-use crate::config::RematConfig;
-use crate::device::{RematExt, rehearse, validated_on};
+use crate::config::{Rehearsal, RematConfig};
+use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
 use crate::planning::{Fit, Origin, Schedule, lower};
-
-/// How a program is looked at.
-#[derive(Clone, Debug)]
-pub(crate) enum Rehearsal {
-    /// Nothing is executed. A trace of the same operations on other shapes tells what is written in place, and times.
-    Dry(Option<Arc<Trace>>),
-    /// Everything is executed and measured.
-    Real,
-}
 
 /// Batch size of the measured run that guides the dry ones: small, but with a batch dimension that is not 1.
 const GUIDE_BATCH: usize = 2;
@@ -71,9 +61,9 @@ impl LargestBatch {
     ///
     /// # Errors
     ///
-    /// Those of [`RematExt::remat`].
+    /// Those of [`RematExt::remat`](crate::RematExt::remat).
     pub fn device(&self, device: &Device) -> Result<Device, RematError> {
-        device.remat(self.config.clone())
+        remat(device, self.config.clone())
     }
 }
 
@@ -102,7 +92,7 @@ impl LargestBatch {
 ///
 /// # Errors
 ///
-/// [`RematError::NoSteps`] where no whole step was seen, and what [`RematExt::remat`] says.
+/// [`RematError::NoSteps`] where no whole step was seen, and what [`RematExt::remat`](crate::RematExt::remat) says.
 pub fn minimum_budget<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Needs, RematError> {
     minimum_budget_with(device, RematConfig::default(), train)
 }
@@ -300,5 +290,5 @@ pub(crate) fn rehearsed(
     for trace in traces {
         config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));
     }
-    device.remat(config)
+    remat(device, config)
 }

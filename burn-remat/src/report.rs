@@ -1,4 +1,6 @@
 //! What a remat device has done, for people and for programs.
+//!
+//! Larger than the rule: `RematReport`, because it is the record of all figures, one a field, that users read.
 
 use std::fmt;
 use std::time::Duration;
@@ -67,10 +69,14 @@ pub struct RematReport {
     pub fused: bool,
     /// The plan of the training step, once there is one.
     pub plan: Option<PlanReport>,
+    /// Steps without a plan of their own that went by what is known of one like them: its plan for tensors of other sizes, or what it was seen to do.
+    pub steps_guided: u64,
     /// Seconds that the planner has been at work, while it is.
     pub planning_seconds: Option<f64>,
     /// Why there is no plan, or no better one, where planning failed.
     pub planning_problem: Option<String>,
+    /// Why there is no plan where none has failed: none is needed, or what would be planned was not seen yet.
+    pub why_no_plan: Option<String>,
     /// Tensors that the engine knows now.
     pub tensors: u64,
     /// Recorded operations that the engine keeps now.
@@ -132,119 +138,138 @@ impl RematReport {
 
 impl fmt::Display for RematReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |name: &str, value: String| writeln!(f, "{name:<22}{value}");
-        let named = |bytes: u64, op: &Option<String>| match op {
-            Some(op) => format!("{} in {op}", DisplayBytes(bytes)),
-            None => DisplayBytes(bytes).to_string(),
+        let table = &mut Table(f);
+        self.memory(table)?;
+        self.work(table)?;
+        self.steps(table)?;
+        if let Some(plan) = &self.plan {
+            planned(plan, table)?;
+        }
+        if self.steps_guided > 0 {
+            table.row("guided steps", format_args!("{}, by what is known of one like them", self.steps_guided))?;
+        }
+        if let Some(why) = &self.why_no_plan {
+            table.row("no plan", why)?;
+        }
+        if let Some(seconds) = self.planning_seconds {
+            table.row("planning", format_args!("for {seconds:.1} s"))?;
+        }
+        if let Some(problem) = &self.planning_problem {
+            table.row(if self.plan.is_some() { "planning failed" } else { "no plan" }, problem)?;
+        }
+        if let Some(failure) = &self.failure {
+            table.row("failure", failure)?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows with a name each.
+struct Table<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl Table<'_, '_> {
+    fn row(&mut self, name: &str, value: impl fmt::Display) -> fmt::Result {
+        writeln!(self.0, "{name:<22}{value}")
+    }
+}
+
+fn named(bytes: u64, op: Option<&String>) -> String {
+    let bytes = DisplayBytes(bytes);
+    op.map_or_else(|| bytes.to_string(), |op| format!("{bytes} in {op}"))
+}
+
+fn time(ns: u64) -> String {
+    format!("{:.1?}", Duration::from_nanos(ns))
+}
+
+impl RematReport {
+    fn memory(&self, table: &mut Table<'_, '_>) -> fmt::Result {
+        table.row("device", &self.device)?;
+        let budget = match (self.budget, self.budget_bytes) {
+            (Budget::Share(_), Some(bytes)) => format!("{} ({} of the first step)", DisplayBytes(bytes), self.budget),
+            (Budget::Share(_), None) => format!("{} of the first step, not known yet", self.budget),
+            (budget, _) => budget.to_string(),
         };
-        let time = |ns: u64| format!("{:.1?}", Duration::from_nanos(ns));
-        row("device", self.device.clone())?;
-        row(
-            "budget",
-            match (self.budget, self.budget_bytes) {
-                (Budget::Share(_), Some(bytes)) => {
-                    format!("{} ({} of the first step)", DisplayBytes(bytes), self.budget)
-                }
-                (Budget::Share(_), None) => format!("{} of the first step, not known yet", self.budget),
-                (budget, _) => budget.to_string(),
-            },
-        )?;
-        row("peak", named(self.peak_bytes, &self.peak_op))?;
-        row("floor", named(self.floor_bytes, &self.floor_op))?;
+        table.row("budget", budget)?;
+        table.row("peak", named(self.peak_bytes, self.peak_op.as_ref()))?;
+        table.row("floor", named(self.floor_bytes, self.floor_op.as_ref()))?;
         if let Some(scratch) = self.scratch_bytes {
-            row("workspace", named(scratch, &self.scratch_op))?;
+            table.row("workspace", named(scratch, self.scratch_op.as_ref()))?;
         }
-        row("held now", format!("{} in {} tensors", DisplayBytes(self.live_bytes), self.tensors))?;
-        if let (Some(used), Some(reserved)) = (self.device_bytes, self.device_reserved_bytes) {
-            let (used, reserved) = (DisplayBytes(used), DisplayBytes(reserved));
-            let peak = self.device_peak_bytes.map_or_else(String::new, |peak| format!(", peak {}", DisplayBytes(peak)));
-            let room = match self.room_bytes {
-                0 => String::new(),
-                room => format!("; {} left free for what is beside tensors", DisplayBytes(room)),
-            };
-            row("device memory", format!("{used} in use, {reserved} reserved{peak}{room}"))?;
-        }
+        table.row("held now", format_args!("{} in {} tensors", DisplayBytes(self.live_bytes), self.tensors))?;
+        let (Some(used), Some(reserved)) = (self.device_bytes, self.device_reserved_bytes) else { return Ok(()) };
+        let (used, reserved) = (DisplayBytes(used), DisplayBytes(reserved));
+        let peak = self.device_peak_bytes.map_or_else(String::new, |peak| format!(", peak {}", DisplayBytes(peak)));
+        let room = match self.room_bytes {
+            0 => String::new(),
+            room => format!("; {} left free for what is beside tensors", DisplayBytes(room)),
+        };
+        table.row("device memory", format_args!("{used} in use, {reserved} reserved{peak}{room}"))
+    }
+
+    fn work(&self, table: &mut Table<'_, '_>) -> fmt::Result {
         let share = 100.0 * self.recomputed_operations as f64 / self.operations.max(1) as f64;
-        row("operations", format!("{}, {} run again ({share:.1}%)", self.operations, self.recomputed_operations))?;
-        row("time", format!("{}, {} recomputing", time(self.compute_ns), time(self.recompute_ns)))?;
+        let (run, again) = (self.operations, self.recomputed_operations);
+        table.row("operations", format_args!("{run}, {again} run again ({share:.1}%)"))?;
+        let (compute, recompute) = (time(self.compute_ns), time(self.recompute_ns));
+        table.row("time", format_args!("{compute}, {recompute} recomputing"))?;
         for FormReport { name, tensors, from_bytes, to_bytes, ns, largest_error } in &self.alternatives {
             let (from, to) = (DisplayBytes(*from_bytes), DisplayBytes(*to_bytes));
             let error = largest_error.map_or_else(String::new, |error| format!(", off by up to {:.2}%", 100.0 * error));
-            row(name, format!("{tensors} tensors, {from} in {to}, {}{error}", time(*ns)))?;
+            table.row(name, format_args!("{tensors} tensors, {from} in {to}, {}{error}", time(*ns)))?;
         }
         if !self.unrepeatable.is_empty() {
-            row("not repeated", format!("{}: might give other bits, so kept", self.unrepeatable.join(", ")))?;
+            let kept = self.unrepeatable.join(", ");
+            table.row("not repeated", format_args!("{kept}: might give other bits, so kept"))?;
         }
         if self.fused {
-            row("fusion", "what runs again may be joined otherwise, and differ in the last bits".to_owned())?;
+            table.row("fusion", "what runs again may be joined otherwise, and differ in the last bits")?;
         }
-        row("evictions", self.evictions.to_string())?;
-        row("steps", format!("{}, {} over budget", self.steps, self.steps_over_budget))?;
-        if let Some(budget) =
-            self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget)
-        {
+        table.row("evictions", self.evictions)
+    }
+
+    fn steps(&self, table: &mut Table<'_, '_>) -> fmt::Result {
+        table.row("steps", format_args!("{}, {} over budget", self.steps, self.steps_over_budget))?;
+        let below = self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget);
+        if let Some(budget) = below {
             let (least, budget) = (DisplayBytes(self.floor_bytes), DisplayBytes(budget));
-            row("too small", format!("{budget} is below the floor: set at least {least}, or a smaller batch"))?;
+            let advice = format_args!("{budget} is below the floor: set at least {least}, or a smaller batch");
+            table.row("too small", advice)?;
         }
         for stage in self.stages.iter().take(MOST_STAGES) {
             let StageReport { stage, compute_ns, recompute_ns, recomputed_bytes, .. } = stage;
+            let (compute, recompute) = (time(*compute_ns), time(*recompute_ns));
             let bytes = DisplayBytes(*recomputed_bytes);
-            row("  stage", format!("{stage}: {}; {} recomputing {bytes}", time(*compute_ns), time(*recompute_ns)))?;
+            table.row("  stage", format_args!("{stage}: {compute}; {recompute} recomputing {bytes}"))?;
         }
-        if let Some(more @ 1..) = self.stages.len().checked_sub(MOST_STAGES) {
-            row("  stage", format!("and {more} more"))?;
+        match self.stages.len().checked_sub(MOST_STAGES) {
+            Some(more @ 1..) => table.row("  stage", format_args!("and {more} more")),
+            _ => Ok(()),
         }
-        if let Some(plan) = &self.plan {
-            let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-            let origin = match (plan.from_cache, plan.optimal) {
-                (true, _) => "from the cache".to_owned(),
-                (false, true) => format!("optimal, after {:.1} s", plan.plan_seconds),
-                (false, false) => format!("after {:.1} s", plan.plan_seconds),
-            };
-            row(
-                "plan",
-                format!(
-                    "{}, {origin}; {} operations reduced to {} in {:.0?}",
-                    plan.planner,
-                    plan.operations,
-                    plan.graph_ops,
-                    Duration::from_secs_f64(plan.lowering_seconds)
-                ),
-            )?;
-            let (followed, left) = (plan.steps_followed, plan.steps_left);
-            let carried = match plan.steps_carried {
-                0 => String::new(),
-                carried => format!(" ({carried} by a plan for other sizes)"),
-            };
-            row("planned steps", format!("{followed}{carried}, {left} left their plan"))?;
-            row(
-                "peak, store-all",
-                format!(
-                    "{}; planned {}",
-                    DisplayBytes(plan.store_all_peak_bytes),
-                    DisplayBytes(plan.predicted_peak_bytes)
-                ),
-            )?;
-            let measured = plan.measured_overhead.map_or_else(|| "not measured yet".to_owned(), percent);
-            let bound =
-                plan.lower_bound.map_or_else(String::new, |bound| format!(", at least {} for any", percent(bound)));
-            row("overhead", format!("{measured}; planned {}{bound}", percent(plan.predicted_overhead)))?;
-            for (name, runs, ns) in &plan.recomputed {
-                row("  recomputed", format!("{name}, {runs}x, {}", time(*ns as u64)))?;
-            }
-            if let Some(difference) = &plan.difference {
-                row("left the plan", difference.clone())?;
-            }
-        }
-        if let Some(seconds) = self.planning_seconds {
-            row("planning", format!("for {seconds:.1} s"))?;
-        }
-        if let Some(problem) = &self.planning_problem {
-            row(if self.plan.is_some() { "planning failed" } else { "no plan" }, problem.clone())?;
-        }
-        if let Some(failure) = &self.failure {
-            row("failure", failure.clone())?;
-        }
-        Ok(())
+    }
+}
+
+fn planned(plan: &PlanReport, table: &mut Table<'_, '_>) -> fmt::Result {
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    let origin = match (plan.from_cache, plan.optimal) {
+        (true, _) => "from the cache".to_owned(),
+        (false, true) => format!("optimal, after {:.1} s", plan.plan_seconds),
+        (false, false) => format!("after {:.1} s", plan.plan_seconds),
+    };
+    let (operations, ops, lowering) = (plan.operations, plan.graph_ops, Duration::from_secs_f64(plan.lowering_seconds));
+    let reduced = format_args!("{operations} operations reduced to {ops} in {lowering:.0?}");
+    table.row("plan", format_args!("{}, {origin}; {reduced}", plan.planner))?;
+    table.row("planned steps", format_args!("{}, {} left their plan", plan.steps_followed, plan.steps_left))?;
+    let (whole, peak) = (DisplayBytes(plan.store_all_peak_bytes), DisplayBytes(plan.predicted_peak_bytes));
+    table.row("peak, store-all", format_args!("{whole}; planned {peak}"))?;
+    let measured = plan.measured_overhead.map_or_else(|| "not measured yet".to_owned(), percent);
+    let bound = plan.lower_bound.map_or_else(String::new, |bound| format!(", at least {} for any", percent(bound)));
+    table.row("overhead", format_args!("{measured}; planned {}{bound}", percent(plan.predicted_overhead)))?;
+    for (name, runs, ns) in &plan.recomputed {
+        table.row("  recomputed", format_args!("{name}, {runs}x, {}", time(*ns as u64)))?;
+    }
+    match &plan.difference {
+        Some(difference) => table.row("left the plan", difference),
+        None => Ok(()),
     }
 }

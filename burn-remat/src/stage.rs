@@ -13,11 +13,10 @@
 //! among a function's arguments: the macro cannot see types, so method resolution decides, argument by argument, which of
 //! [`SeeTensors`], [`SeeModule`] and [`SeeNothing`] applies. Programs have no use for these by themselves.
 
-use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use burn::module::Module;
 use burn::tensor::kind::Basic;
@@ -25,47 +24,12 @@ use burn::tensor::{Device, Tensor};
 use burn_remat_core::CheckpointPolicy;
 use smallvec::SmallVec;
 
-use crate::device::{EngineControl, control_of};
+use crate::door::{EngineControl, any_device, control_of};
+use crate::names::{NameId, intern};
 
-/// Number of a name in the table of this process.
-pub(crate) type NameId = u32;
-
-static ANY_DEVICE: AtomicBool = AtomicBool::new(false);
 static NEXT_STAGE: AtomicI64 = AtomicI64::new(1);
 
-/// From now on stages have to look for remat devices.
-pub(crate) fn expect_devices() {
-    ANY_DEVICE.store(true, Ordering::Release);
-}
-
 // ---- names
-
-#[derive(Default)]
-struct Names {
-    list: Vec<Arc<str>>,
-    index: BTreeMap<Arc<str>, NameId>,
-}
-
-static NAMES: RwLock<Names> = RwLock::new(Names { list: Vec::new(), index: BTreeMap::new() });
-
-fn intern(name: &str) -> NameId {
-    let known = NAMES.read().unwrap_or_else(PoisonError::into_inner).index.get(name).copied();
-    known.unwrap_or_else(|| {
-        let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&id) = names.index.get(name) {
-            return id;
-        }
-        let (id, name) = (names.list.len() as NameId, Arc::<str>::from(name));
-        names.list.push(name.clone());
-        names.index.insert(name, id);
-        id
-    })
-}
-
-/// The name with this number, if there is one.
-pub(crate) fn name_of(id: NameId) -> Option<Arc<str>> {
-    NAMES.read().unwrap_or_else(PoisonError::into_inner).list.get(id as usize).cloned()
-}
 
 /// A stage's name, interned when it is first entered.
 #[derive(Debug)]
@@ -115,7 +79,7 @@ impl Stage {
 
     /// The stage called `name` on `device`.
     pub(crate) fn on(device: &Device, name: &str, policy: Option<CheckpointPolicy>) -> Self {
-        if name.is_empty() || !ANY_DEVICE.load(Ordering::Acquire) {
+        if name.is_empty() || !any_device() {
             return Self::nowhere();
         }
         match control_of(&device.clone().without_autodiff()) {
@@ -137,7 +101,7 @@ impl Drop for Stage {
 
 /// Enters a stage on the remat devices of the arguments that `look` shows; on none if there are none.
 pub fn enter(name: &'static StageName, policy: Option<CheckpointPolicy>, look: impl Fn(&mut Seen)) -> Stage {
-    if !ANY_DEVICE.load(Ordering::Acquire) {
+    if !any_device() {
         return Stage::nowhere();
     }
     let engines = Seen::by(look);
@@ -149,7 +113,7 @@ pub fn enter(name: &'static StageName, policy: Option<CheckpointPolicy>, look: i
 
 /// Marks a training step on the remat devices of the arguments that `look` shows.
 pub fn mark_step(look: impl Fn(&mut Seen)) {
-    if ANY_DEVICE.load(Ordering::Acquire) {
+    if any_device() {
         for engine in Seen::by(look) {
             engine.mark_step();
         }
@@ -330,14 +294,5 @@ mod tests {
         let mut seen = Seen { modules: true, ..Seen::default() };
         look(&mut seen);
         assert_eq!(seen.devices.len(), 1);
-    }
-
-    #[test]
-    fn a_name_has_one_number() {
-        let (first, second) = (intern("a_name_has_one_number"), intern("another"));
-        assert_eq!(intern("a_name_has_one_number"), first);
-        assert_ne!(first, second);
-        assert_eq!(name_of(second).as_deref(), Some("another"));
-        assert_eq!(name_of(u32::MAX), None);
     }
 }

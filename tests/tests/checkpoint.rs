@@ -1,4 +1,6 @@
 //! Policies: what a stage says about its results is done, with and without a plan, and changes no result.
+//!
+//! Larger than the rule: `policies_are_honoured_and_change_no_result`, because each policy is compared with the others.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Random programs on the backend itself: the engine gives the same bits as the backend below, whatever the budget.
+//!
+//! Larger than the rule: `run`, because it is one table of actions.
 
 use burn::backend::DispatchDevice;
 use burn_backend::ops::{FloatTensorOps, IntTensorOps};

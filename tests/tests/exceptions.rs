@@ -3,6 +3,8 @@
 //! Burn asks every router, and so every group of devices, whether it has a backward pass of its own for attention and for the CTC loss; a router
 //! says yes for whatever backend stands behind it, and Flex itself says no. So plain Flex derives those gradients from single operations, and a
 //! group (of Burn's own, or a remat device) computes them by another formula. No decorator of a backend is asked.
+//!
+//! Larger than the rule: `cases`, because it is the list itself.
 
 use burn::tensor::module::{
     adaptive_avg_pool2d, attention, attention_fallback, avg_pool2d, batch_norm_train, conv_transpose2d, conv2d,

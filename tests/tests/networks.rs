@@ -1,4 +1,6 @@
 //! Random networks, trained under random budgets by plans: the results are plain Burn's, and the bytes are the plan's.
+//!
+//! Larger than the rule: `run`, because it is one training loop with what is asserted along it.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! What a dry device tells before anything is allocated.
+//!
+//! Larger than the rule: `a_dry_device_knows_what_a_step_needs`, because it follows one program from what is named to what is held.
 
 use std::time::Duration;
 

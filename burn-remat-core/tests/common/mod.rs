@@ -2,6 +2,8 @@
 //!
 //! It runs what the machine commands, and counts bytes by itself. It shares no code with the machine, so it is the naive
 //! observer: what a program reads is compared with a plain interpretation of it, and what is held with what the machine says.
+//!
+//! Larger than the rule: `run`, because it is all that the observer does for one command, in the order in which it is done.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::collections::BTreeMap;

@@ -5,6 +5,8 @@
 //! the visited and averaged multipliers is reported.
 //!
 //! Complexity: two passes over the non-zeros per iteration.
+//!
+//! Larger than the rule: `solve`, because it is one loop in which every number depends on all others.
 
 use std::time::Instant;
 

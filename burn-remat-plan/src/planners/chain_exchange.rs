@@ -20,6 +20,8 @@
 //! Complexity: O(n⁴ · units) time, 4 · n² · units · 2 numbers; longer chains are planned in groups of stages.
 //!
 //! Source: this project; the recursion is that of Beaumont et al. (RR-9302, Theorem 1) with one more state.
+//!
+//! Larger than the rule: `schedule`, because it is one table of moves, as the recurrence above has them.
 
 use std::time::Instant;
 

@@ -228,20 +228,19 @@ pub(crate) fn solve_terms(
         let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
         let scaled = grouped.terms.in_units(unit);
         let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline);
-        let stop = table.is_none();
+        let is_late = table.is_none();
         if let Some(steps) = table.and_then(|table| table.schedule()) {
             let steps = cheaper(terms, grouped.expand(&steps), quick);
             request.report(Progress { incumbent: Some(terms.cost_of(&steps)), lower_bound: None });
-            let proved = exact.is_some() && n == terms.len();
-            return Ok(if proved {
-                Found { steps, status: Status::Optimal, stop_reason: StopReason::Proved }
-            } else {
-                Found { steps, status: Status::Feasible, stop_reason: StopReason::Heuristic }
-            });
+            let (status, stop_reason) = match exact.is_some() && n == terms.len() {
+                true => (Status::Optimal, StopReason::Proved),
+                false => (Status::Feasible, StopReason::Heuristic),
+            };
+            return Ok(Found { steps, status, stop_reason });
         }
         // A feasible budget, but slots of this size are too coarse to see it.
         slots = slots.saturating_mul(2);
-        if stop {
+        if is_late {
             stop_reason = StopReason::TimeLimit;
             break;
         }

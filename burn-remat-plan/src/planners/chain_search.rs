@@ -97,16 +97,18 @@ pub(crate) fn improve(
         }
         consider(least.plan.steps, &mut best);
     }
-    best.map(|mut best| {
-        name.clone_into(&mut best.planner);
-        best.lower_bound = Some(bound.min(best.makespan));
-        if bound >= best.makespan {
-            (best.status, best.stop_reason) = (Status::Optimal, StopReason::Proved);
-        } else if Instant::now() >= deadline {
-            best.stop_reason = StopReason::TimeLimit;
-        }
-        best
-    })
+    best.map(|best| closed(ChainOutcome { planner: name.to_owned(), ..best }, bound, deadline))
+}
+
+/// What has been found, with what the bound says of it.
+fn closed(mut best: ChainOutcome, bound: f64, deadline: Instant) -> ChainOutcome {
+    best.lower_bound = Some(bound.min(best.makespan));
+    if bound >= best.makespan {
+        (best.status, best.stop_reason) = (Status::Optimal, StopReason::Proved);
+    } else if Instant::now() >= deadline {
+        best.stop_reason = StopReason::TimeLimit;
+    }
+    best
 }
 
 /// The best schedule of the exchange program within `budget`.

@@ -3,7 +3,7 @@
 
 use burn_ir::OperationIr;
 
-use super::bare;
+use super::tensors::bare;
 
 /// How many empty boxes are kept.
 const LIMIT: usize = 8192;

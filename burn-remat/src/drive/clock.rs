@@ -19,7 +19,7 @@ use burn_remat_core::{Position, Run, Trace};
 use burn_std::reader::try_read_sync;
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::Drive;
+use super::executor::Executor;
 use super::operation::joining;
 use crate::backend::RematBackend;
 use crate::planning::shares;
@@ -100,12 +100,10 @@ impl Clock {
             }
         }
     }
-}
 
-impl<B: RematBackend> Drive<B> {
     /// Begins to time an operation, where the device has a clock.
-    pub(super) fn begin_timing(&mut self, op: &OperationIr, run: &Run<'_>) -> Option<Timed> {
-        if !B::HAS_CLOCK || self.clock.off || self.executor.is_dry() {
+    pub fn begin<B: RematBackend>(&mut self, executor: &Executor<B>, op: &OperationIr, run: &Run<'_>) -> Option<Timed> {
+        if !B::HAS_CLOCK || self.off || executor.is_dry() {
             return None;
         }
         let mut hasher = FxHasher::default();
@@ -114,15 +112,15 @@ impl<B: RematBackend> Drive<B> {
             (&tensor.shape, tensor.dtype).hash(&mut hasher);
         }
         let joins = if B::FUSES && run.timed { joining(op) } else { None };
-        let (kind, clock) = (hasher.finish(), &mut self.clock);
+        let kind = hasher.finish();
         let mut token = None;
         if run.timed {
-            let begun = clock.begun.entry(kind).or_insert(0);
+            let begun = self.begun.entry(kind).or_insert(0);
             if *begun < WINDOWS {
                 *begun += 1;
-                match B::window_start(&self.device) {
-                    Ok(started) => (token, clock.off) = (started, started.is_none()),
-                    Err(_) => clock.fail(),
+                match B::window_start(&executor.device) {
+                    Ok(started) => (token, self.off) = (started, started.is_none()),
+                    Err(_) => self.fail(),
                 }
             }
         }
@@ -130,24 +128,30 @@ impl<B: RematBackend> Drive<B> {
     }
 
     /// Ends it. The window of an operation that has failed is abandoned. Gives the time that is known of such operations.
-    pub(super) fn end_timing(&mut self, timed: Option<Timed>, has_run: bool, run: &Run<'_>) -> Option<u64> {
+    pub fn end<B: RematBackend>(
+        &mut self,
+        executor: &Executor<B>,
+        timed: Option<Timed>,
+        has_run: bool,
+        run: &Run<'_>,
+    ) -> Option<u64> {
         let Timed { kind, token, joins } = timed?;
         match token {
-            Some(token) if !has_run => B::profile_abandon(&self.device, token),
-            Some(token) => match B::window_end(&self.device, token) {
+            Some(token) if !has_run => B::profile_abandon(&executor.device, token),
+            Some(token) => match B::window_end(&executor.device, token) {
                 Ok(window) => {
-                    self.clock.failures = 0;
-                    self.clock.windows.push((kind, window));
+                    self.failures = 0;
+                    self.windows.push((kind, window));
                 }
-                Err(_) => self.clock.fail(),
+                Err(_) => self.fail(),
             },
             None => {}
         }
         if has_run && run.timed {
-            self.clock.places.extend(run.position.map(|position| Placed { kind, position, joins }));
+            self.places.extend(run.position.map(|position| Placed { kind, position, joins }));
         }
         // How it was joined this time nobody tells.
         let planned = run.planned_ns.filter(|_| B::FUSES);
-        planned.or_else(|| self.clock.least_ns.get(&kind).copied())
+        planned.or_else(|| self.least_ns.get(&kind).copied())
     }
 }

@@ -13,15 +13,16 @@ use std::time::{Duration, Instant};
 
 use burn_backend::{DType, Shape};
 use burn_ir::{FloatOperationIr, ModuleOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::{Alternative, Buffer, Compressible, Failure};
+use burn_remat_core::{Alternative, Compressible, Failure};
 use burn_std::reader::try_read_sync;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::Drive;
 use super::code::{Code, relative_error};
-use super::operation::facts;
-use crate::backend::{RematBackend, tensor_bytes};
+use super::executor::Executor;
+use super::tensors::bare;
+use crate::alternatives::Alternatives;
+use crate::backend::{BufferId, RematBackend, tensor_bytes};
 use crate::panics::panic_message;
 
 /// Tensors of fewer bytes are not packed.
@@ -96,134 +97,140 @@ impl Compression {
     pub fn forget(&mut self, id: u64) {
         self.forms.remove(&id);
     }
-}
-
-impl<B: RematBackend> Drive<B> {
-    /// The forms that the results of an operation may take, in their order.
-    pub(super) fn forms_of(&self, op: &OperationIr) -> SmallVec<[Option<Form>; 2]> {
-        let allowed = self.settings.alternatives;
-        let form = |(k, output): (usize, &TensorIr)| {
-            // What is quantized has scales beside its numbers.
-            if matches!(output.dtype, DType::QFloat(_)) || tensor_bytes(&output.shape, output.dtype) < SMALLEST {
-                return None;
-            }
-            let (alternative, code) = special_form(op, k)
-                .filter(|(alternative, _)| B::IS_HOST && allowed.allows(*alternative))
-                .or_else(|| allowed.allows(Alternative::Offload).then_some((Alternative::Offload, Code::Whole)))
-                .or_else(|| {
-                    let rounds = B::IS_HOST && output.dtype == DType::F32 && allowed.allows(Alternative::Bf16);
-                    rounds.then_some((Alternative::Bf16, Code::Bf16))
-                })?;
-            Some(Form { alternative, code, shape: output.shape.clone(), dtype: output.dtype, packed: None })
-        };
-        op.outputs().enumerate().map(form).collect()
-    }
 
     /// Whether a tensor that was just made can be compressed so, and what that takes: seen here where nobody knows.
-    pub(super) fn settle_compressible(&mut self, id: u64, form: &Form, buffer: Buffer) -> Option<Compressible> {
+    pub fn settle<B: RematBackend>(
+        &mut self,
+        executor: &mut Executor<B>,
+        id: u64,
+        form: &Form,
+        buffer: BufferId,
+    ) -> Option<Compressible> {
         let ir = ir_of(id, form);
-        if !self.lies_in_order(&ir, buffer) {
+        if !lies_in_order(executor, &ir, buffer) {
             return None;
         }
-        self.measure(form.code, &ir);
+        self.measure(executor, form.code, &ir);
         let packed = form.code.on_device(form.code.bytes(form.shape.num_elements(), form.dtype));
-        let cost_ns = self.compression.cost_ns(form.code, tensor_bytes(&ir.shape, ir.dtype));
-        self.compression.forms.insert(id, form.clone());
+        let cost_ns = self.cost_ns(form.code, tensor_bytes(&ir.shape, ir.dtype));
+        self.forms.insert(id, form.clone());
         Some(Compressible { alternative: form.alternative, bytes: packed, cost_ns })
-    }
-
-    /// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
-    pub(super) fn may_be_packed(&mut self, ir: &TensorIr) -> bool {
-        let buffer = self.buffer(ir);
-        tensor_bytes(&ir.shape, ir.dtype) >= SMALLEST && self.lies_in_order(ir, buffer)
-    }
-
-    /// Whether the elements of a tensor in `buffer` lie in order and fill it, as they would a new one.
-    fn lies_in_order(&mut self, ir: &TensorIr, buffer: Buffer) -> bool {
-        let facts = facts(ir, self.padding);
-        let bytes = match buffer {
-            Buffer::Known { bytes, .. } => bytes,
-            Buffer::Unknown => facts.buffer_bytes,
-        };
-        let fills = facts.buffer_bytes == self.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
-        fills && self.executor.is_in_order(ir)
     }
 
     /// Packs and unpacks the numbers of a resident tensor where nobody knows what that takes, and drops the result. The first time,
     /// which waits for memory, does not count.
-    pub(super) fn measure(&mut self, code: Code, ir: &TensorIr) {
-        if self.executor.is_dry() || self.compression.is_measured(code) {
+    pub fn measure<B: RematBackend>(&mut self, executor: &mut Executor<B>, code: Code, ir: &TensorIr) {
+        if executor.is_dry() || self.is_measured(code) {
             return;
         }
         let bytes = tensor_bytes(&ir.shape, ir.dtype);
         for round in 0..MEASURED {
             let start = Instant::now();
-            let Some((packed, _)) = self.packed(ir.clone(), code) else { return };
+            let Some((packed, _)) = packed(executor, ir.clone(), code) else { return };
             let packing = start.elapsed();
             drop(code.unpack(&packed, ir.shape.clone(), ir.dtype));
             if round > 0 {
-                self.compression.learn(code, 0, bytes, packing);
-                self.compression.learn(code, 1, bytes, start.elapsed().saturating_sub(packing));
+                self.learn(code, 0, bytes, packing);
+                self.learn(code, 1, bytes, start.elapsed().saturating_sub(packing));
             }
         }
     }
 
     /// Compresses a tensor: bytes of the device that it takes, and time.
-    pub(super) fn compress_tensor(&mut self, id: u64) -> Option<(u64, u64)> {
-        let form = self.compression.forms.get(&id)?;
+    pub fn compress<B: RematBackend>(&mut self, executor: &mut Executor<B>, id: u64) -> Option<(u64, u64)> {
+        let form = self.forms.get(&id)?;
         let (code, ir) = (form.code, ir_of(id, form));
         if !B::IS_HOST {
             // What the device still has to do is not a part of it.
-            let _ = self.executor.sync();
+            let _ = executor.sync();
         }
         let (start, bytes) = (Instant::now(), tensor_bytes(&ir.shape, ir.dtype));
-        let (packed, error) = self.packed(ir, code)?;
+        let (packed, error) = packed(executor, ir, code)?;
         let to = code.on_device(packed.len());
         let time = start.elapsed();
-        self.compression.learn(code, 0, bytes, time);
-        self.compression.error = self.compression.error.max(error);
-        self.compression.forms.get_mut(&id)?.packed = Some(packed);
+        self.learn(code, 0, bytes, time);
+        self.error = self.error.max(error);
+        self.forms.get_mut(&id)?.packed = Some(packed);
         Some((to, time.as_nanos() as u64))
     }
 
-    /// A tensor's numbers in another form, and the largest relative error of these.
-    fn packed(&mut self, ir: TensorIr, code: Code) -> Option<(Vec<u8>, f64)> {
-        let dtype = ir.dtype;
-        let pack = |bytes: &[u8]| {
-            let packed = code.pack(bytes, dtype);
-            let error = match code {
-                Code::Bf16 => {
-                    let count = bytes.len() / dtype.size();
-                    relative_error(bytes, code.unpack(&packed, [count].into(), dtype)?.as_bytes())
-                }
-                _ => 0.0,
-            };
-            Some((packed, error))
-        };
-        if let Some(handle) = self.executor.handle(&ir)
-            && let Some(bytes) = B::host_bytes(&handle)
-        {
-            return pack(bytes);
-        }
-        let executor = &mut self.executor;
-        let data = catch_unwind(AssertUnwindSafe(|| try_read_sync(executor.read(ir)))).ok()??.ok()?;
-        pack(data.as_bytes())
-    }
-
     /// Gives a compressed tensor a buffer again. What it is compressed to stays until it is dropped.
-    pub(super) fn decompress_tensor(&mut self, id: u64) -> Result<(Buffer, u64), Failure> {
+    pub fn decompress<B: RematBackend>(
+        &mut self,
+        executor: &mut Executor<B>,
+        id: u64,
+    ) -> Result<(BufferId, u64), Failure> {
         let start = Instant::now();
         let lost = "internal error: a tensor could not be brought back from what it was compressed to";
-        let form = self.compression.forms.get(&id).ok_or(lost)?;
+        let form = self.forms.get(&id).ok_or(lost)?;
         let (code, packed) = (form.code, form.packed.as_deref().ok_or(lost)?);
         let data = code.unpack(packed, form.shape.clone(), form.dtype).ok_or(lost)?;
-        let (executor, bytes) = (&mut self.executor, data.as_bytes().len() as u64);
+        let bytes = data.as_bytes().len() as u64;
         catch_unwind(AssertUnwindSafe(|| executor.upload(TensorId::new(id), data)))
             .map_err(|payload| Failure::from(panic_message(&*payload)))?;
         let time = start.elapsed();
-        self.compression.learn(code, 1, bytes, time);
-        Ok((self.buffer(&super::bare(id)), time.as_nanos() as u64))
+        self.learn(code, 1, bytes, time);
+        Ok((executor.buffer(&bare(id)), time.as_nanos() as u64))
     }
+}
+
+/// The forms that the results of an operation may take, in their order.
+pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Alternatives) -> SmallVec<[Option<Form>; 2]> {
+    let form = |(k, output): (usize, &TensorIr)| {
+        // What is quantized has scales beside its numbers.
+        if matches!(output.dtype, DType::QFloat(_)) || tensor_bytes(&output.shape, output.dtype) < SMALLEST {
+            return None;
+        }
+        let (alternative, code) = special_form(op, k)
+            .filter(|(alternative, _)| B::IS_HOST && allowed.allows(*alternative))
+            .or_else(|| allowed.allows(Alternative::Offload).then_some((Alternative::Offload, Code::Whole)))
+            .or_else(|| {
+                let rounds = B::IS_HOST && output.dtype == DType::F32 && allowed.allows(Alternative::Bf16);
+                rounds.then_some((Alternative::Bf16, Code::Bf16))
+            })?;
+        Some(Form { alternative, code, shape: output.shape.clone(), dtype: output.dtype, packed: None })
+    };
+    op.outputs().enumerate().map(form).collect()
+}
+
+/// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
+pub(super) fn may_be_packed<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr) -> bool {
+    let buffer = executor.buffer(ir);
+    tensor_bytes(&ir.shape, ir.dtype) >= SMALLEST && lies_in_order(executor, ir, buffer)
+}
+
+/// Whether the elements of a tensor in `buffer` lie in order and fill it, as they would a new one.
+fn lies_in_order<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr, buffer: BufferId) -> bool {
+    let facts = executor.facts(ir);
+    let bytes = match buffer {
+        BufferId::Known { bytes, .. } => bytes,
+        BufferId::Unknown => facts.buffer_bytes,
+    };
+    let fills = facts.buffer_bytes == executor.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
+    fills && executor.is_in_order(ir)
+}
+
+/// A tensor's numbers in another form, and the largest relative error of these.
+fn packed<B: RematBackend>(executor: &mut Executor<B>, ir: TensorIr, code: Code) -> Option<(Vec<u8>, f64)> {
+    let dtype = ir.dtype;
+    let pack = |bytes: &[u8]| {
+        let packed = code.pack(bytes, dtype);
+        let error = match code {
+            Code::Bf16 => {
+                let count = bytes.len() / dtype.size();
+                relative_error(bytes, code.unpack(&packed, [count].into(), dtype)?.as_bytes())
+            }
+            _ => 0.0,
+        };
+        Some((packed, error))
+    };
+    if let Some(handle) = executor.handle(&ir)
+        && let Some(bytes) = B::host_bytes(&handle)
+    {
+        return pack(bytes);
+    }
+    let data = catch_unwind(AssertUnwindSafe(|| try_read_sync(executor.read(ir)))).ok()??.ok()?;
+    pack(data.as_bytes())
 }
 
 fn ir_of(id: u64, form: &Form) -> TensorIr {

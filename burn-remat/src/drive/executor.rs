@@ -6,67 +6,88 @@ use std::sync::Arc;
 
 use burn_backend::{DType, ExecutionError, Shape, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_remat_core::{TensorFacts, Trace};
 use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
 use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
 
 use super::boxes::take;
 use super::dry::Dry;
-use super::layout::Layout;
-use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes, typed};
-use burn_remat_core::Trace;
+use super::operation::facts;
+use super::tensors::{bare, typed};
+use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes};
 
 /// See the [module](self).
-pub(super) enum Executor<B: RematBackend> {
+pub(super) struct Executor<B: RematBackend> {
+    place: Place<B>,
+    pub device: B::Device,
+    /// What the device's allocator adds to tensors.
+    pub padding: Padding,
+}
+
+enum Place<B: RematBackend> {
     Backend(TensorInterpreter<B>),
     Dry(Dry),
 }
 
+/// How a result is to lie.
+pub(super) struct Layout {
+    pub out: TensorIr,
+    pub order: MemoryOrder,
+}
+
 impl<B: RematBackend> Executor<B> {
     pub fn real(device: B::Device) -> Self {
-        Self::Backend(TensorInterpreter::new(device))
+        let padding = B::padding(&device);
+        Self { place: Place::Backend(TensorInterpreter::new(device.clone())), device, padding }
     }
 
-    pub fn dry(guide: Option<Arc<Trace>>, padding: Padding) -> Self {
-        Self::Dry(Dry::new(guide, padding, B::IS_HOST))
+    pub fn dry(device: B::Device, guide: Option<Arc<Trace>>) -> Self {
+        let padding = B::padding(&device);
+        Self { place: Place::Dry(Dry::new(guide, padding, B::IS_HOST)), device, padding }
+    }
+
+    /// What the core is told of a tensor.
+    pub fn facts(&self, ir: &TensorIr) -> TensorFacts {
+        facts(ir, self.padding)
     }
 
     /// Runs an operation, which is taken out of its place.
     #[inline]
     pub fn run(&mut self, op: &mut OperationIr) {
-        match self {
-            Self::Backend(interpreter) => interpreter.register_op(take(op)),
-            Self::Dry(dry) => dry.run(op),
+        match &mut self.place {
+            Place::Backend(interpreter) => interpreter.register_op(take(op)),
+            Place::Dry(dry) => dry.run(op),
         }
     }
 
     /// Frees a tensor's data.
     #[inline]
     pub fn free(&mut self, id: u64) {
-        self.run(&mut OperationIr::Drop(TensorIr { status: TensorStatus::ReadWrite, ..super::bare(id) }));
+        self.run(&mut OperationIr::Drop(TensorIr { status: TensorStatus::ReadWrite, ..bare(id) }));
     }
 
     pub fn as_dry(&mut self) -> Option<&mut Dry> {
-        match self {
-            Self::Backend(_) => None,
-            Self::Dry(dry) => Some(dry),
+        match &mut self.place {
+            Place::Backend(_) => None,
+            Place::Dry(dry) => Some(dry),
         }
     }
 
     /// The buffer of a resident tensor.
     #[inline]
     pub fn buffer(&mut self, tensor: &TensorIr) -> BufferId {
-        match self {
-            Self::Backend(interpreter) => B::buffer(&looked_at(interpreter, tensor)),
-            Self::Dry(dry) => dry.buffer(tensor.id),
+        match &mut self.place {
+            Place::Backend(interpreter) => B::buffer(&looked_at(interpreter, tensor)),
+            Place::Dry(dry) => dry.buffer(tensor.id),
         }
     }
 
     /// Whether the elements of a resident tensor lie in order.
     pub fn is_in_order(&mut self, tensor: &TensorIr) -> bool {
-        match self {
-            Self::Backend(interpreter) => B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape),
-            Self::Dry(dry) => dry.is_in_order(tensor.id),
+        match &mut self.place {
+            Place::Backend(interpreter) => B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape),
+            Place::Dry(dry) => dry.is_in_order(tensor.id),
         }
     }
 
@@ -86,7 +107,7 @@ impl<B: RematBackend> Executor<B> {
 
     /// Copies a resident tensor into another buffer if it does not lie as it should.
     pub fn lay(&mut self, Layout { out, order }: &Layout) {
-        let Self::Backend(interpreter) = self else { return };
+        let Place::Backend(interpreter) = &mut self.place else { return };
         let handle = interpreter.get_tensor_handle(out);
         if B::memory_order(&handle, &out.shape).as_ref() != Some(order) {
             let tensor = typed::<B>(B::laid(handle, &out.shape, order), out.shape.clone(), out.dtype);
@@ -95,38 +116,38 @@ impl<B: RematBackend> Executor<B> {
     }
 
     pub fn upload(&mut self, id: TensorId, data: TensorData) {
-        match self {
-            Self::Backend(interpreter) => interpreter.register_tensor_data_id(id, data),
-            Self::Dry(dry) => dry.arrive(id, data.shape(), data.dtype()),
+        match &mut self.place {
+            Place::Backend(interpreter) => interpreter.register_tensor_data_id(id, data),
+            Place::Dry(dry) => dry.arrive(id, data.shape(), data.dtype()),
         }
     }
 
     pub fn import(&mut self, ir: &TensorIr, tensor: HandleKind<B>) {
-        match self {
-            Self::Backend(interpreter) => interpreter.register_tensor_to_device(ir.id, tensor),
-            Self::Dry(dry) => dry.arrive(ir.id, &ir.shape, ir.dtype),
+        match &mut self.place {
+            Place::Backend(interpreter) => interpreter.register_tensor_to_device(ir.id, tensor),
+            Place::Dry(dry) => dry.arrive(ir.id, &ir.shape, ir.dtype),
         }
     }
 
     pub fn alias(&mut self, new: TensorId, source: TensorId) {
-        match self {
-            Self::Backend(interpreter) => interpreter.register_alias(new, source),
-            Self::Dry(dry) => dry.share(new, source),
+        match &mut self.place {
+            Place::Backend(interpreter) => interpreter.register_alias(new, source),
+            Place::Dry(dry) => dry.share(new, source),
         }
     }
 
     /// Makes `new` a copy of `source` in a buffer of the same size.
     pub fn copy(&mut self, source: &TensorIr, new: &TensorIr) {
-        if let Self::Backend(interpreter) = self {
+        if let Place::Backend(interpreter) = &mut self.place {
             let handle = B::copied(interpreter.get_tensor_handle(source), &source.shape);
             interpreter.register_tensor_to_device(new.id, typed::<B>(handle, new.shape.clone(), new.dtype));
         }
     }
 
     pub fn read(&mut self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {
-        match self {
-            Self::Backend(interpreter) => interpreter.read_tensor_async(tensor),
-            Self::Dry(_) => {
+        match &mut self.place {
+            Place::Backend(interpreter) => interpreter.read_tensor_async(tensor),
+            Place::Dry(_) => {
                 let data = match tensor.dtype {
                     DType::QFloat(scheme) => quantized_zeros(tensor.shape, scheme),
                     dtype => TensorData::from_bytes_vec(
@@ -142,27 +163,27 @@ impl<B: RematBackend> Executor<B> {
 
     /// The backend's handle, where there is a backend.
     pub fn handle(&mut self, tensor: &TensorIr) -> Option<B::Handle> {
-        match self {
-            Self::Backend(interpreter) => Some(looked_at(interpreter, tensor)),
-            Self::Dry(_) => None,
+        match &mut self.place {
+            Place::Backend(interpreter) => Some(looked_at(interpreter, tensor)),
+            Place::Dry(_) => None,
         }
     }
 
     pub fn sync(&self) -> Result<(), ExecutionError> {
-        match self {
-            Self::Backend(interpreter) => interpreter.sync(),
-            Self::Dry(_) => Ok(()),
+        match &self.place {
+            Place::Backend(interpreter) => interpreter.sync(),
+            Place::Dry(_) => Ok(()),
         }
     }
 
     pub fn seed(&self, seed: u64) {
-        if let Self::Backend(interpreter) = self {
+        if let Place::Backend(interpreter) = &self.place {
             interpreter.seed(seed);
         }
     }
 
     pub fn is_dry(&self) -> bool {
-        matches!(self, Self::Dry(_))
+        matches!(self.place, Place::Dry(_))
     }
 }
 

@@ -15,44 +15,39 @@ use burn_ir::{TensorIr, TensorStatus};
 use burn_remat_core::Reused;
 use smallvec::SmallVec;
 
-use super::Drive;
-use super::operation::{facts, overwrites};
-use super::parts::bit_of;
-use super::run::Prepared;
+use super::executor::{Executor, Layout};
+use super::operation::overwrites;
+use super::prepared::Prepared;
 use crate::backend::{MemoryOrder, RematBackend};
 
-/// How a result is to lie.
-pub(super) struct Layout {
-    pub out: TensorIr,
-    pub order: MemoryOrder,
-}
-
-impl<B: RematBackend> Drive<B> {
-    /// How the result of an operation about to run has to lie, where that depends on what it may write over; and bytes that
-    /// laying it so takes.
-    pub(super) fn layout(&mut self, prepared: &Prepared, reused: Reused) -> Option<(Layout, u64)> {
-        if !B::LAYOUT_FOLLOWS_REUSE || self.executor.is_dry() {
-            return None;
-        }
-        let op = &prepared.op;
-        let overwrites = overwrites(op)?;
-        let orders: SmallVec<[Option<MemoryOrder>; 2]> =
-            overwrites.inputs.iter().map(|input| self.executor.memory_order(input)).collect();
-        let mut known = orders.iter().flatten();
-        let first = known.next()?;
-        let is_plain = |order: &MemoryOrder| order.iter().enumerate().all(|(at, &axis)| at == axis);
-        let is_alike = known.all(|other| other == first);
-        if is_alike && (overwrites.walks || is_plain(first)) {
-            return None;
-        }
-        let target = overwrites.inputs.iter().zip(&orders).find_map(|(input, order)| {
-            let expected = bit_of(op, input.id, reused.expected);
-            Some((input, order.as_ref().filter(|_| expected)?))
-        });
-        let order = target.map_or_else(|| (0..first.len()).collect(), |(_, order)| order.clone());
-        let out = TensorIr { status: TensorStatus::ReadOnly, ..op.outputs().next()?.clone() };
-        let lies_so = target.is_some_and(|(input, _)| input.status == TensorStatus::ReadWrite);
-        let bytes = if lies_so { 0 } else { 2 * facts(&out, self.padding).buffer_bytes };
-        Some((Layout { out, order }, bytes))
+/// How the result of an operation about to run has to lie, where that depends on what it may write over; and bytes that
+/// laying it so takes.
+pub(super) fn layout<B: RematBackend>(
+    executor: &mut Executor<B>,
+    prepared: &Prepared,
+    reused: Reused,
+) -> Option<(Layout, u64)> {
+    if !B::LAYOUT_FOLLOWS_REUSE || executor.is_dry() {
+        return None;
     }
+    let op = &prepared.op;
+    let overwrites = overwrites(op)?;
+    let orders: SmallVec<[Option<MemoryOrder>; 2]> =
+        overwrites.inputs.iter().map(|input| executor.memory_order(input)).collect();
+    let mut known = orders.iter().flatten();
+    let first = known.next()?;
+    let is_plain = |order: &MemoryOrder| order.iter().enumerate().all(|(at, &axis)| at == axis);
+    let is_alike = known.all(|other| other == first);
+    if is_alike && (overwrites.walks || is_plain(first)) {
+        return None;
+    }
+    let target = overwrites.inputs.iter().zip(&orders).find_map(|(input, order)| {
+        let expected = prepared.bit_of(input.id, reused.expected);
+        Some((input, order.as_ref().filter(|_| expected)?))
+    });
+    let order = target.map_or_else(|| (0..first.len()).collect(), |(_, order)| order.clone());
+    let out = TensorIr { status: TensorStatus::ReadOnly, ..op.outputs().next()?.clone() };
+    let lies_so = target.is_some_and(|(input, _)| input.status == TensorStatus::ReadWrite);
+    let bytes = if lies_so { 0 } else { 2 * executor.facts(&out).buffer_bytes };
+    Some((Layout { out, order }, bytes))
 }

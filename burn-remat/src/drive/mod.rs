@@ -13,14 +13,16 @@ mod failures;
 mod layout;
 mod operation;
 mod parts;
+mod prepared;
 mod run;
 mod substitutes;
+mod tensors;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
-use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr};
 use burn_remat_core::{
     Buffer, Circumstances, Driver, Event, Failure, Followed, Kind, Left, Limits, Need, OpKey, Planning, Ran, Run,
     Schedule, Substitute, TensorFacts, Trace, TracedOp,
@@ -30,12 +32,12 @@ use rustc_hash::FxHashMap;
 use slab::Slab;
 
 use crate::alternatives::Alternatives;
-use crate::backend::{BufferId, Padding, RematBackend};
+use crate::backend::{Padding, RematBackend};
 use crate::budget::DisplayBytes;
 use crate::config::MemoryProbe;
+use crate::names::name_of;
 use crate::panics::{lock, panic_message};
 use crate::planning::Plans;
-use crate::stage::name_of;
 pub(crate) use boxes::Boxes;
 use clock::Clock;
 use compress::Compression;
@@ -43,8 +45,10 @@ use executor::Executor;
 use failures::{Late, watched};
 pub(crate) use operation::asked;
 use operation::operation_name;
-use run::Prepared;
-use substitutes::Left as LeftSubstitute;
+use prepared::Prepared;
+use substitutes::{Substitutes, substitute};
+use tensors::bare;
+pub(crate) use tensors::{fresh_id, typed};
 
 /// Held while random numbers are drawn: a backend has one generator for all devices of a process, and what is drawn again from a
 /// seed must not meet another device's numbers.
@@ -68,9 +72,6 @@ pub(crate) struct Settings {
 /// See the [module](self).
 pub(crate) struct Drive<B: RematBackend> {
     executor: Executor<B>,
-    device: B::Device,
-    /// What the device's allocator adds to tensors.
-    padding: Padding,
     settings: Settings,
     /// What the program hands over with the call at hand.
     pub hand: Hand<B>,
@@ -83,19 +84,16 @@ pub(crate) struct Drive<B: RematBackend> {
     names: FxHashMap<Kind, String>,
     clock: Clock,
     compression: Compression,
-    substitutes: FxHashMap<u64, LeftSubstitute>,
+    substitutes: Substitutes,
     /// The first failure of a read that had left the engine.
     late: Late,
     pub plans: Plans,
 }
 
 impl<B: RematBackend> Drive<B> {
-    fn new(device: B::Device, executor: Executor<B>, settings: Settings, plans: Plans) -> Self {
-        let padding = B::padding(&device);
+    fn new(executor: Executor<B>, settings: Settings, plans: Plans) -> Self {
         Self {
             executor,
-            device,
-            padding,
             settings,
             hand: Hand::Nothing,
             prepared: None,
@@ -104,7 +102,7 @@ impl<B: RematBackend> Drive<B> {
             names: FxHashMap::default(),
             clock: Clock::default(),
             compression: Compression::default(),
-            substitutes: FxHashMap::default(),
+            substitutes: Substitutes::default(),
             late: Late::default(),
             plans,
         }
@@ -112,23 +110,21 @@ impl<B: RematBackend> Drive<B> {
 
     /// On the backend.
     pub fn real(device: B::Device, settings: Settings, plans: Plans) -> Self {
-        let executor = Executor::real(device.clone());
-        Self::new(device, executor, settings, plans)
+        Self::new(Executor::real(device), settings, plans)
     }
 
     /// On nothing: a guide tells what is written in place, and times.
     pub fn dry(device: B::Device, guide: Option<Arc<Trace>>, settings: Settings, plans: Plans) -> Self {
-        let executor = Executor::dry(guide, B::padding(&device));
-        Self::new(device, executor, settings, plans)
+        Self::new(Executor::dry(device, guide), settings, plans)
     }
 
     pub fn padding(&self) -> Padding {
-        self.padding
+        self.executor.padding
     }
 
     /// What the core is told of a tensor.
     pub fn facts(&self, ir: &TensorIr) -> TensorFacts {
-        operation::facts(ir, self.padding)
+        self.executor.facts(ir)
     }
 
     /// Remembers the name of an operation's kind.
@@ -174,7 +170,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// What the device's allocator holds, where the backend tells.
     pub fn pool_usage(&self) -> Option<MemoryPoolUsage> {
-        if self.executor.is_dry() { None } else { B::memory_pool_usage(&self.device) }
+        if self.executor.is_dry() { None } else { B::memory_pool_usage(&self.executor.device) }
     }
 
     /// The first failure that a read has told late.
@@ -196,26 +192,9 @@ impl<B: RematBackend> Drive<B> {
         failures::Told { circumstances, planner: planner.to_owned() }
     }
 
-    fn buffer(&mut self, ir: &TensorIr) -> Buffer {
-        match self.executor.buffer(ir) {
-            BufferId::Known { key, bytes } => Buffer::Known { identity: key, bytes },
-            BufferId::Unknown => Buffer::Unknown,
-        }
-    }
-
     /// The name of a kind of operation, or `else_`.
     fn name_or(&self, kind: Kind, else_: &str) -> String {
         self.names.get(&kind).cloned().unwrap_or_else(|| else_.to_owned())
-    }
-}
-
-/// A description without the shape, for where only the number counts.
-fn bare(id: u64) -> TensorIr {
-    TensorIr {
-        id: TensorId::new(id),
-        shape: burn_backend::Shape::new([]),
-        status: TensorStatus::ReadOnly,
-        dtype: burn_backend::DType::F32,
     }
 }
 
@@ -247,12 +226,12 @@ impl<B: RematBackend> Driver for Drive<B> {
             Hand::Nothing | Hand::Operation(_) => {}
         }));
         arrived.map_err(|payload| Failure::from(panic_message(&*payload)))?;
-        Ok(self.buffer(&bare(id.value())))
+        Ok(self.executor.buffer(&bare(id.value())).into())
     }
 
     fn alias(&mut self, new: u64, source: u64) -> Buffer {
         self.executor.alias(TensorId::new(new), TensorId::new(source));
-        self.buffer(&bare(new))
+        self.executor.buffer(&bare(new)).into()
     }
 
     #[inline]
@@ -268,15 +247,16 @@ impl<B: RematBackend> Driver for Drive<B> {
     fn output(&mut self, op: OpKey, k: usize) -> TensorFacts {
         let output = self.kept.get(op as usize).and_then(|op| op.outputs().nth(k));
         let nothing = TensorFacts { id: 0, shape: 0, bytes: 0, buffer_bytes: 0 };
-        output.map_or(nothing, |ir| operation::facts(ir, self.padding))
+        output.map_or(nothing, |ir| self.executor.facts(ir))
     }
 
     fn compress(&mut self, id: u64) -> Option<(u64, u64)> {
-        self.compress_tensor(id)
+        self.compression.compress(&mut self.executor, id)
     }
 
     fn decompress(&mut self, id: u64) -> Result<(Buffer, u64), Failure> {
-        self.decompress_tensor(id)
+        let (buffer, ns) = self.compression.decompress(&mut self.executor, id)?;
+        Ok((buffer.into(), ns))
     }
 
     fn discard(&mut self, id: u64) {
@@ -288,15 +268,19 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 
     fn substitute(&mut self, id: u64, need: Need) -> Option<Substitute> {
-        self.possible_substitute(id, need)
+        if !self.settings.alternatives.allows(need.alternative()) {
+            return None;
+        }
+        let ir = self.prepared.as_ref()?.op.inputs().find(|ir| ir.id.value() == id)?;
+        substitute(&mut self.executor, &mut self.compression, ir, need)
     }
 
     fn leave_substitute(&mut self, id: u64, need: Need) -> Option<(u64, u64)> {
-        self.make_substitute(id, need)
+        self.substitutes.leave(&mut self.executor, &mut self.compression, id, need)
     }
 
     fn drop_substitute(&mut self, id: u64) {
-        self.substitutes.remove(&id);
+        self.substitutes.discard(id);
     }
 
     fn pool_in_use(&mut self) -> Option<u64> {
@@ -304,7 +288,7 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 
     fn trim_pool(&mut self) {
-        B::memory_cleanup(&self.device);
+        B::memory_cleanup(&self.executor.device);
     }
 
     fn end_step(&mut self, trace: Option<&mut Trace>) {

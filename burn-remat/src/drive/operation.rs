@@ -1,4 +1,6 @@
 //! What an operation of Burn's is to the core: its kind, what it reads and makes, whether it can run again.
+//!
+//! Larger than the rule: `joining`, because it is one table of operations.
 
 use std::fmt::{self, Write};
 use std::hash::{Hash, Hasher};

@@ -15,94 +15,79 @@
 //! Source: burn-flex 0.22.1, `ops/unary.rs`, `ops/binary.rs`, `ops/mask.rs`, and `layout_covers_storage_once` in `ops/reduce.rs`;
 //! burn-cubecl 0.22.1, `kernel/index/slice.rs` and `reduce_dims` in `kernel/reduce/base.rs`.
 
-use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{TensorId, TensorIr, TensorStatus};
 use burn_remat_core::Reused;
 use smallvec::SmallVec;
 
-use super::Drive;
+use super::executor::Executor;
 use super::operation::{is_view, may_hold};
-use super::run::Prepared;
+use super::prepared::Prepared;
 use crate::backend::{Extent, RematBackend};
 
-/// Inputs of an operation, each once, in order: those that the bits of [`Reused`] are about.
-fn inputs(op: &OperationIr) -> SmallVec<[TensorIr; 4]> {
-    let mut inputs: SmallVec<[TensorIr; 4]> = SmallVec::new();
-    for input in op.inputs() {
-        if inputs.iter().all(|known| known.id != input.id) {
-            inputs.push(input.clone());
+/// Has an operation about to run only read what is a part of a larger buffer, on a GPU and where later kernels give the same
+/// bits either way: its result would keep the whole buffer alive, or not, by what else is kept of it, and no plan
+/// could say which.
+pub(super) fn keep_parts<B: RematBackend>(executor: &mut Executor<B>, prepared: &mut Prepared, reused: Reused) {
+    if !B::LAYOUT_FOLLOWS_REUSE || !reused.records || extent_read(executor, prepared) != Extent::Part {
+        return;
+    }
+    let taken = prepared.op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
+    let taken: SmallVec<[TensorIr; 2]> = taken.cloned().collect();
+    let mut parts: SmallVec<[TensorId; 2]> = SmallVec::new();
+    for ir in taken {
+        if extent_of(executor, prepared, &ir) == Extent::Part {
+            parts.push(ir.id);
         }
     }
-    inputs
+    prepared.only_read(|id| parts.contains(&id));
 }
 
-/// Whether the bit of an input is set.
-pub(super) fn bit_of(op: &OperationIr, id: TensorId, bits: u8) -> bool {
-    let at = inputs(op).iter().take(u8::BITS as usize).position(|input| input.id == id);
-    at.is_some_and(|at| bits >> at & 1 == 1)
-}
-
-impl<B: RematBackend> Drive<B> {
-    /// Has an operation about to run only read what is a part of a larger buffer, on a GPU and where later kernels give the same
-    /// bits either way: its result would keep the whole buffer alive, or not, by what else is kept of it, and no plan
-    /// could say which.
-    pub(super) fn keep_parts(&mut self, prepared: &mut Prepared, reused: Reused) {
-        if !B::LAYOUT_FOLLOWS_REUSE || !reused.records || self.extent_read(prepared) != Extent::Part {
-            return;
-        }
-        let taken = prepared.op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
-        let taken: SmallVec<[TensorIr; 2]> = taken.cloned().collect();
-        let mut parts: SmallVec<[TensorId; 2]> = SmallVec::new();
-        for ir in taken {
-            if self.extent_of(prepared, &ir) == Extent::Part {
-                parts.push(ir.id);
-            }
-        }
-        Self::only_read(prepared, |id| parts.contains(&id));
+/// Lets an operation about to run write over what plain Burn lets it write over, where one of its inputs is a part of a
+/// buffer by which later kernels choose their order. The inputs that it gets as copies, and the bytes of these.
+pub(super) fn set_apart<B: RematBackend>(
+    executor: &mut Executor<B>,
+    prepared: &mut Prepared,
+    reused: Reused,
+) -> (SmallVec<[TensorId; 2]>, u64) {
+    let (mut copies, mut bytes) = (SmallVec::new(), 0);
+    if extent_read(executor, prepared) != Extent::TellingPart {
+        return (copies, bytes);
     }
-
-    /// Lets an operation about to run write over what plain Burn lets it write over, where one of its inputs is a part of a
-    /// buffer by which later kernels choose their order. The inputs that it gets as copies, and the bytes of these.
-    pub(super) fn set_apart(&mut self, prepared: &mut Prepared, reused: Reused) -> (SmallVec<[TensorId; 2]>, u64) {
-        let (mut copies, mut bytes) = (SmallVec::new(), 0);
-        if self.extent_read(prepared) != Extent::TellingPart {
-            return (copies, bytes);
+    let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
+    for (at, input) in prepared.inputs().iter().enumerate().take(u8::BITS as usize) {
+        if prepared.spared == Some(input.id) {
+            continue;
         }
-        let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
-        for (at, input) in inputs(&prepared.op).iter().enumerate().take(u8::BITS as usize) {
-            if prepared.spared == Some(input.id) {
-                continue;
-            }
-            let is = |bits: u8| bits >> at & 1 == 1;
-            let taken = prepared.op.inputs().any(|ir| ir.id == input.id && ir.status == TensorStatus::ReadWrite);
-            match (is(reused.expected), taken && is(reused.alone)) {
-                (false, true) => kept.push(input.id),
-                (true, false) => {
-                    bytes += self.executor.buffer(input).bytes();
-                    copies.push(input.id);
-                    if taken {
-                        // The copy is taken in its place.
-                        prepared.left.push(input.id);
-                    }
+        let is = |bits: u8| bits >> at & 1 == 1;
+        let taken = prepared.op.inputs().any(|ir| ir.id == input.id && ir.status == TensorStatus::ReadWrite);
+        match (is(reused.expected), taken && is(reused.alone)) {
+            (false, true) => kept.push(input.id),
+            (true, false) => {
+                bytes += executor.buffer(input).bytes();
+                copies.push(input.id);
+                if taken {
+                    // The copy is taken in its place.
+                    prepared.left.push(input.id);
                 }
-                _ => {}
             }
+            _ => {}
         }
-        Self::only_read(prepared, |id| kept.contains(&id));
-        (copies, bytes)
     }
+    prepared.only_read(|id| kept.contains(&id));
+    (copies, bytes)
+}
 
-    /// The most telling extent of what an operation reads and may write over.
-    fn extent_read(&mut self, prepared: &Prepared) -> Extent {
-        if !B::PARTS_FOLLOW_REUSE || is_view(&prepared.op) {
-            return Extent::Whole;
-        }
-        let extents = inputs(&prepared.op).into_iter().map(|input| self.extent_of(prepared, &input));
-        extents.max().unwrap_or(Extent::Whole)
+/// The most telling extent of what an operation reads and may write over.
+fn extent_read<B: RematBackend>(executor: &mut Executor<B>, prepared: &Prepared) -> Extent {
+    if !B::PARTS_FOLLOW_REUSE || is_view(&prepared.op) {
+        return Extent::Whole;
     }
+    let extents = prepared.inputs().into_iter().map(|input| extent_of(executor, prepared, &input));
+    extents.max().unwrap_or(Extent::Whole)
+}
 
-    /// What an input takes of its buffer, if a result may be written over it.
-    fn extent_of(&mut self, prepared: &Prepared, input: &TensorIr) -> Extent {
-        let may_hold = may_hold(&prepared.op, input) && prepared.spared != Some(input.id);
-        if may_hold { self.executor.extent(input) } else { Extent::Whole }
-    }
+/// What an input takes of its buffer, if a result may be written over it.
+fn extent_of<B: RematBackend>(executor: &mut Executor<B>, prepared: &Prepared, input: &TensorIr) -> Extent {
+    let may_hold = may_hold(&prepared.op, input) && prepared.spared != Some(input.id);
+    if may_hold { executor.extent(input) } else { Extent::Whole }
 }

@@ -8,23 +8,27 @@ use burn_remat_core::{Driver, Failure, OpKey, Ran, Reused, Run, Source};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use super::layout::Layout;
+use super::compress::{Form, forms_of};
+use super::executor::Layout;
+use super::layout::layout;
 use super::operation::{is_random, mark_read_only};
+use super::parts::{keep_parts, set_apart};
+use super::prepared::Prepared;
+use super::substitutes::lend_copy;
+use super::tensors::bare;
 use super::{Drive, GENERATOR, Hand};
-use crate::backend::RematBackend;
+use crate::backend::{RematBackend, tensor_bytes};
 use crate::panics::{lock, panic_message};
 
-/// An operation that is ready to run.
-pub(super) struct Prepared {
-    pub op: Box<OperationIr>,
-    /// How its result is to lie.
-    pub layout: Option<Layout>,
-    /// Inputs of which it gets a copy, since others still need them.
-    pub copies: SmallVec<[TensorId; 2]>,
-    /// Tensors that it was to take and now only reads.
-    pub left: SmallVec<[TensorId; 2]>,
-    /// An input that is evicted.
-    pub spared: Option<TensorId>,
+/// What running an operation has come to.
+struct Done {
+    ns: u64,
+    /// By how much the heap rose meanwhile.
+    rise: Option<u64>,
+    /// Bytes that were there beside its tensors.
+    beside: u64,
+    /// How its results could be compressed.
+    candidates: SmallVec<[Option<Form>; 2]>,
 }
 
 impl<B: RematBackend> Drive<B> {
@@ -84,9 +88,9 @@ impl<B: RematBackend> Drive<B> {
 
     /// What this does to results that depend on what an operation writes over.
     fn keep_layout(&mut self, prepared: &mut Prepared, reused: Reused) -> u64 {
-        self.keep_parts(prepared, reused);
-        let layout = self.layout(prepared, reused);
-        let (copies, bytes) = self.set_apart(prepared, reused);
+        keep_parts(&mut self.executor, prepared, reused);
+        let layout = layout(&mut self.executor, prepared, reused);
+        let (copies, bytes) = set_apart(&mut self.executor, prepared, reused);
         prepared.copies = copies;
         let laying = layout.as_ref().map_or(0, |(_, bytes)| *bytes);
         prepared.layout = layout.map(|(layout, _)| layout);
@@ -98,7 +102,7 @@ impl<B: RematBackend> Drive<B> {
         let lost = "internal error: an operation was lost";
         let Prepared { op, layout, copies, left, .. } = self.prepared.take().ok_or(lost)?;
         let kept = run.keep.then(|| self.keep(&op));
-        let (ns, rise, beside, candidates) = match self.carry_out(run, op, layout, copies) {
+        let Done { ns, rise, beside, candidates } = match self.carry_out(run, op, layout, copies) {
             Ok(done) => done,
             Err(failure) => {
                 left.into_iter().for_each(|id| self.executor.free(id.value()));
@@ -111,10 +115,10 @@ impl<B: RematBackend> Drive<B> {
         let left = left.into_iter().map(|id| id.value()).collect();
         let mut ran = Ran { ns, rise, beside, kept, left, ..Ran::default() };
         for (k, &id) in run.outputs.iter().enumerate() {
-            let buffer = self.buffer(&super::bare(id));
-            let compressible =
-                candidates.get(k).and_then(|candidate| self.settle_compressible(id, candidate.as_ref()?, buffer));
-            ran.buffers.push((buffer, compressible));
+            let buffer = self.executor.buffer(&bare(id));
+            let form = candidates.get(k).and_then(Option::as_ref);
+            let compressible = form.and_then(|form| self.compression.settle(&mut self.executor, id, form, buffer));
+            ran.buffers.push((buffer.into(), compressible));
         }
         Ok(ran)
     }
@@ -124,25 +128,25 @@ impl<B: RematBackend> Drive<B> {
         self.kept.insert(self.boxes.fill(op.clone())) as OpKey
     }
 
-    /// Gives it what it needs and runs it: time, rise of the heap, bytes beside, and how its results could be compressed.
-    #[expect(clippy::type_complexity, reason = "read in one place, by name")]
+    /// Gives it what it needs and runs it.
     fn carry_out(
         &mut self,
         run: &Run<'_>,
         mut op: Box<OperationIr>,
         layout: Option<Layout>,
         copies: SmallVec<[TensorId; 2]>,
-    ) -> Result<(u64, Option<u64>, u64, SmallVec<[Option<super::compress::Form>; 2]>), Failure> {
+    ) -> Result<Done, Failure> {
         let mut beside = 0;
-        if let Some((id, need)) = run.substitute {
-            beside += self.stand_in(&mut op, TensorId::new(id), need)?;
+        if let Some(replaced) = run.substitute {
+            beside += self.substitutes.stand_in(&mut self.executor, &mut self.compression, &mut op, replaced)?;
         }
         for id in copies {
-            beside += self.lend_copy(&mut op, id);
+            beside += lend_copy(&mut self.executor, &mut op, id);
         }
-        let candidates = if run.compressible { self.forms_of(&op) } else { SmallVec::new() };
+        let allowed = self.settings.alternatives;
+        let candidates = if run.compressible { forms_of::<B>(&op, allowed) } else { SmallVec::new() };
         let dry = self.dry_cost(&op, run);
-        let timed = self.begin_timing(&op, run);
+        let timed = self.clock.begin(&self.executor, &op, run);
         let _alone = is_random(&op).then(|| lock(&GENERATOR));
         let probe = self.settings.probe.as_deref();
         let before = probe.map_or(0, |probe| {
@@ -163,10 +167,10 @@ impl<B: RematBackend> Drive<B> {
         let elapsed = start.elapsed().as_nanos() as u64;
         let rise = probe.map(|probe| probe.peak().saturating_sub(before));
         self.boxes.keep(op);
-        let known = self.end_timing(timed, result.is_ok(), run);
+        let known = self.clock.end(&self.executor, timed, result.is_ok(), run);
         let ns = dry.or(known).unwrap_or(elapsed).max(1);
         match result {
-            Ok(()) => Ok((ns, rise, beside, candidates)),
+            Ok(()) => Ok(Done { ns, rise, beside, candidates }),
             Err(payload) => Err(panic_message(&*payload).into()),
         }
     }
@@ -174,22 +178,10 @@ impl<B: RematBackend> Drive<B> {
     /// On a dry device, the time that an operation would take; it also learns there where in its step it is.
     fn dry_cost(&mut self, op: &OperationIr, run: &Run<'_>) -> Option<u64> {
         let position = run.position.unwrap_or_default() as usize;
-        let padding = self.padding;
         let dry = self.executor.as_dry()?;
         dry.at(position, run.kind);
-        let bytes = |tensor: &TensorIr| super::operation::facts(tensor, padding).bytes;
-        let touched = op.inputs().chain(op.outputs()).map(bytes).sum();
+        let touched = op.inputs().chain(op.outputs()).map(|tensor| tensor_bytes(&tensor.shape, tensor.dtype)).sum();
         Some(dry.cost(touched))
-    }
-
-    /// Has an operation about to run only read some of what it would take.
-    pub(super) fn only_read(prepared: &mut Prepared, keep: impl Fn(TensorId) -> bool) {
-        let taken = prepared.op.inputs().filter(|input| input.status == TensorStatus::ReadWrite && keep(input.id));
-        let kept: SmallVec<[TensorId; 2]> = taken.map(|input| input.id).collect();
-        if !kept.is_empty() {
-            mark_read_only(&mut prepared.op, |id| kept.contains(&id));
-            prepared.left.extend(kept);
-        }
     }
 }
 

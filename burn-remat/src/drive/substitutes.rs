@@ -11,82 +11,74 @@ use std::time::Instant;
 use burn_backend::DType;
 use burn_ir::{HandleKind, IrVisitorMut, OperationIr, TensorHandle, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{Failure, Need, Substitute};
+use rustc_hash::FxHashMap;
 
 use super::code::Code;
+use super::compress::{Compression, may_be_packed};
+use super::executor::Executor;
 use super::operation::weak_input;
-use super::{Drive, bare};
-use crate::backend::{BufferId, RematBackend, fresh_id};
+use super::tensors::{bare, fresh_id};
+use crate::backend::{BufferId, RematBackend};
 use crate::panics::panic_message;
 
-/// What is left of a tensor.
-pub(super) struct Left {
-    /// Its signs, where they may be needed.
-    packed: Vec<u8>,
+/// Substitutes of tensors, by the tensors' numbers.
+#[derive(Default)]
+pub(super) struct Substitutes {
+    /// The signs, where they may be needed.
+    packed: FxHashMap<u64, Vec<u8>>,
 }
 
-impl<B: RematBackend> Drive<B> {
-    /// What could stand in for an input of the operation at hand.
-    pub(super) fn possible_substitute(&mut self, id: u64, need: Need) -> Option<Substitute> {
-        let inputs = self.prepared.as_ref()?.op.inputs();
-        let ir = inputs.into_iter().find(|ir| ir.id.value() == id)?.clone();
-        let allowed = B::IS_HOST && self.settings.alternatives.allows(need.alternative()) && ir.dtype == DType::F32;
-        let ir = TensorIr { status: TensorStatus::ReadOnly, ..ir };
-        if !allowed || !self.may_be_packed(&ir) {
-            return None;
-        }
-        let bytes = super::operation::facts(&ir, self.padding).bytes;
-        Some(match need {
-            Need::Signs => {
-                self.measure(Code::Signs, &ir);
-                let packed = Code::Signs.bytes(ir.shape.num_elements(), ir.dtype) as u64;
-                Substitute {
-                    need,
-                    bytes: packed,
-                    stand_in: bytes,
-                    cost_ns: self.compression.cost_ns(Code::Signs, bytes),
-                }
-            }
-            Need::Shape => {
-                let BufferId::Known { bytes, .. } = B::buffer(&B::shell(&ir.shape, ir.dtype)?) else { return None };
-                Substitute { need, bytes: 0, stand_in: bytes, cost_ns: 0 }
-            }
-        })
-    }
-
-    /// Leaves a substitute of a tensor that is about to be evicted.
-    pub(super) fn make_substitute(&mut self, id: u64, need: Need) -> Option<(u64, u64)> {
+impl Substitutes {
+    /// Leaves a substitute of a tensor that is about to be evicted: its bytes, and the time that this took.
+    pub fn leave<B: RematBackend>(
+        &mut self,
+        executor: &mut Executor<B>,
+        compression: &mut Compression,
+        id: u64,
+        need: Need,
+    ) -> Option<(u64, u64)> {
         let start = Instant::now();
         let packed = match need {
             Need::Signs => {
-                let handle = self.executor.handle(&bare(id))?;
+                let handle = executor.handle(&bare(id))?;
                 // Only where they lie in order, as the stand-in will.
                 let bytes = B::host_bytes(&handle)?;
                 let packed = Code::Signs.pack(bytes, DType::F32);
-                self.compression.learn(Code::Signs, 0, bytes.len() as u64, start.elapsed());
+                compression.learn(Code::Signs, 0, bytes.len() as u64, start.elapsed());
                 packed
             }
             Need::Shape => Vec::new(),
         };
         let bytes = packed.len() as u64;
-        self.substitutes.insert(id, Left { packed });
+        self.packed.insert(id, packed);
         Some((bytes, if need == Need::Signs { start.elapsed().as_nanos() as u64 } else { 0 }))
     }
 
+    /// Drops the substitute of a tensor.
+    pub fn discard(&mut self, id: u64) {
+        self.packed.remove(&id);
+    }
+
     /// Puts a stand-in for an input into an operation, which consumes it: its bytes.
-    pub(super) fn stand_in(&mut self, op: &mut OperationIr, replaced: TensorId, need: Need) -> Result<u64, Failure> {
+    pub fn stand_in<B: RematBackend>(
+        &self,
+        executor: &mut Executor<B>,
+        compression: &mut Compression,
+        op: &mut OperationIr,
+        (replaced, need): (u64, Need),
+    ) -> Result<u64, Failure> {
         let lost = "internal error: a substitute does not hold what it should";
         let (ir, _) = weak_input(op).ok_or(lost)?;
         let stand_in = TensorIr { id: fresh_id(), status: TensorStatus::ReadWrite, ..ir.clone() };
-        let left = self.substitutes.get(&replaced.value()).ok_or(lost)?;
+        let packed = self.packed.get(&replaced).ok_or(lost)?;
         let start = Instant::now();
-        let executor = &mut self.executor;
         let bytes = match need {
             Need::Signs => {
-                let data = Code::Signs.unpack(&left.packed, stand_in.shape.clone(), stand_in.dtype).ok_or(lost)?;
+                let data = Code::Signs.unpack(packed, stand_in.shape.clone(), stand_in.dtype).ok_or(lost)?;
                 let bytes = data.as_bytes().len() as u64;
                 catch_unwind(AssertUnwindSafe(|| executor.upload(stand_in.id, data)))
                     .map_err(|payload| Failure::from(panic_message(&*payload)))?;
-                self.compression.learn(Code::Signs, 1, bytes, start.elapsed());
+                compression.learn(Code::Signs, 1, bytes, start.elapsed());
                 bytes
             }
             Need::Shape => {
@@ -97,19 +89,44 @@ impl<B: RematBackend> Drive<B> {
                 bytes
             }
         };
-        op.visit_mut(&mut Rename { from: replaced, to: stand_in.id });
+        op.visit_mut(&mut Rename { from: TensorId::new(replaced), to: stand_in.id });
         Ok(bytes)
     }
+}
 
-    /// Puts a copy of an input, buffer and all, into an operation, which consumes it: its bytes.
-    pub(super) fn lend_copy(&mut self, op: &mut OperationIr, id: TensorId) -> u64 {
-        let Some(ir) = op.inputs().find(|ir| ir.id == id) else { return 0 };
-        let source = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
-        let copy = TensorIr { id: fresh_id(), ..source.clone() };
-        self.executor.copy(&source, &copy);
-        op.visit_mut(&mut Rename { from: id, to: copy.id });
-        self.executor.buffer(&copy).bytes()
+/// What could stand in for a resident input of an operation.
+pub(super) fn substitute<B: RematBackend>(
+    executor: &mut Executor<B>,
+    compression: &mut Compression,
+    ir: &TensorIr,
+    need: Need,
+) -> Option<Substitute> {
+    let ir = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
+    if !B::IS_HOST || ir.dtype != DType::F32 || !may_be_packed(executor, &ir) {
+        return None;
     }
+    let bytes = executor.facts(&ir).bytes;
+    Some(match need {
+        Need::Signs => {
+            compression.measure(executor, Code::Signs, &ir);
+            let packed = Code::Signs.bytes(ir.shape.num_elements(), ir.dtype) as u64;
+            Substitute { need, bytes: packed, stand_in: bytes, cost_ns: compression.cost_ns(Code::Signs, bytes) }
+        }
+        Need::Shape => {
+            let BufferId::Known { bytes, .. } = B::buffer(&B::shell(&ir.shape, ir.dtype)?) else { return None };
+            Substitute { need, bytes: 0, stand_in: bytes, cost_ns: 0 }
+        }
+    })
+}
+
+/// Puts a copy of an input, buffer and all, into an operation, which consumes it: its bytes.
+pub(super) fn lend_copy<B: RematBackend>(executor: &mut Executor<B>, op: &mut OperationIr, id: TensorId) -> u64 {
+    let Some(ir) = op.inputs().find(|ir| ir.id == id) else { return 0 };
+    let source = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
+    let copy = TensorIr { id: fresh_id(), ..source.clone() };
+    executor.copy(&source, &copy);
+    op.visit_mut(&mut Rename { from: id, to: copy.id });
+    executor.buffer(&copy).bytes()
 }
 
 /// Gives an input of an operation another number, and lets the operation consume it.

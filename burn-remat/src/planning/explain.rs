@@ -58,7 +58,7 @@ impl Explanation {
         let found = decisions(graph, &schedule.plan, &times);
         let is_activation = activations(graph);
         let mut values: Vec<ValueId> = (0..found.len()).filter(|&value| is_activation[value]).collect();
-        values.retain(|value| !schedule.lowered.small_forms.contains(value));
+        values.retain(|value| !schedule.lowered.forms.small.contains(value));
         values.sort_by_key(|&value| (std::cmp::Reverse(graph.bytes(value)), value));
         let activations = values.into_iter().filter_map(|value| activation(schedule, value, &found[value])).collect();
         Self { activations }

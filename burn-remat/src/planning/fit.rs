@@ -110,7 +110,7 @@ impl Fit {
     }
 
     fn without_forms(&self) -> Option<Box<Self>> {
-        if self.lowered.small_forms.is_empty() {
+        if self.lowered.forms.small.is_empty() {
             return None;
         }
         let trace = Arc::new(Trace::clone(&self.trace).with_alternatives(|_| false));
@@ -150,101 +150,21 @@ impl Fit {
     /// Searches until the time is up or nothing better can be hoped for, and hands on what it finds.
     pub fn run(&self, terms: &Terms<'_>, mut found: impl FnMut(Found<'_>)) {
         let start = Instant::now();
-        let graph = &self.lowered.graph;
         let plain = self.plain(terms);
-        // Most bytes that a plan may hold: the budget, once a plan is known that keeps it. Until then as much as leaves a
-        // planner something to choose.
         let known = self.known.iter().chain(&plain).filter(|(schedule, _)| schedule.peak <= terms.budget);
         let known = known.min_by(|a, b| a.1.makespan.total_cmp(&b.1.makespan));
         let keeps = self.fallback.peak <= terms.budget || known.is_some();
-        let mut target = if keeps { terms.budget } else { terms.budget.max(self.least) };
-
         if !keeps {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
         }
-        let mut best = f64::INFINITY;
         if let Some((schedule, outcome)) = known {
-            best = outcome.makespan;
             found(Found::Plan(schedule.clone(), outcome));
         }
-        // Why the planner is not to be asked again.
-        let mut defect: Option<PlanError> = None;
-        // Proved for budgets no smaller than this one.
-        let mut bound: Option<f64> = None;
-        // Plans once and hands on what is better and fits.
-        let mut attempt = |budget: u64, limit: Duration, target: &mut u64| -> Option<Attempt> {
-            let mut request = Request::new(budget);
-            request.time_limit = limit;
-            request.threads = self.threads.unwrap_or(request.threads);
-            let Solved { mut outcome, checked } = match terms.planner.solve(graph, &request) {
-                Ok(solved) => solved,
-                Err(error) => {
-                    defect = Some(error.clone()).filter(is_defect).or(defect.take());
-                    found(Found::Problem(error));
-                    return None;
-                }
-            };
-            let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked?);
-            if self.lowered.weighted {
-                // Its costs are preferences, and a bound on them is none on time.
-                (outcome.status, outcome.lower_bound) = (Status::Feasible, None);
-            }
-            let (peak, makespan) = (schedule.peak, outcome.makespan);
-            if budget >= *target && outcome.lower_bound > bound {
-                bound = outcome.lower_bound;
-            }
-            log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {target}");
-            if peak <= terms.budget && *target > terms.budget {
-                (*target, best) = (terms.budget, f64::INFINITY);
-            }
-            if peak <= *target && makespan < best {
-                best = makespan;
-                found(Found::Plan(Arc::new(schedule), &outcome));
-            }
-            let near = |bound: f64| makespan <= bound * (1.0 + GOOD_ENOUGH);
-            Some(Attempt {
-                peak,
-                is_proven: outcome.status == Status::Optimal || outcome.lower_bound.is_some_and(near),
-                is_free: near(graph.ops().iter().map(|op| op.cost).sum()),
-            })
-        };
-
-        let grain = target / GRAIN;
-        let quick = QUICK.min(terms.limit / ROUNDS);
-        // The largest budget told so far whose plan fits, and the smallest whose plan does not.
-        let (mut fits, mut exceeds) = (None, u64::MAX);
-        let mut told = target.max(self.least);
-        let mut done = false;
-        for _ in 0..ROUNDS {
-            let Some(Attempt { peak, is_proven, is_free }) = attempt(told, quick, &mut target) else { break };
-            if peak <= target {
-                fits = Some(told);
-                done = is_proven || is_free;
-                told += (target - peak).max(grain);
-            } else {
-                exceeds = told;
-                told = told.saturating_sub(peak - target);
-            }
-            let low = fits.unwrap_or(self.least);
-            if is_free || exceeds <= low + grain {
-                break;
-            }
-            if told <= low || told >= exceeds {
-                told = low + (exceeds - low) / 2;
-            }
-        }
-        // A longer search finds another plan, which may hold more than the quick one, or less.
-        let mut told = fits.unwrap_or(self.least);
-        while !done && start.elapsed() + quick < terms.limit {
-            let left = terms.limit.saturating_sub(start.elapsed());
-            let Some(Attempt { peak, .. }) = attempt(told, left / 4 * 3, &mut target) else { break };
-            let before = told;
-            told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
-            told = told.max(self.least);
-            if before.abs_diff(told) <= grain && peak <= target || before == told {
-                break;
-            }
-        }
+        let target = if keeps { terms.budget } else { terms.budget.max(self.least) };
+        let best = known.map_or(f64::INFINITY, |(_, outcome)| outcome.makespan);
+        let mut search = Search { fit: self, terms, found, target, best, defect: None, bound: None };
+        search.through_budgets(start);
+        let Search { mut found, best, defect, bound, .. } = search;
         // What a broken planner leaves undone the online policy does better than the plan that holds least.
         if best.is_infinite() && keeps && defect.is_none() {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
@@ -279,6 +199,104 @@ impl Fit {
         let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked);
         let outcome = Outcome::of_plan(&planner, &self.lowered.graph, plan, Status::Feasible, StopReason::Heuristic);
         Some((Arc::new(schedule), outcome))
+    }
+}
+
+/// A search under way.
+struct Search<'a, F> {
+    fit: &'a Fit,
+    terms: &'a Terms<'a>,
+    found: F,
+    /// Most bytes that a plan may hold: the budget, once a plan is known that keeps it. Until then as much as leaves a
+    /// planner something to choose.
+    target: u64,
+    /// Time of the cheapest plan so far.
+    best: f64,
+    /// Why the planner is not to be asked again.
+    defect: Option<PlanError>,
+    /// Proved for budgets no smaller than the target.
+    bound: Option<f64>,
+}
+
+impl<F: FnMut(Found<'_>)> Search<'_, F> {
+    /// A few quick plans find how much the planner can be told, longer searches use it.
+    fn through_budgets(&mut self, start: Instant) {
+        let least = self.fit.least;
+        let grain = self.target / GRAIN;
+        let quick = QUICK.min(self.terms.limit / ROUNDS);
+        // The largest budget told so far whose plan fits, and the smallest whose plan does not.
+        let (mut fits, mut exceeds) = (None, u64::MAX);
+        let mut told = self.target.max(least);
+        let mut done = false;
+        for _ in 0..ROUNDS {
+            let Some(Attempt { peak, is_proven, is_free }) = self.attempt(told, quick) else { break };
+            if peak <= self.target {
+                fits = Some(told);
+                done = is_proven || is_free;
+                told += (self.target - peak).max(grain);
+            } else {
+                exceeds = told;
+                told = told.saturating_sub(peak - self.target);
+            }
+            let low = fits.unwrap_or(least);
+            if is_free || exceeds <= low + grain {
+                break;
+            }
+            if told <= low || told >= exceeds {
+                told = low + (exceeds - low) / 2;
+            }
+        }
+        // A longer search finds another plan, which may hold more than the quick one, or less.
+        let mut told = fits.unwrap_or(least);
+        while !done && start.elapsed() + quick < self.terms.limit {
+            let left = self.terms.limit.saturating_sub(start.elapsed());
+            let Some(Attempt { peak, .. }) = self.attempt(told, left / 4 * 3) else { break };
+            let (before, target) = (told, self.target);
+            told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
+            told = told.max(least);
+            if before.abs_diff(told) <= grain && peak <= target || before == told {
+                break;
+            }
+        }
+    }
+
+    /// Plans once and hands on what is better and fits.
+    fn attempt(&mut self, budget: u64, limit: Duration) -> Option<Attempt> {
+        let Fit { trace, lowered, threads, .. } = self.fit;
+        let mut request = Request::new(budget);
+        request.time_limit = limit;
+        request.threads = threads.unwrap_or(request.threads);
+        let Solved { mut outcome, checked } = match self.terms.planner.solve(&lowered.graph, &request) {
+            Ok(solved) => solved,
+            Err(error) => {
+                self.defect = Some(error.clone()).filter(is_defect).or(self.defect.take());
+                (self.found)(Found::Problem(error));
+                return None;
+            }
+        };
+        let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked?);
+        if lowered.is_weighted() {
+            // Its costs are preferences, and a bound on them is none on time.
+            (outcome.status, outcome.lower_bound) = (Status::Feasible, None);
+        }
+        let (peak, makespan) = (schedule.peak, outcome.makespan);
+        if budget >= self.target && outcome.lower_bound > self.bound {
+            self.bound = outcome.lower_bound;
+        }
+        log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {}", self.target);
+        if peak <= self.terms.budget && self.target > self.terms.budget {
+            (self.target, self.best) = (self.terms.budget, f64::INFINITY);
+        }
+        if peak <= self.target && makespan < self.best {
+            self.best = makespan;
+            (self.found)(Found::Plan(Arc::new(schedule), &outcome));
+        }
+        let near = |bound: f64| makespan <= bound * (1.0 + GOOD_ENOUGH);
+        Some(Attempt {
+            peak,
+            is_proven: outcome.status == Status::Optimal || outcome.lower_bound.is_some_and(near),
+            is_free: near(lowered.graph.ops().iter().map(|op| op.cost).sum()),
+        })
     }
 }
 

@@ -93,7 +93,7 @@ fn times_alone(schedule: &Schedule) -> Vec<f64> {
     for op in 0..times.len() {
         if lowered.again[op] {
             times[op] = lowered.cost_of(Step::Compute(op));
-        } else if lowered.unpacks.contains(&op) {
+        } else if lowered.forms.unpacks.contains(&op) {
             // It and the op before it, which makes the form, take together what the operations do.
             times[op] = lowered.cost_of(Step::Compute(op));
             times[op - 1] -= times[op];

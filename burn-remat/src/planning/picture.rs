@@ -79,14 +79,7 @@ fn draw_memory<'a>(
         .x_label_area_size(text * 5 / 2 + if stages.is_empty() { 0 } else { text + 10 })
         .y_label_area_size(text * 4)
         .build_cartesian_2d(0.0..count as f64, 0.0..top)?;
-    for (op, range) in schedule.lowered.graph.ops().iter().zip(&schedule.lowered.ranges) {
-        let color = match op.phase {
-            Some(Phase::Forward) => PHASES[0],
-            Some(Phase::Backward) => PHASES[1],
-            Some(Phase::Update) => PHASES[2],
-            None => continue,
-        };
-        let corners = [(f64::from(range.start), 0.0), (f64::from(range.end), top)];
+    for (corners, color) in phases(schedule, top) {
         chart.draw_series([Rectangle::new(corners, color.filled())])?;
     }
     chart
@@ -121,6 +114,19 @@ fn draw_memory<'a>(
     name_stages(&plot, spans, pixel(0), text)?;
     lines.extend([("forward", PHASES[0]), ("backward", PHASES[1]), ("update", PHASES[2])]);
     legend(&side, &lines, (4, 2 * text as i32 + 10), text)
+}
+
+/// The operations of each op, up to `top`, in the color of its phase.
+fn phases(schedule: &Schedule, top: f64) -> impl Iterator<Item = ([(f64, f64); 2], RGBColor)> {
+    let ops = schedule.lowered.graph.ops().iter().zip(&schedule.lowered.ranges);
+    ops.filter_map(move |(op, range)| {
+        let color = match op.phase? {
+            Phase::Forward => PHASES[0],
+            Phase::Backward => PHASES[1],
+            Phase::Update => PHASES[2],
+        };
+        Some(([(f64::from(range.start), 0.0), (f64::from(range.end), top)], color))
+    })
 }
 
 /// Draws, below the numbers of the x axis, a line for each passage through a stage, and its name where there is room. The

@@ -60,10 +60,10 @@ pub(super) fn with_forms(lowered: &Lowered, plan: &Plan) -> Option<Plan> {
 fn counterparts(lowered: &Lowered) -> Vec<Counterpart> {
     let mut all: Vec<Counterpart> = Vec::new();
     for (at, op) in lowered.graph.ops().iter().enumerate() {
-        let is_small = !op.outputs.is_empty() && op.outputs.iter().all(|value| lowered.small_forms.contains(value));
-        let packs = lowered.unpacks.contains(&(at + 1));
+        let is_small = !op.outputs.is_empty() && op.outputs.iter().all(|value| lowered.forms.small.contains(value));
+        let packs = lowered.forms.unpacks.contains(&(at + 1));
         match all.last_mut() {
-            Some(last) if lowered.unpacks.contains(&at) => last.unpack = Some(at),
+            Some(last) if lowered.forms.unpacks.contains(&at) => last.unpack = Some(at),
             Some(last) if is_small && !packs => last.leaves.push(at),
             _ => all.push(Counterpart { op: at, unpack: None, leaves: Vec::new() }),
         }
@@ -85,7 +85,7 @@ mod tests {
         let rich = chain();
         let poor = rich.clone().with_alternatives(|_| false);
         let (with, without) = (lower(&rich, "chain").unwrap(), lower(&poor, "chain").unwrap());
-        assert!(with.unpacks.len() > 8 && !with.stubs.is_empty() && without.small_forms.is_empty());
+        assert!(with.forms.unpacks.len() > 8 && !with.forms.stubs.is_empty() && without.forms.small.is_empty());
         let found = minimum(&without.graph);
         let plan = with_forms(&with, &found.plan).unwrap();
         let before = check(&without.graph, &found.plan, found.achieved).unwrap();

@@ -1,4 +1,6 @@
 //! What planning has come to, for people and for programs.
+//!
+//! Larger than the rule: `PlanReport`, because it is the record of all figures, one a field, that users read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,10 +65,8 @@ pub struct PlanReport {
     pub recomputed: Vec<(String, usize, f64)>,
     /// The step by stages, in the order of their first operations.
     pub stages: Vec<StagePlan>,
-    /// Steps that went by a plan from beginning to end.
+    /// Steps that went by a plan of their own from beginning to end.
     pub steps_followed: u64,
-    /// Those of them that went by a plan for tensors of other sizes: it is followed where it fits, and no bytes are foreseen.
-    pub steps_carried: u64,
     /// Steps that left their plan.
     pub steps_left: u64,
     /// Where the last of them did.
@@ -109,7 +109,6 @@ impl PlanReport {
             recomputed: recomputed(&schedule),
             stages: stages(&schedule),
             steps_followed: plans.state.followed,
-            steps_carried: plans.state.carried,
             steps_left: plans.state.left,
             difference: plans.state.difference.clone(),
             deviation_bytes: plans.state.deviation,

@@ -159,14 +159,14 @@ impl Placing<'_> {
                     Step::Evict(value) => Some(Gone { value, packs: packs[at], stub: left.get(&at).copied() }),
                     _ => None,
                 })
-                .filter(|gone| !lowered.small_forms.contains(&gone.value))
+                .filter(|gone| !lowered.forms.small.contains(&gone.value))
                 .collect();
             // The next ops read no more of these stubs.
             let stale = dropped.get(&at).map_or(&[][..], Vec::as_slice);
             at = end;
             let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
             let outputs: SmallVec<[ValueId; 2]> =
-                outputs.iter().copied().filter(|value| !lowered.small_forms.contains(value)).collect();
+                outputs.iter().copied().filter(|value| !lowered.forms.small.contains(value)).collect();
             for &value in &outputs {
                 residents[place(value) as usize] += u32::from(!std::mem::replace(&mut resident[value], true));
             }
@@ -248,7 +248,7 @@ impl Placing<'_> {
     fn packs(&self) -> Vec<bool> {
         let graph = &self.lowered.graph;
         let outputs = |&op: &OpId| graph.ops()[op].outputs.iter().map(move |&value| (value, op));
-        let maker: FxHashMap<ValueId, OpId> = self.lowered.unpacks.iter().flat_map(outputs).collect();
+        let maker: FxHashMap<ValueId, OpId> = self.lowered.forms.unpacks.iter().flat_map(outputs).collect();
         let mut unpacked_next = vec![false; self.lowered.graph.ops().len()];
         let mut packs = vec![false; self.plan.steps.len()];
         for (at, &step) in self.plan.steps.iter().enumerate().rev() {
@@ -268,14 +268,14 @@ impl Placing<'_> {
         for (at, &step) in self.plan.steps.iter().enumerate().rev() {
             match step {
                 Step::ComputeAlternative(op, k) => {
-                    if let Some(&stub) = self.lowered.stubs.get(&(op, k)) {
+                    if let Some(&stub) = self.lowered.forms.stubs.get(&(op, k)) {
                         let known = wanted.entry(stub.place).or_insert(Wanted { stub, last_read: at, left: None });
                         if stub.need == Need::Signs {
                             known.stub = stub;
                         }
                     }
                 }
-                Step::Evict(value) if !self.lowered.small_forms.contains(&value) => {
+                Step::Evict(value) if !self.lowered.forms.small.contains(&value) => {
                     if let Some(known) = wanted.get_mut(&self.lowered.places[value]) {
                         known.left = Some(at);
                     }

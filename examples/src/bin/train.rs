@@ -131,26 +131,14 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
 
     let measure = |device: &Device, name| measure(&job, device, name, arguments.warmup as usize, arguments.time_limit);
     let plain = measure(&device, "plain Burn")?;
-    let config = |budget: Budget| {
-        let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
-        let config = RematConfig::new(budget)
-            .with_random(random)
-            .with_alternatives(arguments.alternatives)
-            .with_memory_probe(Heap)
-            .with_planner(&arguments.planner)
-            .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
-        let config = if arguments.count_workspaces { config.counting_workspaces() } else { config };
-        let config = if arguments.fusion { config.with_fusion() } else { config };
-        let config = if arguments.no_planning { config.without_planning() } else { config };
-        if arguments.no_cache { config.without_cache() } else { config }
-    };
-    let store_all = measure(&remat(&device, config(Budget::Unlimited))?, "store-all")?;
+    let store_all = measure(&remat(&device, configured(arguments, Budget::Unlimited))?, "store-all")?;
     let store_all_peak = store_all.report.as_ref().map_or(0, |report| report.peak_bytes);
     let budget = match budget {
         Budget::Share(share) => Budget::Bytes(((store_all_peak as f64 * share) as u64).max(1)),
         other => other,
     };
-    let under = if arguments.strict { config(budget).strict() } else { config(budget) };
+    let under = configured(arguments, budget);
+    let under = if arguments.strict { under.strict() } else { under };
     let budgeted = measure(&remat(&device, under)?, "under the budget")?;
 
     print_table(&job, arguments.warmup as usize, &plain, &store_all, &budgeted);
@@ -182,6 +170,20 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         |report| is_rounded(report) || ((report.fused || adds_by_chance(report)) && difference <= SMALL_DIFFERENCE);
     let as_asked = identical || budgeted.report.as_ref().is_some_and(may_differ);
     Ok(if as_asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn configured(arguments: &Arguments, budget: Budget) -> RematConfig {
+    let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
+    let config = RematConfig::new(budget)
+        .with_random(random)
+        .with_alternatives(arguments.alternatives)
+        .with_memory_probe(Heap)
+        .with_planner(&arguments.planner)
+        .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
+    let config = if arguments.count_workspaces { config.counting_workspaces() } else { config };
+    let config = if arguments.fusion { config.with_fusion() } else { config };
+    let config = if arguments.no_planning { config.without_planning() } else { config };
+    if arguments.no_cache { config.without_cache() } else { config }
 }
 
 fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {

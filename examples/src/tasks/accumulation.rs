@@ -3,7 +3,7 @@
 use burn::optim::{AdamConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 
-use super::Task;
+use super::task::Task;
 use crate::data::Images;
 use crate::models::ResNet;
 

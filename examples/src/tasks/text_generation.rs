@@ -3,7 +3,7 @@
 use burn::optim::{AdamConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 
-use super::{Task, update};
+use super::task::{Task, update};
 use crate::data::Text;
 use crate::models::{CharTransformer, SEQUENCE_LENGTH};
 

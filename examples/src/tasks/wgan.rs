@@ -5,7 +5,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{ModuleOptimizer, RmsPropConfig};
 use burn::tensor::{Device, Tensor};
 
-use super::{Task, update};
+use super::task::{Task, update};
 use crate::data::Images;
 use crate::models::{Critic, Generator};
 

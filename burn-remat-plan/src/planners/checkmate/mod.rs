@@ -21,6 +21,8 @@
 //! twice between two first computations, which may be cheaper.
 //!
 //! Complexity: exponential at worst. A graph whose program would not fit in memory is refused.
+//!
+//! Larger than the rule: `run`, because it is the four steps above in their order, each of which may be the last.
 
 pub(super) mod answers;
 pub(super) mod model;

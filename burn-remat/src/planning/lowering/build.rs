@@ -10,7 +10,7 @@ use burn_remat_plan::{GraphBuilder, GraphError, Op, OpId, Phase, ValueId};
 use super::divided::Divided;
 use super::forced::{Again, forced};
 use super::forms::{form_of, reading_stub, split, stub_uses};
-use super::lowered::Lowered;
+use super::lowered::{Forms, Lowered};
 use super::phases::turning_point;
 use super::units::Unit;
 use crate::planning::stages::Staged;
@@ -34,7 +34,7 @@ pub(super) fn build(step: &Divided<'_>, name: &str, store_all: Vec<u64>) -> Resu
         build.unit(index, unit);
     }
     build.end();
-    let Draft { graph, places, ranges, weights, again, unpacks, small_forms, stubs } = build.draft;
+    let Draft { graph, places, ranges, weights, again, forms } = build.draft;
     Ok(Lowered {
         graph: graph.build()?,
         ranges,
@@ -42,15 +42,11 @@ pub(super) fn build(step: &Divided<'_>, name: &str, store_all: Vec<u64>) -> Resu
         values: step.values.clone(),
         small: step.large.small.clone(),
         until: step.large.until.clone(),
-        updates: step.updates.iter().map(|phase| phase.start as Position).collect(),
         store_all,
         cost_ns: step.trace.ops.iter().map(|op| op.cost_ns).sum(),
-        weighted: weights.iter().any(|&weight| weight != 1.0),
         weights,
         again,
-        unpacks,
-        small_forms,
-        stubs,
+        forms,
     })
 }
 
@@ -61,9 +57,7 @@ struct Draft {
     ranges: Vec<Range<Position>>,
     weights: Vec<f64>,
     again: Vec<bool>,
-    unpacks: BTreeSet<OpId>,
-    small_forms: BTreeSet<ValueId>,
-    stubs: BTreeMap<(OpId, usize), TracedStub>,
+    forms: Forms,
 }
 
 impl Draft {
@@ -75,7 +69,7 @@ impl Draft {
     /// A value that stands for a form or a stub of another one.
     fn small_form(&mut self, place: Place, bytes: u64, name: String) -> ValueId {
         let value = self.value(place, bytes, name);
-        self.small_forms.insert(value);
+        self.forms.small.insert(value);
         value
     }
 
@@ -121,9 +115,7 @@ impl<'a> Build<'a> {
             ranges: Vec::new(),
             weights: Vec::new(),
             again: Vec::new(),
-            unpacks: BTreeSet::new(),
-            small_forms: BTreeSet::new(),
-            stubs: BTreeMap::new(),
+            forms: Forms::default(),
         };
         draft.graph.constant_bytes(constant);
         for (place, storage) in trace.storages.iter().enumerate().filter(|(place, _)| step.values[*place].is_some()) {
@@ -286,17 +278,17 @@ impl<'a> Build<'a> {
         let draft = &mut self.draft;
         let Some((place, form)) = form else {
             let made = draft.op(op, positions(unit), weight);
-            draft.stubs.extend(with_stubs.into_iter().map(|(k, stub)| ((made, k), stub)));
+            draft.forms.stubs.extend(with_stubs.into_iter().map(|(k, stub)| ((made, k), stub)));
             return;
         };
         let small = draft.small_form(place, form.bytes, format!("{} packed", op.name));
         let (pack, unpack) = split(op, small, &form, self.step.bytes(place), weight);
         let pack = draft.op(pack, positions(unit), weight);
         let unpack = draft.op(unpack, behind(unit), weight);
-        draft.unpacks.insert(unpack);
+        draft.forms.unpacks.insert(unpack);
         // The first alternative of what unpacks is the op itself.
         let both = with_stubs.into_iter().flat_map(|(k, stub)| [((pack, k), stub), ((unpack, k + 1), stub)]);
-        draft.stubs.extend(both);
+        draft.forms.stubs.extend(both);
     }
 
     /// Ops that leave stubs of what a unit makes, in the phase and stage of its own, `made`.

@@ -21,22 +21,24 @@ pub(crate) struct Lowered {
     pub small: Vec<bool>,
     /// First operation of the update that cuts each storage: see [`Large::until`](super::large::Large::until).
     pub until: Vec<usize>,
-    /// First operation of each update phase.
-    pub updates: Vec<Position>,
     /// Bytes held during each operation if nothing is evicted.
     pub store_all: Vec<u64>,
     /// Time of all operations, run once, in ns.
     pub cost_ns: u64,
     /// By how much a preference weighs the cost of each op.
     pub weights: Vec<f64>,
-    /// Whether preferences weigh the graph's costs: then its bounds are none of time.
-    pub weighted: bool,
     /// Which ops run another one again, because a policy says so.
     pub again: Vec<bool>,
+    pub forms: Forms,
+}
+
+/// What of a graph is about other forms of its values.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forms {
     /// Ops that unpack a value from its form, which the op before them makes.
     pub unpacks: BTreeSet<OpId>,
     /// Values that stand for a form or a stub of another one.
-    pub small_forms: BTreeSet<ValueId>,
+    pub small: BTreeSet<ValueId>,
     /// Alternatives of ops that read a stub: of what, and what of it.
     pub stubs: BTreeMap<(OpId, usize), TracedStub>,
 }
@@ -50,6 +52,11 @@ impl Lowered {
             Step::ComputeAlternative(op, k) => ops[op].alternatives[k].cost / self.weights[op],
             Step::Evict(_) => 0.0,
         }
+    }
+
+    /// Whether preferences weigh the graph's costs: then its bounds are none of time.
+    pub fn is_weighted(&self) -> bool {
+        self.weights.iter().any(|&weight| weight != 1.0)
     }
 
     /// Most bytes held if nothing is evicted.

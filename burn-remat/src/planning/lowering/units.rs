@@ -88,22 +88,7 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> 
             phase = phases.next();
             continue;
         }
-        let op = &trace.ops[at];
-        let is_large = |place: &&Place| large.is[**place as usize];
-        let created: BTreeSet<Place> = op
-            .writes
-            .iter()
-            .filter(is_large)
-            .copied()
-            .filter(|&place| trace.storages[place as usize].made_by == Some(at as Position))
-            .collect();
-        let mut next = Unit {
-            range: at..at + 1,
-            inputs: op.reads.iter().filter(is_large).copied().collect(),
-            created,
-            recordable: op.recordable && op.rule.is_none_or(|rule| rule.policy != CheckpointPolicy::MustSave),
-            rule: op.rule,
-        };
+        let mut next = unit_of(trace, large, at);
         while let Some(top) = units[floor..].last() {
             let joins = if next.is_rider() {
                 top.has(&next.inputs)
@@ -129,6 +114,20 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> 
         at += 1;
     }
     units
+}
+
+/// The unit of one operation.
+fn unit_of(trace: &Trace, large: &Large, at: usize) -> Unit {
+    let op = &trace.ops[at];
+    let is_large = |place: &&Place| large.is[**place as usize];
+    let made_here = |place: &Place| trace.storages[*place as usize].made_by == Some(at as Position);
+    Unit {
+        range: at..at + 1,
+        inputs: op.reads.iter().filter(is_large).copied().collect(),
+        created: op.writes.iter().filter(is_large).copied().filter(made_here).collect(),
+        recordable: op.recordable && op.rule.is_none_or(|rule| rule.policy != CheckpointPolicy::MustSave),
+        rule: op.rule,
+    }
 }
 
 /// Merges neighbours of one kind that together touch at most `limit` bytes.

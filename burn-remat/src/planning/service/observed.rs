@@ -6,7 +6,7 @@
 use burn_remat_core::Trace;
 
 /// How often a step is seen before it is planned.
-const SEEN: usize = 3;
+pub(super) const SEEN: usize = 3;
 /// How often a kind of step is planned anew because more is there when it begins than before.
 const MOST_REPLANS: u32 = 4;
 /// Kinds of step that are remembered, and plans that are kept.
@@ -120,6 +120,16 @@ impl Kinds {
         let family = self.0.iter().find(|known| known.structure == structure).map(|known| known.family);
         let seen = self.0.iter().filter(|known| Some(known.family) == family).map(|known| known.seen);
         seen.sum::<usize>() >= SEEN
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How often the one was seen that was seen most.
+    pub fn most_seen(&self) -> usize {
+        self.0.iter().map(|known| known.seen).max().unwrap_or(0)
     }
 
     /// Whether nothing was seen before the last step.

@@ -13,7 +13,7 @@ use burn_remat_plan::Status;
 use super::background::{Background, Message, Task, Wait};
 use super::cache::{CacheFile, CacheKey, Stored};
 use super::known::Known;
-use super::observed::Kinds;
+use super::observed::{self, Kinds};
 use super::settings::PlanSettings;
 use super::state::{Origin, PlanState};
 use crate::planning::lowering::{Lowered, lower};
@@ -86,6 +86,22 @@ impl Plans {
         self.background.since()
     }
 
+    /// Why there is no plan, and what to do if anything; nothing where there is one, or a planner is at work or has said why.
+    pub fn why_none(&self) -> Option<String> {
+        let explains_itself = self.state.schedule.is_some() || self.state.problem.is_some();
+        if explains_itself || self.planning_since().is_some() || !self.is_on() {
+            return None;
+        }
+        Some(match self.kinds.count() {
+            0 => "no training step was seen to its end yet: a loss of one number with its backward, or what lies between two marks".to_owned(),
+            _ if self.kinds.are_settled() => "none is needed: every step keeps to the budget by itself".to_owned(),
+            kinds => {
+                let (most, needed) = (self.kinds.most_seen(), observed::SEEN);
+                format!("{kinds} kinds of step were seen, the same one at most {most} times; one that comes {needed} times is planned")
+            }
+        })
+    }
+
     /// The plan with which the next step probably goes.
     pub fn next(&self) -> Option<Arc<Running>> {
         self.known.next()
@@ -141,11 +157,10 @@ impl Plans {
         }
         let structure = own.unwrap_or(structure);
         self.known.finished(structure);
-        self.state.followed += 1;
         if carried {
-            self.state.carried += 1;
+            self.state.guided += 1;
         } else {
-            self.state.went_by(structure, deviation, held);
+            self.state.followed(structure, deviation, held);
         }
         trace.is_some_and(|trace| self.measured(trace, structure, budget))
     }
@@ -258,12 +273,11 @@ impl Plans {
         };
         self.state.lowering_seconds = start.elapsed().as_secs_f64();
         log::info!(
-            "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters, from {:?} on",
+            "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters",
             trace.ops.len(),
             lowered.graph.ops().len(),
             lowered.graph.values().len(),
-            trace.ops.iter().filter(|op| op.updates).count(),
-            lowered.updates
+            trace.ops.iter().filter(|op| op.updates).count()
         );
         Some(lowered)
     }

@@ -58,9 +58,10 @@ pub(crate) struct PlanState {
     /// Plans made, those from the cache not counted.
     pub made: u64,
     pub from_cache: u64,
-    /// Steps that went by a plan from beginning to end, and those of them whose plan was one for other sizes.
+    /// Steps that went by a plan of their own from beginning to end.
     pub followed: u64,
-    pub carried: u64,
+    /// Steps that went by what is known of one like them: its plan for other sizes, or what it does.
+    pub guided: u64,
     /// Largest difference between bytes held and bytes foreseen in any of them.
     pub deviation: u64,
     /// Most bytes held during each operation of the last of them.
@@ -85,8 +86,9 @@ impl PlanState {
         self.problem = None;
     }
 
-    /// A step went by a plan of its own.
-    pub fn went_by(&mut self, structure: u64, deviation: u64, held: Vec<u64>) {
+    /// A step went by a plan of its own from beginning to end.
+    pub fn followed(&mut self, structure: u64, deviation: u64, held: Vec<u64>) {
+        self.followed += 1;
         self.deviation = self.deviation.max(deviation);
         if self.shows(structure) {
             self.measured = Arc::new(held);

@@ -12,9 +12,11 @@ use burn_router::get_client;
 use tokio::runtime::Runtime;
 use tokio::signal;
 
-use crate::backend::{Remat, RematBackend, RematChannel};
+use super::backends::{WithBackend, started, with_backend};
+use super::client::{Remat, RematChannel};
+use super::control::EngineControl;
+use crate::backend::RematBackend;
 use crate::config::RematConfig;
-use crate::device::{WithBackend, started, with_backend};
 use crate::error::RematError;
 use crate::panics::lock;
 use crate::report::RematReport;
@@ -26,7 +28,7 @@ const MARK: &str = "remat.mark";
 static SERVED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 /// `plain` is a remat device that another process serves.
-pub(crate) fn remember(plain: Device) {
+pub(super) fn remember(plain: Device) {
     let mut served = lock(&SERVED);
     if !served.contains(&plain) {
         served.push(plain);
@@ -34,7 +36,7 @@ pub(crate) fn remember(plain: Device) {
 }
 
 /// Sends the mark of a step to `plain`, if it is a remat device that another process serves.
-pub(crate) fn mark_step(plain: &Device) {
+pub(super) fn mark_step(plain: &Device) {
     if let DispatchDevice::Remote(remote) = plain.as_dispatch()
         && lock(&SERVED).contains(plain)
     {

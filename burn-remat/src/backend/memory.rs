@@ -19,7 +19,7 @@ impl DeviceMemory for FlexDevice {
 }
 
 /// Bytes of main memory that can be had without swapping, within what the process's control group allows it on Linux.
-pub(crate) fn host_free_bytes() -> Option<u64> {
+pub(super) fn host_free_bytes() -> Option<u64> {
     let ram = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let mut system = System::new_with_specifics(ram);
     let available = Some(system.available_memory()).filter(|bytes| *bytes > 0)?;

@@ -26,8 +26,9 @@ use cubecl_kernels::ir::Type;
 use cudarc::driver::CudaContext;
 use rustc_hash::FxHasher;
 
-use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend};
-use crate::memory::{DeviceMemory, host_free_bytes};
+use super::memory::{DeviceMemory, host_free_bytes};
+use super::padding::Padding;
+use super::traits::{BufferId, Extent, MemoryOrder, RematBackend};
 
 /// Whether this build has Burn's kernel fusion.
 pub(crate) fn has_fusion() -> bool {

@@ -16,7 +16,7 @@ use crate::panics::lock;
 
 /// Tensors that are about to be read.
 #[derive(Default)]
-pub(crate) struct Reads {
+pub(super) struct Reads {
     /// How many there are, to be looked at with every operation.
     count: AtomicUsize,
     ids: Mutex<SmallVec<[TensorId; 4]>>,
@@ -24,7 +24,7 @@ pub(crate) struct Reads {
 }
 
 /// An announced read; it is over when this goes.
-pub(crate) struct Announced<'a> {
+pub(super) struct Announced<'a> {
     reads: &'a Reads,
     id: TensorId,
 }

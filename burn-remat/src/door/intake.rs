@@ -22,8 +22,8 @@ use parking_lot::{MappedMutexGuard, MutexGuard};
 use crate::backend::RematBackend;
 use crate::drive::Boxes;
 use crate::engine::Engine;
+use crate::names::NameId;
 use crate::panics::{lock, panic_message};
-use crate::stage::NameId;
 
 /// Most calls that wait. Operations take some 600 bytes each, and as many may be in the hands of the engine.
 const CAPACITY: usize = 2048;
@@ -32,7 +32,7 @@ const CAPACITY: usize = 2048;
 const PATIENCE: usize = 16;
 
 /// What is asked of an engine without waiting for it.
-pub(crate) enum Call {
+pub(super) enum Call {
     Operation(Box<OperationIr>),
     Mark,
     EnterStage(NameId, i64, Option<CheckpointPolicy>),
@@ -40,7 +40,7 @@ pub(crate) enum Call {
 }
 
 /// An engine, and the calls that it has still to take.
-pub(crate) struct Intake<B: RematBackend> {
+pub(super) struct Intake<B: RematBackend> {
     /// Whether calls wait for the engine's own thread.
     queues: bool,
     served: parking_lot::Mutex<Served<B>>,

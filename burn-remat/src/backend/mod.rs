@@ -1,0 +1,15 @@
+//! What the engine asks of backends.
+
+#[cfg(feature = "cubecl")]
+mod cubecl;
+mod flex;
+mod memory;
+mod padding;
+mod traits;
+
+#[cfg(feature = "cubecl")]
+pub(crate) use cubecl::has_fusion;
+pub use memory::DeviceMemory;
+pub use padding::Padding;
+pub(crate) use padding::tensor_bytes;
+pub use traits::{BufferId, Extent, MemoryOrder, RematBackend};

@@ -1,0 +1,138 @@
+//! [`RematBackend`]: what the engine needs to know of a backend beyond Burn's own traits.
+
+use burn_backend::{DType, ExecutionError, ProfileDuration, ProfileOptions, ProfileToken, Shape};
+use burn_ir::{BackendIr, OperationIr};
+use burn_remat_core::Buffer;
+use smallvec::SmallVec;
+
+use super::memory::DeviceMemory;
+use super::padding::Padding;
+
+/// Which buffer a tensor handle keeps alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferId {
+    /// A buffer that can be told apart from all others while it lives.
+    Known {
+        /// Its identity.
+        key: u64,
+        /// Its whole size, however little of it the tensor looks at.
+        bytes: u64,
+    },
+    /// The backend does not tell (fused backends): the engine counts the tensor's own bytes and takes views for views.
+    Unknown,
+}
+
+impl BufferId {
+    /// The buffer's size, as far as it is known.
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Self::Known { bytes, .. } => bytes,
+            Self::Unknown => 0,
+        }
+    }
+}
+
+impl From<BufferId> for Buffer {
+    fn from(id: BufferId) -> Self {
+        match id {
+            BufferId::Known { key, bytes } => Self::Known { identity: key, bytes },
+            BufferId::Unknown => Self::Unknown,
+        }
+    }
+}
+
+/// What a tensor takes of its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// A part. Later kernels give the same bits whether a result is such a part, or fills a buffer of its own.
+    Part,
+    /// A part by which later kernels choose in which order they add.
+    TellingPart,
+}
+
+/// The dimensions of a tensor as they lie in memory, outermost first; those of size one come first of all, by number.
+pub type MemoryOrder = SmallVec<[usize; 6]>;
+
+/// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
+pub trait RematBackend: BackendIr<Device: DeviceMemory> {
+    /// Whether tensors lie in this process's memory, so that looking at their numbers moves none.
+    const IS_HOST: bool = false;
+
+    /// Whether operations run after their call has returned, and profiling windows tell what each of them takes.
+    const HAS_CLOCK: bool = false;
+
+    /// Whether the device joins elementwise operations that follow one another into one kernel.
+    const FUSES: bool = false;
+
+    /// Opens a profiling window for one operation, the next.
+    fn window_start(device: &Self::Device) -> Result<Option<ProfileToken>, ExecutionError> {
+        Self::profile_start(device)
+    }
+
+    /// Closes it, with the operation in it.
+    fn window_end(device: &Self::Device, window: ProfileToken) -> Result<ProfileDuration, ExecutionError> {
+        Self::profile_end(device, window, ProfileOptions::default())
+    }
+
+    /// The device by name, with the card where one name stands for several: measured times and plans are for it alone.
+    fn device_name(device: &Self::Device) -> String {
+        Self::name(device)
+    }
+
+    /// The buffer behind `handle`. Views of one tensor must give the same one.
+    fn buffer(handle: &Self::Handle) -> BufferId;
+
+    /// Whether the elements of a tensor of this shape lie one after the other in the order of their indices.
+    fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool;
+
+    /// The whole buffer of a tensor whose elements lie in order, where it is in this process's memory.
+    fn host_bytes(_handle: &Self::Handle) -> Option<&[u8]> {
+        None
+    }
+
+    /// A tensor that has a shape and no numbers, for operations that look at nothing else.
+    fn shell(_shape: &Shape, _dtype: DType) -> Option<Self::Handle> {
+        None
+    }
+
+    /// What the device's allocator adds to tensors.
+    fn padding(_device: &Self::Device) -> Padding {
+        Padding::default()
+    }
+
+    /// Whether a result lies in memory as the input over which an operation may write, and in another way where it may
+    /// not. Then [`memory_order`](Self::memory_order) and [`laid`](Self::laid) are asked.
+    const LAYOUT_FOLLOWS_REUSE: bool = false;
+
+    /// In which order a tensor lies in memory; `None` where elements share memory, so that nothing is written over it.
+    fn memory_order(_handle: &Self::Handle, _shape: &Shape) -> Option<MemoryOrder> {
+        None
+    }
+
+    /// The same tensor in a buffer of its own where it lies in memory in `order`.
+    fn laid(handle: Self::Handle, _shape: &Shape, _order: &MemoryOrder) -> Self::Handle {
+        handle
+    }
+
+    /// Whether a result is a part of its buffer where an operation may write over such a part, and else fills one of its own. Then
+    /// [`extent`](Self::extent) and [`copied`](Self::copied) are asked.
+    const PARTS_FOLLOW_REUSE: bool = false;
+
+    /// What a tensor takes of its buffer.
+    fn extent(_handle: &Self::Handle, _shape: &Shape) -> Extent {
+        Extent::Whole
+    }
+
+    /// The same tensor in a copy of its whole buffer.
+    fn copied(handle: Self::Handle, _shape: &Shape) -> Self::Handle {
+        handle
+    }
+
+    /// Whether `op` gives the same bits when it runs again on the same inputs. What does not is kept rather than computed
+    /// again.
+    fn repeats(_device: &Self::Device, _op: &OperationIr) -> bool {
+        true
+    }
+}

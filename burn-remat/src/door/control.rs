@@ -1,0 +1,67 @@
+//! The remat devices of this process, and what is asked of their engines beside operations.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use burn::backend::DispatchDevice;
+use burn::tensor::Device;
+use burn_remat_core::{CheckpointPolicy, Trace};
+
+use crate::config::RematConfig;
+use crate::error::RematError;
+use crate::names::NameId;
+use crate::panics::lock;
+use crate::report::RematReport;
+
+/// What an engine is asked beside operations, whatever its backend.
+pub(crate) trait EngineControl: Debug + Send + Sync {
+    fn mark_step(&self);
+    fn enter_stage(&self, name: NameId, number: i64, policy: Option<CheckpointPolicy>);
+    fn leave_stage(&self, number: i64);
+    fn report(&self) -> RematReport;
+    fn reset_report(&self);
+    fn wait_for_plan(&self, limit: Duration) -> bool;
+    fn rehearsed(&self) -> Vec<Trace>;
+    /// Forgets everything, and goes on as a new engine would.
+    fn restart(&self, config: RematConfig);
+}
+
+/// The remat devices made by this process and their engines.
+static ENGINES: Mutex<Vec<(Device, Arc<dyn EngineControl>)>> = Mutex::new(Vec::new());
+
+static ANY_DEVICE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process has made a remat device.
+pub(crate) fn any_device() -> bool {
+    ANY_DEVICE.load(Ordering::Acquire)
+}
+
+/// `plain`, which has no autodiff, is a remat device with this engine.
+pub(super) fn remember(plain: Device, engine: Arc<dyn EngineControl>) {
+    lock(&ENGINES).push((plain, engine));
+    ANY_DEVICE.store(true, Ordering::Release);
+}
+
+/// `plain` is in use no more.
+pub(super) fn forget(plain: &Device) {
+    lock(&ENGINES).retain(|(known, _)| known != plain);
+}
+
+/// The engine of a device without autodiff, if it is a remat device of this process.
+pub(crate) fn control_of(plain: &Device) -> Option<Arc<dyn EngineControl>> {
+    if !matches!(plain.as_dispatch(), DispatchDevice::Group(_)) {
+        return None;
+    }
+    lock(&ENGINES).iter().find(|(known, _)| known == plain).map(|(_, engine)| engine.clone())
+}
+
+/// The engine of a device.
+///
+/// # Errors
+///
+/// [`RematError::NotRemat`] where it is no remat device of this process.
+pub(super) fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
+    control_of(&device.clone().without_autodiff()).ok_or_else(|| RematError::NotRemat { device: format!("{device:?}") })
+}

@@ -1,0 +1,157 @@
+//! Budgets for Burn's own `Device`: [`RematExt`].
+
+use std::time::Duration;
+
+use burn::tensor::Device;
+use burn_remat_core::CheckpointPolicy;
+
+use super::control::{control_of, engine_of};
+use super::group::remat;
+#[cfg(feature = "serve")]
+use super::serve;
+use crate::config::RematConfig;
+use crate::error::RematError;
+use crate::rehearse::rehearsed;
+use crate::report::RematReport;
+use crate::stage::Stage;
+
+/// Memory budgets for [`Device`]: see the [example](crate) of the crate.
+pub trait RematExt: Sized {
+    /// A device like this one on which tensors are evicted and recomputed to stay inside a budget.
+    ///
+    /// `config` is a budget (`"8 GiB"`, `"60%"`, `"80% free"`, a number of bytes) or a whole [`RematConfig`]. Every call makes another
+    /// device with a budget of its own. An autodiff device gives an autodiff device.
+    ///
+    /// # Errors
+    ///
+    /// A budget that cannot be, or a device that cannot carry one.
+    fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError>;
+
+    /// A device like this one with a budget in bytes and a plan for every step that `train` does, made on a dry device
+    /// before anything is allocated, so that the first step already fits. `train` is to do at least three training steps; reads
+    /// give zeros there, and what it returns is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`remat`](Self::remat) and [`minimum_budget`](crate::minimum_budget).
+    fn remat_rehearsed<R>(
+        &self,
+        config: impl Into<RematConfig>,
+        train: impl FnOnce(&Device) -> R,
+    ) -> Result<Device, RematError>;
+
+    /// What this remat device has done so far. Waits for its pending operations.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device.
+    fn remat_report(&self) -> Result<RematReport, RematError>;
+
+    /// Starts the counters of [`remat_report`](Self::remat_report) anew.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device.
+    fn remat_reset_report(&self) -> Result<(), RematError>;
+
+    /// Waits for as long as a planner is at work in the background, at most for `limit`; `false` if the time was up first, or if no
+    /// training step has been seen often enough (three times) for planning to begin. A plan found is in force from the next step on.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device.
+    fn remat_wait_for_plan(&self, limit: Duration) -> Result<bool, RematError>;
+
+    /// Opens a stage: until the guard is dropped, the operations of this thread on this device belong to it, in the report, in
+    /// pictures, and in the graph that is planned. Stages nest. An empty `name` opens none; on any other device this
+    /// does nothing.
+    ///
+    /// Names are kept for as long as the process runs: give a stage the same name in every step. The attribute
+    /// [`remat`](macro@crate::remat) does this for a whole method.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use burn_remat::RematExt;
+    ///
+    /// let device = Device::flex().remat("64 MiB")?;
+    /// let x = Tensor::<2>::ones([8, 8], &device);
+    /// let y = {
+    ///     let _stage = device.remat_stage("encoder");
+    ///     x.clone().matmul(x)
+    /// };
+    /// assert_eq!(y.sum().into_scalar::<f32>(), 512.0);
+    /// assert_eq!(device.remat_report()?.stages[0].stage, "encoder");
+    /// # Ok::<(), burn_remat::RematError>(())
+    /// ```
+    fn remat_stage(&self, name: &str) -> Stage;
+
+    /// Opens a stage of whose results `policy` says what may happen to them.
+    fn remat_stage_with(&self, name: &str, policy: CheckpointPolicy) -> Stage;
+
+    /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
+    /// itself; with them it knows exactly. On any other device this does nothing.
+    fn remat_mark_step(&self);
+
+    /// Says that this remote device is one that burn-remat serves ([`serve`](crate::serve)) in another process: from now on
+    /// [`remat_mark_step`](Self::remat_mark_step) is sent to it. Any other remote device would refuse it as an unknown
+    /// operation. Stages are not sent: their names are known only in this process.
+    #[cfg(feature = "serve")]
+    fn remat_is_served(&self);
+}
+
+impl RematExt for Device {
+    fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError> {
+        remat(self, config.into())
+    }
+
+    fn remat_rehearsed<R>(
+        &self,
+        config: impl Into<RematConfig>,
+        train: impl FnOnce(&Device) -> R,
+    ) -> Result<Device, RematError> {
+        rehearsed(self, config.into(), |device| drop(train(device)))
+    }
+
+    fn remat_report(&self) -> Result<RematReport, RematError> {
+        let engine = engine_of(self)?;
+        // An error of earlier work stands in the report.
+        let _ = self.sync();
+        Ok(engine.report())
+    }
+
+    fn remat_reset_report(&self) -> Result<(), RematError> {
+        let engine = engine_of(self)?;
+        let _ = self.sync();
+        engine.reset_report();
+        Ok(())
+    }
+
+    fn remat_wait_for_plan(&self, limit: Duration) -> Result<bool, RematError> {
+        let engine = engine_of(self)?;
+        let _ = self.sync();
+        Ok(engine.wait_for_plan(limit))
+    }
+
+    fn remat_stage(&self, name: &str) -> Stage {
+        Stage::on(self, name, None)
+    }
+
+    fn remat_stage_with(&self, name: &str, policy: CheckpointPolicy) -> Stage {
+        Stage::on(self, name, Some(policy))
+    }
+
+    fn remat_mark_step(&self) {
+        let plain = self.clone().without_autodiff();
+        if let Some(engine) = control_of(&plain) {
+            engine.mark_step();
+        } else {
+            #[cfg(feature = "serve")]
+            serve::mark_step(&plain);
+        }
+    }
+
+    #[cfg(feature = "serve")]
+    fn remat_is_served(&self) {
+        serve::remember(self.clone().without_autodiff());
+    }
+}

@@ -1,0 +1,102 @@
+//! Remat devices for Burn's own `Device`: groups with one member.
+
+use std::sync::{Arc, Mutex};
+
+use burn::backend::{GradientCheckpointingStrategy, GroupDevice};
+use burn::tensor::Device;
+use burn_remat_core::Trace;
+use burn_router::get_client;
+
+use super::backends::{WithBackend, started, with_backend};
+use super::client::{Remat, RematChannel};
+use super::control::{EngineControl, engine_of, forget, remember};
+use crate::backend::RematBackend;
+use crate::config::{Rehearsal, RematConfig};
+use crate::error::RematError;
+use crate::panics::lock;
+
+/// A remat device like `device`.
+///
+/// # Errors
+///
+/// A configuration that cannot be, or a device that cannot carry one.
+pub(crate) fn remat(device: &Device, config: RematConfig) -> Result<Device, RematError> {
+    let made = with_backend(device, config.fusion, GroupOfOne { config })?;
+    Ok(with_autodiff_of(device, made))
+}
+
+struct GroupOfOne {
+    config: RematConfig,
+}
+
+impl WithBackend for GroupOfOne {
+    type Output = Device;
+
+    fn run<B: RematBackend>(self, device: B::Device) -> Result<Device, RematError> {
+        let device = started::<B>(device, self.config)?;
+        let group = GroupDevice::new::<Remat<B>>(std::slice::from_ref(&device)).map_err(|error| {
+            RematError::UnsupportedDevice { device: format!("{:?}", device.inner()), reason: error.to_string() }
+        })?;
+        let group = Device::new(group);
+        let engine = Arc::new(get_client::<RematChannel<B>>(&device));
+        remember(group.clone(), engine);
+        Ok(group)
+    }
+}
+
+/// `device`, with autodiff if `original` has it.
+fn with_autodiff_of(original: &Device, device: Device) -> Device {
+    match original.gradient_checkpointing_strategy() {
+        None => device,
+        Some(GradientCheckpointingStrategy::Disabled) => device.autodiff(),
+        Some(GradientCheckpointingStrategy::Balanced) => device.autodiff().gradient_checkpointing(),
+    }
+}
+
+/// Runs `train` on a device like `device` that is only looked at, and gives the steps that it did, each kind once, in
+/// order.
+pub(crate) fn rehearse(
+    device: &Device,
+    config: &RematConfig,
+    rehearsal: Rehearsal,
+    train: impl FnOnce(&Device),
+) -> Result<Vec<Trace>, RematError> {
+    let config = config.rehearsing(rehearsal);
+    let observed = match take_idle(device) {
+        Some(Idle { observed, engine, .. }) => {
+            engine.restart(config);
+            remember(observed.clone(), engine);
+            with_autodiff_of(device, observed)
+        }
+        None => remat(device, config)?,
+    };
+    train(&observed);
+    let engine = engine_of(&observed)?;
+    let _ = observed.sync();
+    let traces = engine.rehearsed();
+    // It holds nothing any more, and waits for the next rehearsal.
+    engine.restart(RematConfig::default());
+    let observed = observed.without_autodiff();
+    forget(&observed);
+    lock(&IDLE).push(Idle { base: device.clone().without_autodiff(), observed, engine });
+    if traces.is_empty() { Err(RematError::NoSteps) } else { Ok(traces) }
+}
+
+/// A device that no rehearsal uses at the moment.
+struct Idle {
+    /// The device that it stands for.
+    base: Device,
+    observed: Device,
+    engine: Arc<dyn EngineControl>,
+}
+
+static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+
+/// A device of an earlier rehearsal on a device like `device`: Burn keeps the threads of every connection for as long as the
+/// process runs, and a search rehearses many times.
+fn take_idle(device: &Device) -> Option<Idle> {
+    let plain = device.clone().without_autodiff();
+    let mut idle = lock(&IDLE);
+    let at = idle.iter().position(|known| known.base == plain)?;
+    Some(idle.swap_remove(at))
+}

@@ -1,0 +1,25 @@
+//! How a program reaches an engine.
+//!
+//! A program that uses `burn::Tensor` reaches only the backends that Burn's dispatch lists. One of these is the group of devices, whose
+//! members may run any backend: a remat device is a group with one member. Everything happens in this process; what Burn's operations
+//! cannot say (where steps and stages begin, what was done so far) goes straight to the engine, with which each device is listed here.
+
+mod backends;
+mod client;
+mod control;
+mod device;
+mod group;
+mod intake;
+mod reads;
+mod remat_device;
+#[cfg(feature = "serve")]
+mod serve;
+
+pub(crate) use backends::validated_on;
+pub use client::{Remat, RematBridge, RematChannel, RematClient};
+pub(crate) use control::{EngineControl, any_device, control_of};
+pub use device::RematExt;
+pub(crate) use group::{rehearse, remat};
+pub use remat_device::RematDevice;
+#[cfg(feature = "serve")]
+pub use serve::{random_token, serve};

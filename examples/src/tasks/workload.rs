@@ -1,0 +1,100 @@
+//! Tasks by name, for `larger-batches`.
+
+use burn::tensor::Device;
+use burn_remat::RematExt;
+
+use super::accumulation::Accumulation;
+use super::mnist::Mnist;
+use super::segmentation::Segmentation;
+use super::sequences::Sequences;
+use super::task::{SEED, Task};
+use super::text_classification::TextClassification;
+use super::text_generation::TextGeneration;
+use super::wgan::Wgan;
+use crate::cli::read;
+use crate::training::{Job, ModelKind};
+
+/// Trains on a device with a batch size for some steps, and tells each step's number when it is done.
+type Run = fn(&Device, usize, usize, &mut dyn FnMut(usize)) -> Result<(), String>;
+
+/// A training program by its name, for `larger-batches`.
+#[derive(Clone, Copy)]
+pub struct Workload {
+    /// The name of the example or model.
+    pub name: &'static str,
+    run: Run,
+}
+
+impl Workload {
+    /// All of them: the examples, then the models of `train`.
+    pub const ALL: [Self; 13] = [
+        Self { name: "mnist", run: train::<Mnist> },
+        Self { name: "text-classification", run: train::<TextClassification> },
+        Self { name: "custom-training-loop", run: train::<Accumulation> },
+        Self { name: "text-generation", run: train::<TextGeneration> },
+        Self { name: "image-segmentation", run: train::<Segmentation> },
+        Self { name: "wgan", run: train::<Wgan> },
+        Self { name: "modern-lstm", run: train::<Sequences> },
+        Self { name: "cnn", run: |device, batch, steps, seen| job(ModelKind::Cnn, device, batch, steps, seen) },
+        Self { name: "resnet", run: |device, batch, steps, seen| job(ModelKind::Resnet, device, batch, steps, seen) },
+        Self { name: "unet", run: |device, batch, steps, seen| job(ModelKind::Unet, device, batch, steps, seen) },
+        Self {
+            name: "transformer",
+            run: |device, batch, steps, seen| job(ModelKind::Transformer, device, batch, steps, seen),
+        },
+        Self { name: "lstm", run: |device, batch, steps, seen| job(ModelKind::Lstm, device, batch, steps, seen) },
+        Self { name: "mlp", run: |device, batch, steps, seen| job(ModelKind::Mlp, device, batch, steps, seen) },
+    ];
+
+    /// The workload called `name`.
+    ///
+    /// # Errors
+    ///
+    /// The names that there are.
+    pub fn by_name(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|workload| workload.name == name).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|workload| workload.name).collect();
+            format!("unknown model `{name}`: use {}", names.join(", "))
+        })
+    }
+
+    /// Trains `steps` steps on `device` and calls `seen` after each.
+    ///
+    /// # Errors
+    ///
+    /// Data that cannot be read, and what the device reports when a loss is read.
+    pub fn train(
+        &self,
+        device: &Device,
+        batch_size: usize,
+        steps: usize,
+        mut seen: impl FnMut(usize),
+    ) -> Result<(), String> {
+        (self.run)(device, batch_size, steps, &mut seen)
+    }
+}
+
+fn train<T: Task>(device: &Device, batch_size: usize, steps: usize, seen: &mut dyn FnMut(usize)) -> Result<(), String> {
+    let device = &device.clone().autodiff();
+    device.seed(SEED);
+    let mut task = T::standard(device)?;
+    for step in 0..steps {
+        device.remat_mark_step();
+        let loss;
+        (task, loss) = task.step(step, batch_size);
+        read(loss)?;
+        seen(step);
+    }
+    device.remat_mark_step();
+    Ok(())
+}
+
+fn job(
+    model: ModelKind,
+    device: &Device,
+    batch_size: usize,
+    steps: usize,
+    seen: &mut dyn FnMut(usize),
+) -> Result<(), String> {
+    Job::standard(model, batch_size, steps, SEED)?.run(device, |step, _| seen(step)).map(drop)
+}
