@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use crate::facts::{Alternative, Failure, Kind, Need, TensorFacts, TensorId};
 use crate::schedule::Schedule;
-use crate::trace::{Position, Trace};
+use crate::trace::{Position, Trace, TracedOp};
 
 /// A recorded operation, kept by the driver so that it can run again.
 pub type OpKey = u32;
@@ -269,6 +269,8 @@ pub struct Followed {
     pub deviation: u64,
     /// Most bytes held during each operation.
     pub held: Vec<u64>,
+    /// Whether the plan was one for tensors of other sizes. Nothing was foreseen then.
+    pub carried: bool,
     /// The step with the time and scratch bytes of each operation, where they were wanted.
     pub trace: Option<Trace>,
 }
@@ -313,6 +315,13 @@ pub trait Planning {
     /// Another plan whose first `count` operations have this signature.
     fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
         let _ = (count, prefix);
+        None
+    }
+
+    /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`: of several the one in which that makes
+    /// about so many `bytes`.
+    fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Schedule>> {
+        let _ = (done, kind, bytes);
         None
     }
 
@@ -368,17 +377,6 @@ pub enum Left {
     Ended {
         /// How many operations it had.
         at: u32,
-    },
-    /// More is held than the plan foresaw and the budget allows.
-    Exceeds {
-        /// Its place in the step.
-        at: usize,
-        /// The operation.
-        name: String,
-        /// Bytes held.
-        live: u64,
-        /// Bytes foreseen.
-        most: u64,
     },
 }
 

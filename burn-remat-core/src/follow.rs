@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::carry::Carried;
 use crate::driver::Followed;
 use crate::facts::TensorId;
 use crate::keys::TensorKey;
@@ -20,6 +21,8 @@ pub(crate) type Named = (TensorKey, TensorId);
 pub(crate) struct Start {
     /// Clock of its first operation.
     pub clock: u64,
+    /// Signature of its first operation, if that is only like the plan's; else 0.
+    pub like: u64,
     /// Bytes held, those of other threads not counted.
     pub held: u64,
     /// Time of first runs and of recomputations until then.
@@ -42,6 +45,8 @@ pub(crate) struct Follow {
     pub measured: Vec<u64>,
     /// Time and scratch bytes of each operation, where they are wanted.
     pub measures: Option<Vec<(u64, u64)>>,
+    /// Where the plan is carried to other sizes: those.
+    pub carried: Option<Carried>,
 }
 
 impl Follow {
@@ -56,6 +61,22 @@ impl Follow {
             deviation: 0,
             measured: Vec::new(),
             measures: measures.then(Vec::new),
+            carried: None,
+        }
+    }
+
+    /// From here on the plan is carried to other sizes than those for which it is.
+    pub fn carry(&mut self) {
+        self.carried.get_or_insert_default();
+        let planned = self.schedule.trace.ops.iter().map(|op| (op.cost_ns, op.scratch));
+        self.measures.get_or_insert_with(|| planned.take(self.made.len()).collect());
+    }
+
+    /// What has been done so far, and what is planned after that.
+    pub fn trace(&self) -> Arc<Trace> {
+        match &self.carried {
+            Some(carried) => Arc::new(carried.trace(&self.schedule.trace, self.start.held)),
+            None => self.schedule.trace.clone(),
         }
     }
 
@@ -64,9 +85,9 @@ impl Follow {
         self.made.len() == self.schedule.trace.ops.len()
     }
 
-    pub fn outcome(self) -> Followed {
-        let Self { schedule, deviation, measured: held, measures, .. } = self;
-        let trace = measures.map(|measures| Trace::clone(&schedule.trace).with_measures(measures));
-        Followed { deviation, held, trace }
+    pub fn outcome(mut self) -> Followed {
+        let (trace, measures) = (self.trace(), self.measures.take());
+        let trace = measures.map(|measures| Arc::unwrap_or_clone(trace).with_measures(measures));
+        Followed { deviation: self.deviation, held: self.measured, carried: self.carried.is_some(), trace }
     }
 }

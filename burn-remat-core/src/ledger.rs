@@ -59,6 +59,11 @@ impl Ledger {
         self.entries.get(key).map(|entry| entry.owners.clone()).unwrap_or_default()
     }
 
+    /// Whether there is still such a buffer.
+    pub fn contains(&self, key: BufferKey) -> bool {
+        self.entries.contains(key)
+    }
+
     pub fn get(&self, key: BufferKey) -> &Entry {
         &self.entries[key]
     }

@@ -22,6 +22,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod carry;
 mod counters;
 mod driver;
 mod facts;

@@ -12,6 +12,7 @@ mod arrive;
 mod boundary;
 mod bring_back;
 mod call;
+mod carry;
 mod compress;
 mod online;
 mod operation;
@@ -25,6 +26,8 @@ mod stage;
 mod tracing;
 
 use alloc::string::String;
+
+use rustc_hash::FxHashSet;
 
 use crate::counters::{Counters, StageCounts};
 use crate::driver::{Circumstances, Event, LayoutFollows, Left, Limits, World};
@@ -163,6 +166,8 @@ struct Watch {
     follow: Option<Follow>,
     /// Why it left its plan, as long as it is not known to be a pass at all: a validation begins like one.
     left: Option<Left>,
+    /// First operations of what was taken for a pass like a planned one and soon was none.
+    refused: FxHashSet<u64>,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
     /// Bytes that the last operation used beside its tensors, where they count.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::facts::Need;
 use crate::spine::Spine;
-use crate::trace::{Place, Position, Trace, extend};
+use crate::trace::{EXTERNAL, Number, Place, Position, Trace, extend};
 
 /// What is done between operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,10 @@ pub struct Schedule {
     pub decides: Vec<bool>,
     /// Tensors of each storage, as operation and number of its output.
     pub owners: Vec<SmallVec<[(Position, u8); 2]>>,
+    /// The operations that read each storage, in order.
+    pub uses: Vec<Vec<Position>>,
+    /// Which operation makes each tensor, and which of its outputs it is; see [`Trace::origins`].
+    pub origins: Vec<u32>,
     /// Bytes foreseen during each operation, an upper bound.
     pub foreseen: Vec<u64>,
     /// Most bytes foreseen.
@@ -64,15 +68,17 @@ impl Schedule {
             prefixes.push(extend(prefixes[prefixes.len() - 1], op.signature));
         }
         let mut owners = vec![SmallVec::new(); trace.storages.len()];
+        let mut uses = vec![Vec::new(); trace.storages.len()];
         for (at, op) in trace.ops.iter().enumerate() {
+            op.reads.iter().for_each(|&place| uses[place as usize].push(at as Position));
             for (k, &place) in op.writes.iter().enumerate() {
                 owners[place as usize].push((at as Position, k as u8));
             }
         }
         let count = trace.ops.len();
         let (before, after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
-        let spine = Spine::of(&trace);
-        Self { trace, spine, prefixes, before, after, holds, decides, owners, foreseen: vec![0; count], peak: 0 }
+        let (spine, origins, foreseen) = (Spine::of(&trace), trace.origins(), vec![0; count]);
+        Self { trace, spine, prefixes, before, after, holds, decides, owners, uses, origins, foreseen, peak: 0 }
     }
 
     /// Identifies the step that the schedule is for, see [`Spine::structure`].
@@ -107,9 +113,12 @@ impl Schedule {
 
     /// The next operation at or after `position` that reads a storage.
     pub fn next_use(&self, place: Place, position: usize) -> Option<usize> {
-        self.trace.ops[position.min(self.trace.ops.len())..]
-            .iter()
-            .position(|op| op.reads.contains(&place))
-            .map(|ahead| position + ahead)
+        let uses = &self.uses[place as usize];
+        uses.get(uses.partition_point(|&at| (at as usize) < position)).map(|&at| at as usize)
+    }
+
+    /// Whether a tensor comes from outside the step.
+    pub(crate) fn is_external(&self, number: Number) -> bool {
+        self.origins[number as usize] == EXTERNAL
     }
 }

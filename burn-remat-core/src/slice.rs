@@ -15,8 +15,7 @@ use rustc_hash::FxHashMap;
 use crate::facts::Rule;
 use crate::spine::Spine;
 use crate::trace::{
-    Between, EXTERNAL, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor, origin,
-    signature,
+    Between, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor,
 };
 
 impl Trace {
@@ -58,8 +57,6 @@ struct Slice<'a> {
     part: Trace,
     places: FxHashMap<Place, Place>,
     numbers: FxHashMap<Number, Number>,
-    /// The operation that makes a tensor of the part.
-    origins: FxHashMap<Number, u32>,
     visits: FxHashMap<u32, u32>,
     scopes: FxHashMap<u32, u32>,
 }
@@ -69,22 +66,14 @@ impl<'a> Slice<'a> {
     fn new(whole: &'a Trace, range: Range<usize>, is_pass: bool) -> Self {
         let held_at_start = if is_pass { whole.held_before(range.start) } else { whole.held_at_start };
         let part = Trace { held_at_start, is_pass, names: whole.names.clone(), ..Trace::default() };
-        let (places, numbers, origins) = Default::default();
-        Self {
-            whole,
-            range,
-            part,
-            places,
-            numbers,
-            origins,
-            visits: FxHashMap::default(),
-            scopes: FxHashMap::default(),
-        }
+        let (places, numbers, visits, scopes) = Default::default();
+        Self { whole, range, part, places, numbers, visits, scopes }
     }
 
     fn cut(mut self) -> Trace {
         self.operations();
         self.between();
+        self.part.sign();
         self.part
     }
 
@@ -100,16 +89,15 @@ impl<'a> Slice<'a> {
             let inputs: Vec<(Number, bool)> =
                 op.inputs.iter().map(|&(number, last)| (self.number(number), last)).collect();
             let outputs = self.part.tensors.len() as Number;
-            for (k, number) in (op.outputs..).take(op.writes.len()).enumerate() {
-                let number = self.number(number);
-                self.origins.insert(number, origin((at - self.range.start) as Position, k));
+            for number in (op.outputs..).take(op.writes.len()) {
+                self.number(number);
             }
             let visit = self.visit(op.visit);
             let rule = op.rule.map(|rule| {
                 let next = self.scopes.len() as u32 + 1;
                 Rule { scope: *self.scopes.entry(rule.scope).or_insert(next), ..rule }
             });
-            let mut op = TracedOp {
+            let op = TracedOp {
                 reads: op.reads.iter().map(|&place| self.place(place)).collect(),
                 writes: op.writes.iter().map(|&place| self.place(place)).collect(),
                 stub: op.stub.map(|stub| TracedStub { place: self.place(stub.place), ..stub }),
@@ -119,7 +107,6 @@ impl<'a> Slice<'a> {
                 rule,
                 ..op.clone()
             };
-            op.signature = self.signature(&op);
             self.part.ops.push(op);
         }
     }
@@ -141,17 +128,6 @@ impl<'a> Slice<'a> {
         let reads = self.whole.reads.iter().filter(|(at, _)| self.range.contains(&(*at as usize)));
         let reads = reads.filter_map(|(at, place)| Some((at - start as Position, *self.places.get(place)?)));
         self.part.reads = reads.collect();
-    }
-
-    /// What an operation does, as [`signature`] says.
-    fn signature(&self, op: &TracedOp) -> u64 {
-        let shape = |number: Number| self.part.tensors[number as usize].shape;
-        let outputs = (op.outputs..).take(op.writes.len()).map(shape);
-        let inputs = op
-            .inputs
-            .iter()
-            .map(|&(number, last)| (self.origins.get(&number).copied().unwrap_or(EXTERNAL), shape(number), last));
-        signature(op.kind, op.rule, outputs, inputs)
     }
 
     fn visit(&mut self, visit: u32) -> u32 {

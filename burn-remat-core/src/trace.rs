@@ -257,6 +257,28 @@ impl Trace {
         }
     }
 
+    /// Which operation makes each tensor, and which of its outputs it is; [`u32::MAX`] for what comes from outside.
+    pub fn origins(&self) -> Vec<u32> {
+        let mut origins = vec![EXTERNAL; self.tensors.len()];
+        for (at, op) in self.ops.iter().enumerate() {
+            for k in 0..op.writes.len() {
+                origins[op.outputs as usize + k] = origin(at as Position, k);
+            }
+        }
+        origins
+    }
+
+    /// Gives each operation the signature that it has where it stands here.
+    pub(crate) fn sign(&mut self) {
+        let (origins, tensors) = (self.origins(), &self.tensors);
+        for op in &mut self.ops {
+            let shape = |number: Number| tensors[number as usize].shape;
+            let outputs = (op.outputs..).take(op.writes.len()).map(shape);
+            let inputs = op.inputs.iter().map(|&(number, last)| (origins[number as usize], shape(number), last));
+            op.signature = signature(op.kind, op.rule, outputs, inputs);
+        }
+    }
+
     /// Takes over costs and scratch bytes measured over several steps of this kind.
     pub fn with_measures(mut self, measures: impl IntoIterator<Item = (u64, u64)>) -> Self {
         for (op, measure) in self.ops.iter_mut().zip(measures) {

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use burn_remat_core::{Asked, Config, Schedule, Trace, replay};
+use burn_remat_core::{Action, Asked, Config, Schedule, Trace, TracedStorage, replay};
 use common::{ONE, Program, Works};
 
 const UNIT: u64 = 1 << 16;
@@ -24,9 +24,10 @@ fn validate(program: &mut Program, parameter: u64, round: u64) {
     }
 }
 
-/// Forward and backward as an autodiff does them, while the program lets go of something else; the bytes that the observer counts at its start, and the gradient.
-fn pass(program: &mut Program, parameter: u64) -> (u64, u64) {
-    let aside = program.upload(1, UNIT);
+/// Forward and backward as an autodiff does them on tensors of `unit` bytes, while the program lets go of something else; the bytes that the observer
+/// counts at its start, and the gradient.
+fn pass(program: &mut Program, parameter: u64, unit: u64) -> (u64, u64) {
+    let aside = program.upload(1, unit);
     let held = program.machine.world().bytes();
     let mut saved = vec![parameter];
     for kind in 0..DEPTH {
@@ -34,11 +35,11 @@ fn pass(program: &mut Program, parameter: u64) -> (u64, u64) {
             program.drop_tensor(1, aside);
         }
         let input = saved[saved.len() - 1];
-        saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+        saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[unit]));
     }
     let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
     for (kind, id) in saved.drain(1..).rev().enumerate() {
-        gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+        gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[unit])[0];
     }
     (held, gradient)
 }
@@ -48,7 +49,7 @@ fn train(program: &mut Program, parameter: u64, kept: &mut Vec<u64>, rounds: std
     let mut last = 0;
     for round in rounds {
         validate(program, parameter, round);
-        let (held, gradient) = pass(program, parameter);
+        let (held, gradient) = pass(program, parameter, UNIT);
         last = held;
         kept.push(gradient);
         if kept.len() > 8 {
@@ -82,25 +83,90 @@ fn a_pass_is_written_down_alike_whatever_comes_between() {
     assert!(seen.iter().all(|trace| trace.signature() == seen[0].signature()));
 }
 
+/// A plan for passes on tensors of [`UNIT`] bytes that keeps what the first operations make, and gives up the rest of what the forward makes until
+/// the backward reads it.
+fn plan() -> Arc<Schedule> {
+    let (mut program, parameter) = start(1 << 30);
+    train(&mut program, parameter, &mut Vec::new(), 0..20);
+    let trace = Arc::new(program.machine.world_mut().trace.take().expect("a pass was written down"));
+    let kept = |at: u32| at < 5;
+    let holds: Vec<bool> = trace.storages.iter().map(|storage| storage.made_by.is_some_and(kept)).collect();
+    let made = |storage: &TracedStorage| storage.made_by.is_some_and(|at| u64::from(at) < DEPTH - 1);
+    let decides: Vec<bool> = trace.storages.iter().map(made).collect();
+    let mut plan = Schedule::new(trace.clone(), holds.clone(), decides.clone());
+    for (place, storage) in trace.storages.iter().enumerate().filter(|(place, _)| decides[*place] && !holds[*place]) {
+        let next = plan.uses[place][0] as usize;
+        assert_eq!(Some(next as u32), storage.made_by.map(|at| at + 1), "the next operation of the forward reads it");
+        plan.after[next].push(Action::Evict(place as u32));
+    }
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same");
+    plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
+    plan.foreseen = foreseen.during;
+    for (actions, bytes) in plan.after.iter_mut().zip(foreseen.after).take(LENGTH - 1) {
+        actions.push(Action::Check(bytes));
+    }
+    Arc::new(plan)
+}
+
 #[test]
 fn a_pass_is_followed_whatever_comes_between() {
     let (mut program, parameter) = start(1 << 30);
     let mut kept = Vec::new();
     train(&mut program, parameter, &mut kept, 0..20);
-    let trace = Arc::new(program.machine.world_mut().trace.take().expect("a pass was written down"));
-    let holds: Vec<bool> = trace.storages.iter().map(|storage| storage.made_by.is_some_and(|at| at < 5)).collect();
-    let mut plan = Schedule::new(trace, holds.clone(), holds);
-    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same");
-    plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
-    plan.foreseen = foreseen.during;
-    for (actions, bytes) in plan.after.iter_mut().zip(foreseen.after).take(LENGTH - 1) {
-        actions.push(burn_remat_core::Action::Check(bytes));
-    }
-    program.machine.world_mut().plan = Some(Arc::new(plan));
+    program.machine.world_mut().plan = Some(plan());
     train(&mut program, parameter, &mut kept, 20..40);
     let world = program.machine.world();
     assert_eq!((world.left.len(), world.followed.len()), (0, 20));
-    assert!(world.followed.iter().all(|followed| followed.deviation == 0));
+    assert!(world.followed.iter().all(|followed| followed.deviation == 0 && !followed.carried));
+}
+
+/// A pass of this size as it is written down where there is no plan.
+fn written_down(unit: u64) -> Trace {
+    let (mut program, parameter) = start(1 << 30);
+    for _ in 0..12 {
+        let (_, gradient) = pass(&mut program, parameter, unit);
+        program.drop_tensor(1, gradient);
+    }
+    program.run(1, 300, Works::New, &[], &[], &[4]);
+    program.machine.world_mut().trace.take().expect("a pass was written down")
+}
+
+#[test]
+fn a_plan_is_carried_to_other_sizes() {
+    let plan = plan();
+    // What the plan needs for its own size, and at twice that the least that any schedule does with.
+    let budget = plan.peak;
+    let (mut program, parameter) = start(budget);
+    program.machine.world_mut().plan = Some(plan);
+    let sizes = [UNIT, UNIT / 2, UNIT + 4096, UNIT / 4, 2 * UNIT, UNIT, UNIT / 3, UNIT * 5 / 4];
+    for unit in sizes.into_iter().cycle().take(40) {
+        program.machine.world_mut().peak = 0;
+        let recomputed = program.machine.counters().recomputed;
+        let (_, gradient) = pass(&mut program, parameter, unit);
+        program.drop_tensor(1, gradient);
+        assert!(program.machine.world().peak <= budget, "{unit}: {} of {budget}", program.machine.world().peak);
+        let recomputed = program.machine.counters().recomputed - recomputed;
+        match unit {
+            UNIT => assert!(recomputed > 0, "the plan gives something up"),
+            _ if unit < UNIT / 2 => assert_eq!(recomputed, 0, "all that is saved fits"),
+            _ => {}
+        }
+    }
+    program.run(1, 300, Works::New, &[], &[], &[4]);
+    let world = program.machine.world();
+    assert_eq!((world.left.len(), world.followed.len()), (0, 40));
+    for (followed, unit) in world.followed.iter().zip(sizes.into_iter().cycle()) {
+        assert_eq!((followed.carried, followed.deviation), (unit != UNIT, 0), "{unit}");
+        let Some(trace) = followed.trace.as_ref().filter(|_| unit != UNIT) else { continue };
+        let expected = written_down(unit);
+        assert_eq!(trace.signature(), expected.signature(), "{unit}");
+        // What no operation reads (the last that appears) keeps the size of the plan.
+        let last = expected.storages.len() - 1;
+        assert_eq!((&trace.storages[..last], &trace.tensors[..last]), (&expected.storages[..last], &expected.tensors[..last]));
+        let costs = |trace: &Trace| trace.ops.iter().map(|op| op.cost_ns).collect::<Vec<_>>();
+        assert_eq!(costs(trace), costs(&expected), "{unit}");
+    }
+    assert!(world.followed.iter().filter(|followed| followed.trace.is_some()).count() >= 30);
 }
 
 #[test]

@@ -202,6 +202,8 @@ impl<B: RematBackend> Engine<B> {
             ),
             planning_seconds: world.plans.planning_since().map(|since| since.elapsed().as_secs_f64()),
             planning_problem: state.problem.clone(),
+            steps_guided: state.guided,
+            why_no_plan: world.plans.why_none(),
             tensors: holdings.tensors as u64,
             recipes: holdings.recipes as u64,
             stages: self.stages(),

@@ -69,10 +69,14 @@ pub struct RematReport {
     pub fused: bool,
     /// The plan of the training step, once there is one.
     pub plan: Option<PlanReport>,
+    /// Steps without a plan of their own that went by what is known of one like them: its plan for tensors of other sizes, or what it was seen to do.
+    pub steps_guided: u64,
     /// Seconds that the planner has been at work, while it is.
     pub planning_seconds: Option<f64>,
     /// Why there is no plan, or no better one, where planning failed.
     pub planning_problem: Option<String>,
+    /// Why there is no plan where none has failed: none is needed, or what would be planned was not seen yet.
+    pub why_no_plan: Option<String>,
     /// Tensors that the engine knows now.
     pub tensors: u64,
     /// Recorded operations that the engine keeps now.
@@ -140,6 +144,12 @@ impl fmt::Display for RematReport {
         self.steps(table)?;
         if let Some(plan) = &self.plan {
             planned(plan, table)?;
+        }
+        if self.steps_guided > 0 {
+            table.row("guided steps", format_args!("{}, by what is known of one like them", self.steps_guided))?;
+        }
+        if let Some(why) = &self.why_no_plan {
+            table.row("no plan", why)?;
         }
         if let Some(seconds) = self.planning_seconds {
             table.row("planning", format_args!("for {seconds:.1} s"))?;

@@ -137,9 +137,11 @@ impl<W: World> Machine<W> {
         {
             if follow.is_complete() {
                 // What is counted may have begun anew meanwhile.
-                let times = &mut self.counters.times;
-                times.followed += times.compute.saturating_sub(follow.start.compute_ns);
-                times.followed_recompute += times.recompute.saturating_sub(follow.start.recompute_ns);
+                if follow.carried.is_none() {
+                    let times = &mut self.counters.times;
+                    times.followed += times.compute.saturating_sub(follow.start.compute_ns);
+                    times.followed_recompute += times.recompute.saturating_sub(follow.start.recompute_ns);
+                }
                 let schedule = follow.schedule.clone();
                 let limits = self.limits();
                 let mut outcome = follow.outcome();
@@ -151,7 +153,7 @@ impl<W: World> Machine<W> {
             } else {
                 let at = self.steps.position;
                 self.world.left(Left::Ended { at });
-                self.resume_trace(&Arc::clone(&follow.schedule.trace), at);
+                self.resume_trace(&follow.trace(), at);
             }
         }
         let mut trace = self.watch.tracer.take().map(|tracer| self.finish_trace(tracer));
@@ -217,7 +219,7 @@ impl<W: World> Machine<W> {
     pub(super) fn follow(&mut self, schedule: Arc<Schedule>) {
         let measures = self.world.is_unmeasured(&schedule);
         let Times { compute: compute_ns, recompute: recompute_ns, .. } = self.counters.times;
-        let start = Start { clock: self.now.clock, held: self.steps.held_at_start, compute_ns, recompute_ns };
+        let start = Start { clock: self.now.clock, like: 0, held: self.steps.held_at_start, compute_ns, recompute_ns };
         self.watch.follow = Some(Follow::new(schedule, measures, start));
     }
 
@@ -228,16 +230,15 @@ impl<W: World> Machine<W> {
         self.watch.tracer = None;
     }
 
-    /// Leaves a plan under which more is held than it foresaw and the budget allows.
+    /// Where more is held than a plan foresaw and the budget allows, its sizes are no longer taken for the program's.
     pub(super) fn watch_budget(&mut self) {
         let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.budget) else { return };
-        let (most, live) = (budget.max(follow.schedule.peak), self.ledger.live);
-        if live <= most {
+        if follow.carried.is_some() || self.ledger.live <= budget.max(follow.schedule.peak) {
             return;
         }
         let (structure, foreseen) = (follow.schedule.structure(), follow.schedule.trace.held_at_start);
-        let (at, name) = (self.steps.position as usize, self.name(self.now.kind));
-        self.leave_plan(at, Left::Exceeds { at, name, live, most });
+        self.carry();
+        self.make_room(0);
         if self.steps.held_at_start > foreseen {
             self.world.outgrown(structure);
         }

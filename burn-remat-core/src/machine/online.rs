@@ -1,15 +1,14 @@
 //! Room: the one authority for bytes, and the policy where nothing is known of the future.
 //!
-//! Whoever needs bytes asks here. While a plan is followed, what its operations need is there by the plan; whoever else needs
-//! bytes then (a read, an upload, another thread) gets them from what the plan uses last.
-//!
-//! Without a plan, the buffer with the largest
+//! Whoever needs bytes asks here. While a plan is followed, what its operations need is there by the plan. Whoever else needs
+//! bytes then (a read, an upload, another thread), and everyone while the plan is one for other sizes or there is none, gets them
+//! from what is evicted here: the buffer with the largest
 //!
 //! ```text
 //!     bytes^2 x age / cost
 //! ```
 //!
-//! goes first, where age counts operations since the last use and cost is the measured time of every recipe that would have to run
+//! goes first, where age counts operations since the last use, or until the next one where a plan knows it, and cost is the measured time of every recipe that would have to run
 //! to bring the buffer back, evicted ancestors included. The family is that of dynamic tensor rematerialization
 //! (Kirisame et al.), which has bytes to the first power. The square was measured: it favours few large buffers over
 //! many small ones, and so takes fewer and cheaper recomputations on transformers at the same budget, and no more on
@@ -38,14 +37,12 @@ impl<W: World> Machine<W> {
     pub(super) fn make_room(&mut self, need: u64) {
         let Some(budget) = self.room.tensor_budget() else { return };
         let most = self.room.most(budget);
-        if self.is_planned() {
+        if self.is_planned() && !self.is_carried() {
             // The plan has made room.
             return;
         }
-        if self.watch.follow.is_some() {
-            let most = most.max(self.followed().map_or(0, |schedule| schedule.peak));
-            return self.make_planned_room(need, most);
-        }
+        let planned = if self.is_carried() { 0 } else { self.followed().map_or(0, |schedule| schedule.peak) };
+        let most = most.max(planned);
         // Room to compress the next one: for a moment there is both.
         let target = most.saturating_sub(self.room.reserve);
         if self.ledger.live.saturating_add(need) <= target || self.gives_up() {
@@ -145,7 +142,8 @@ impl<W: World> Machine<W> {
     fn score(&mut self, key: BufferKey) -> f64 {
         let entry = self.ledger.get(key);
         let used = entry.owners.iter().map(|&owner| self.history.tensors[owner].lineage.used).max().unwrap_or(0);
-        let (age, bytes) = ((1 + self.now.clock - used) as f64, entry.bytes as f64);
+        let age = self.patience(key).unwrap_or((1 + self.now.clock - used) as f64);
+        let bytes = entry.bytes as f64;
         let compressing = self.compressible(key).map(|(_, compressible)| compressible.cost_ns);
         let computing = self.history.chain_cost(key, &self.ledger.get(key).owners);
         let cost = computing.into_iter().chain(compressing).min().unwrap_or(u64::MAX).max(1) as f64;
@@ -166,6 +164,10 @@ impl<W: World> Machine<W> {
     /// Evicts a buffer, by compressing it where that is cheaper than to compute it again, or the only way. While it is compressed there
     /// is both, which must not be more than `most` bytes: `false` if nothing could be done.
     pub(super) fn evict_cheaply(&mut self, buffer: BufferKey, most: u64) -> bool {
+        self.yield_buffer(buffer);
+        if !self.ledger.contains(buffer) {
+            return true;
+        }
         if self.ledger.get(buffer).is_fixed() {
             return false;
         }

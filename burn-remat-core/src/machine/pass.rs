@@ -15,6 +15,9 @@ use crate::trace::{Trace, extend};
 
 use alloc::sync::Arc;
 
+/// A pass is not like another whose first result is more than so many times larger or smaller.
+const MOST_TIMES: u64 = 64;
+
 impl<W: World> Machine<W> {
     /// An operation of the program is about to be served: the pass before it may be over, and it may be a seed.
     pub(super) fn meet_operation(&mut self, thread: ThreadId, op: &Operation, call: &Call) {
@@ -134,11 +137,8 @@ impl<W: World> Machine<W> {
         if self.steps.detector.goes_by_marks() || self.now.foreign || !self.steps.passes.is_quiet() {
             return false;
         }
-        let Some(schedule) = self.pass_that_begins(op, call) else { return false };
-        if self.is_outgrown(&schedule) {
-            self.world.outgrown(schedule.structure());
-            return false;
-        }
+        let exact = self.pass_that_begins(op, call).map(|schedule| (schedule, 0));
+        let Some((schedule, like)) = exact.or_else(|| self.pass_like(op, call)) else { return false };
         // A pass that was never met: it was none.
         self.watch.left = None;
         self.watch.tracer = None;
@@ -146,7 +146,19 @@ impl<W: World> Machine<W> {
         self.steps.position = 1;
         self.watch.most_held = self.ledger.live;
         self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
+        let foreseen = self.foreseen(&schedule);
+        let exceeds = |most: u64| self.limits().budget.is_some_and(|budget| foreseen > budget.max(most));
+        let (is_outgrown, needs_more) = (exceeds(schedule.peak), exceeds(0));
+        if is_outgrown {
+            self.world.outgrown(schedule.structure());
+        }
         self.follow(schedule);
+        if needs_more || like != 0 {
+            self.carry();
+        }
+        if let Some(follow) = &mut self.watch.follow {
+            follow.start.like = like;
+        }
         call.watched = true;
         if op.known.is_none() {
             call.rule = self.stages.rule(self.now.thread, self.steps.number);
@@ -155,11 +167,10 @@ impl<W: World> Machine<W> {
         true
     }
 
-    /// Whether so much more is there than when the pass was written down that its plan would hold more than the budget.
-    fn is_outgrown(&self, schedule: &Schedule) -> bool {
+    /// Most bytes that a plan would hold with what is there now.
+    fn foreseen(&self, schedule: &Schedule) -> u64 {
         let more = (self.ledger.live - self.ledger.foreign).saturating_sub(schedule.trace.held_at_start);
-        let limit = self.limits().budget.map(|budget| budget.max(schedule.peak));
-        more > 0 && limit.is_some_and(|limit| schedule.peak + more > limit)
+        schedule.peak.saturating_add(more)
     }
 
     fn pass_that_begins(&self, op: &Operation, call: &Call) -> Option<Arc<Schedule>> {
@@ -167,6 +178,17 @@ impl<W: World> Machine<W> {
         let prefix = extend(0, self.signature_in(op, call, None));
         let begins = |schedule: &Arc<Schedule>| schedule.trace.is_pass && schedule.prefixes.get(1) == Some(&prefix);
         Some(expected).filter(begins).or_else(|| self.world.beginning_with(1, prefix).filter(begins))
+    }
+
+    /// The plan of a pass that begins like this one does, on tensors of another size, and the signature of the operation at hand (not 0).
+    fn pass_like(&self, op: &Operation, call: &Call) -> Option<(Arc<Schedule>, u64)> {
+        let bytes = op.outputs.first()?.bytes;
+        let schedule = self.world.like(&[], op.kind, bytes).filter(|schedule| schedule.trace.is_pass)?;
+        let signature = self.signature_in(op, call, None) | 1;
+        let planned = schedule.trace.tensors[schedule.trace.ops[0].outputs as usize].bytes;
+        let is_near = bytes <= planned.saturating_mul(MOST_TIMES) && planned <= bytes.saturating_mul(MOST_TIMES);
+        let may_be = is_near && !self.watch.refused.contains(&signature) && self.is_like(&schedule, 0, op, call, |_| None);
+        may_be.then_some((schedule, signature))
     }
 
     /// What is to be planned of what was written down.

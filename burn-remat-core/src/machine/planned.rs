@@ -6,33 +6,38 @@
 //! policy takes over, and the trace goes on from there, so that the new step can be planned too.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Machine;
 use super::call::Call;
-use super::rejoin::Stands;
+use super::rejoin::{Sizes, Stands};
 use crate::driver::{Event, Left, World};
 use crate::facts::{Failure, Operation};
 use crate::follow::{Follow, Named};
 use crate::history::{ARRIVED, Spot};
-use crate::keys::{BufferKey, TensorKey};
-use crate::schedule::Action;
-use crate::trace::{EXTERNAL, Place, Trace, extend, origin};
+use crate::keys::TensorKey;
+use crate::schedule::{Action, Schedule};
+use crate::trace::{EXTERNAL, Number, Place, Trace, extend, origin};
+
+/// Storages and tensors of one plan, and what they are in another.
+type Renumbered = (FxHashMap<Place, Place>, FxHashMap<Number, Number>);
 
 impl<W: World> Machine<W> {
     /// Compares the operation at hand with the plan and takes the plan's steps before it.
     pub(super) fn follow_before(&mut self, op: &Operation, call: &mut Call) {
         let next = self.last_position() as usize;
-        let Some(follow) = &self.watch.follow else { return };
-        let schedule = follow.schedule.clone();
-        let at = match self.place_in_plan(&schedule, next, op, call) {
+        let stands = match self.place_in_plan(next, self.sizes(), op, call) {
+            Stands::Nowhere if self.goes_on(next, op, call) => self.place_in_plan(next, self.sizes(), op, call),
+            stands => stands,
+        };
+        let at = match stands {
             Stands::At(at) => at,
             Stands::Beside => return self.pass_beside(call),
-            Stands::Nowhere => return self.switch_plan(next, op, call),
+            Stands::Nowhere => return self.differ(next, op, call),
         };
+        let Some(schedule) = self.watch.follow.as_ref().map(|follow| follow.schedule.clone()) else { return };
         self.skip_glue(next, at);
         for (input, place, number) in self.planned_inputs(&schedule, at, call) {
             self.follow_input(input, place, number, schedule.holds[place as usize]);
@@ -70,6 +75,9 @@ impl<W: World> Machine<W> {
             tensor.spot = Spot { step: self.steps.number, place, origin: EXTERNAL, number };
         }
         let (name, origin) = ((input, tensor.facts.id), tensor.spot.origin);
+        if origin == EXTERNAL {
+            self.note_size(input, place, number);
+        }
         let Some(follow) = &mut self.watch.follow else { return };
         if origin == EXTERNAL && !follow.externals.contains_key(&place) {
             follow.externals.insert(place, name);
@@ -94,9 +102,10 @@ impl<W: World> Machine<W> {
             let tensor = &mut self.history.tensors[output];
             let number = op.outputs + k as u32;
             tensor.spot = Spot { step: self.steps.number, place, origin: origin(at, k), number };
+            let name = (output, tensor.facts.id);
+            self.note_size(output, place, number);
             let first = schedule.owners[place as usize].first() == Some(&(at, k as u8));
             if schedule.holds[place as usize] && first {
-                let name = (output, tensor.facts.id);
                 self.hold(name);
             }
         }
@@ -115,8 +124,12 @@ impl<W: World> Machine<W> {
     }
 
     pub(super) fn take(&mut self, actions: &[Action]) -> Result<(), Failure> {
+        let carried = self.is_carried();
         for action in actions {
             match action {
+                Action::Check(_) if carried => {}
+                Action::Evict(place) | Action::Compress(place) if carried => self.offer(*place, None),
+                Action::LeaveSubstitute(place, need, _) if carried => self.offer(*place, Some(*need)),
                 Action::Recompute(places) => self.recompute(places)?,
                 Action::Evict(place) => self.give_up(*place),
                 Action::Compress(place) => self.compress_place(*place),
@@ -158,7 +171,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Tensors of a storage that are still known.
-    fn owners_of(&self, place: Place) -> SmallVec<[Named; 2]> {
+    pub(super) fn owners_of(&self, place: Place) -> SmallVec<[Named; 2]> {
         let Some(follow) = &self.watch.follow else { return SmallVec::new() };
         let made = follow.schedule.owners[place as usize]
             .iter()
@@ -176,7 +189,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    fn let_go(&mut self, name: Named) {
+    pub(super) fn let_go(&mut self, name: Named) {
         if !self.history.knows(name) {
             return;
         }
@@ -227,6 +240,9 @@ impl<W: World> Machine<W> {
 
     /// Brings storages back, all in one go, and holds them.
     fn recompute(&mut self, places: &[Place]) -> Result<(), Failure> {
+        if let Some(carried) = self.watch.follow.as_mut().and_then(|follow| follow.carried.as_mut()) {
+            places.iter().for_each(|&place| carried.take_back(place));
+        }
         // The first owner made the buffer; views of it follow when they are read.
         let first = |&place: &Place| self.owners_of(place).first().copied();
         let names: SmallVec<[Named; 2]> = places.iter().filter_map(first).collect();
@@ -248,48 +264,82 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// The step is another one than planned: goes over to a plan that begins with the same operations, or to the online
-    /// policy.
-    fn switch_plan(&mut self, at: usize, op: &Operation, call: &mut Call) {
+    /// The operation at hand is not the planned one at `at`: whether the step goes on by a plan all the same. That is one that begins with the same
+    /// operations; else the same, carried to other sizes; else one for other sizes that begins in the same way.
+    fn goes_on(&mut self, at: usize, op: &Operation, call: &Call) -> bool {
+        let Some(follow) = &self.watch.follow else { return false };
+        let old = follow.schedule.clone();
+        if follow.carried.is_none() {
+            if let Some(schedule) = self.world.beginning_with(at + 1, extend(old.prefixes[at], call.signature)) {
+                self.switch_plan(at, schedule);
+                return true;
+            }
+            if !matches!(self.place_in_plan(at, Sizes::Any, op, call), Stands::Nowhere) {
+                self.carry();
+                return true;
+            }
+        }
+        let bytes = op.outputs.first().map_or(0, |output| output.bytes);
+        let done = &old.trace.ops[..at.min(old.trace.ops.len())];
+        let other = self.world.like(done, op.kind, bytes).filter(|other| !Arc::ptr_eq(other, &old));
+        let Some(schedule) = other.filter(|_| at > 0) else { return false };
+        self.carry();
+        self.switch_plan(at, schedule);
+        true
+    }
+
+    fn sizes(&self) -> Sizes {
+        if self.is_carried() { Sizes::Any } else { Sizes::Planned }
+    }
+
+    /// The step is another one than planned: another plan begins here, or the online policy takes over.
+    fn differ(&mut self, at: usize, op: &Operation, call: &mut Call) {
         self.release_holds();
         let Some(follow) = self.watch.follow.take() else { return };
         let old = follow.schedule.clone();
-        let prefix = extend(old.prefixes[at], call.signature);
-        let Some(schedule) = self.world.beginning_with(at + 1, prefix) else {
-            if self.begin_pass(op, call) {
-                return self.follow_before(op, call);
+        self.refuse(&follow, at);
+        if self.begin_pass(op, call) {
+            return self.follow_before(op, call);
+        }
+        if at > old.spine.next(0) {
+            let planned = old.trace.name(at as u32).into();
+            let left = Left::Differs { at, found: self.name(op.kind), planned };
+            if old.trace.is_pass && self.steps.passes.seed().is_none() {
+                self.watch.left = Some(left);
+            } else {
+                self.world.left(left);
             }
-            if at > old.spine.next(0) {
-                let planned = old.trace.name(at as u32).into();
-                let left = Left::Differs { at, found: self.name(op.kind), planned };
-                if old.trace.is_pass && self.steps.passes.seed().is_none() {
-                    self.watch.left = Some(left);
-                } else {
-                    self.world.left(left);
-                }
-            }
-            return self.resume_trace(&old.trace, at as u32);
-        };
-        let places = self.renumber(&old.trace, &schedule.trace, at);
+        }
+        self.resume_trace(&follow.trace(), at as u32);
+    }
+
+    /// Goes over to a plan of which the first `at` operations are those that were done.
+    fn switch_plan(&mut self, at: usize, schedule: Arc<Schedule>) {
+        self.release_holds();
+        let Some(mut follow) = self.watch.follow.take() else { return };
+        let old = follow.schedule.clone();
+        let (places, numbers) = self.renumber(&old.trace, &schedule.trace, at);
         let renumbered = |(place, &name): (&Place, &Named)| Some((*places.get(place)?, name));
         let externals = follow.externals.iter().filter_map(renumbered).collect();
+        let carried = follow.carried.take().map(|carried| carried.renumbered(&places, &numbers));
         // What was measured so far speaks of this step too.
-        let measures = if self.world.is_unmeasured(&schedule) { follow.measures } else { None };
-        self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, ..follow });
+        let measured = carried.is_some() || self.world.is_unmeasured(&schedule);
+        let measures = if measured { follow.measures } else { None };
+        self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, carried, ..follow });
         for (place, held) in schedule.held_before(at).into_iter().enumerate() {
             let owners = self.owners_of(place as Place);
             match owners.first() {
                 Some(&name) if held && self.history.tensors[name.0].buffer.is_some() => self.hold(name),
+                Some(_) if !held && schedule.decides[place] && self.is_carried() => self.offer(place as Place, None),
                 Some(_) if !held && schedule.decides[place] => self.give_up(place as Place),
                 _ => {}
             }
         }
-        self.follow_before(op, call);
     }
 
     /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not
     /// read yet has one too. Gives this step's tensors the numbers of `new`.
-    fn renumber(&mut self, old: &Trace, new: &Trace, at: usize) -> FxHashMap<Place, Place> {
+    fn renumber(&mut self, old: &Trace, new: &Trace, at: usize) -> Renumbered {
         let (mut places, mut numbers) = (FxHashMap::default(), FxHashMap::default());
         for (old, new) in old.ops[..at].iter().zip(&new.ops[..at]) {
             let pairs = old.reads.iter().zip(&new.reads).chain(old.writes.iter().zip(&new.writes));
@@ -309,7 +359,7 @@ impl<W: World> Machine<W> {
                 _ => spot.step = step.wrapping_sub(1),
             }
         }
-        places
+        (places, numbers)
     }
 
     /// Gives the plan up for this step: it does not fit what happens. `done` operations of the step have run.
@@ -317,48 +367,9 @@ impl<W: World> Machine<W> {
         self.release_holds();
         if let Some(follow) = self.watch.follow.take() {
             self.world.left(why);
-            let trace = Arc::clone(&follow.schedule.trace);
+            let trace = follow.trace();
             let done = done.min(trace.ops.len());
             self.resume_trace(&trace, done as u32);
         }
-    }
-
-    /// Room for whoever is not in the plan: what the plan uses last goes first.
-    pub(super) fn make_planned_room(&mut self, need: u64, most: u64) {
-        if self.ledger.live.saturating_add(need) <= most {
-            return;
-        }
-        let mut candidates = self.by_next_use();
-        while self.ledger.live.saturating_add(need) > most
-            && let Some((_, buffer)) = candidates.pop()
-        {
-            // It may have gone with one before.
-            for owner in self.ledger.owners(buffer) {
-                let Some(tensor) = self.history.tensors.get_mut(owner) else { continue };
-                if core::mem::take(&mut tensor.held) && !tensor.alive {
-                    self.bury(owner);
-                }
-            }
-            if !self.ledger.owners(buffer).is_empty() {
-                self.evict_cheaply(buffer, u64::MAX);
-            }
-        }
-    }
-
-    /// Buffers that could go, the one that the plan uses last at the end.
-    fn by_next_use(&self) -> Vec<(usize, BufferKey)> {
-        let Some(follow) = &self.watch.follow else { return Vec::new() };
-        let position = self.steps.position as usize;
-        let next_use = |buffer: BufferKey| {
-            let owners = self.ledger.get(buffer).owners.iter().map(|&owner| &self.history.tensors[owner]);
-            let places = owners.filter(|tensor| tensor.spot.step == self.steps.number).map(|tensor| tensor.spot.place);
-            let known = places.filter(|&place| (place as usize) < follow.schedule.trace.storages.len());
-            known.filter_map(|place| follow.schedule.next_use(place, position)).min().unwrap_or(usize::MAX)
-        };
-        let may_go = self.ledger.iter().filter(|(_, entry)| !entry.is_fixed());
-        let mut found: Vec<(usize, u64, BufferKey)> =
-            may_go.map(|(key, entry)| (next_use(key), entry.bytes, key)).collect();
-        found.sort_unstable();
-        found.into_iter().map(|(next, _, key)| (next, key)).collect()
     }
 }

@@ -21,9 +21,21 @@ pub(super) enum Stands {
     Nowhere,
 }
 
+/// Which sizes tensors may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sizes {
+    Planned,
+    Any,
+}
+
+/// By how many times tensors may be larger than small ones to be glue, where sizes are not those of the plan.
+const GROWN: u64 = 16;
+
 impl<W: World> Machine<W> {
-    /// Where in the plan an operation stands, if the one at `at` comes next.
-    pub(super) fn place_in_plan(&self, schedule: &Schedule, at: usize, op: &Operation, call: &Call) -> Stands {
+    /// Where in the plan that is followed an operation stands, if the one at `at` comes next.
+    pub(super) fn place_in_plan(&self, at: usize, sizes: Sizes, op: &Operation, call: &Call) -> Stands {
+        let Some(follow) = &self.watch.follow else { return Stands::Nowhere };
+        let schedule = &*follow.schedule;
         let number = |input: TensorKey| {
             let spot = &self.history.tensors[input].spot;
             (spot.step == self.steps.number && spot.place != ARRIVED).then_some(spot.number)
@@ -33,22 +45,32 @@ impl<W: World> Machine<W> {
             planned.is_some_and(|planned| {
                 let does_the_same = || self.does_the_same(schedule, place, op, call, number);
                 planned.signature == call.signature || planned.rule == call.rule && does_the_same()
-            })
+            }) || sizes == Sizes::Any && self.is_like(schedule, place, op, call, number)
         };
         if is_planned(at) {
             return Stands::At(at);
         }
-        if self.is_glue(schedule, op, call) {
-            return Stands::Beside;
-        }
         let next = schedule.spine.next(at);
-        if next > at && is_planned(next) { Stands::At(next) } else { Stands::Nowhere }
+        match sizes {
+            Sizes::Planned if self.is_glue(schedule, op, call) => Stands::Beside,
+            // First those that come in the plan: what is large there may be small here.
+            Sizes::Any if next > at && is_planned(next) => Stands::At(next),
+            Sizes::Any if self.is_below(schedule, op, call, GROWN) => Stands::Beside,
+            _ if next > at && is_planned(next) => Stands::At(next),
+            _ => Stands::Nowhere,
+        }
     }
 
     /// Whether an operation is on small tensors only.
     pub(super) fn is_glue(&self, schedule: &Schedule, op: &Operation, call: &Call) -> bool {
-        let makes_small = op.outputs.iter().all(|output| schedule.spine.is_small(output.buffer_bytes));
-        makes_small && self.large_inputs(schedule, call).next().is_none()
+        self.is_below(schedule, op, call, 1)
+    }
+
+    /// Whether an operation is on tensors only that are at most so many times as large as a small one.
+    fn is_below(&self, schedule: &Schedule, op: &Operation, call: &Call, times: u64) -> bool {
+        let inputs = call.inputs.iter().map(|&input| self.history.tensors[input].facts.buffer_bytes);
+        let mut sizes = op.outputs.iter().map(|output| output.buffer_bytes).chain(inputs);
+        sizes.all(|bytes| schedule.spine.is_small(bytes.div_ceil(times)))
     }
 
     /// Whether the planned step is over, what it had made is mostly gone, and an operation is the first of another like it. Where the program
@@ -100,7 +122,7 @@ impl<W: World> Machine<W> {
         same && large.next().is_none()
     }
 
-    fn large_inputs<'a>(&'a self, schedule: &'a Schedule, call: &'a Call) -> impl Iterator<Item = TensorKey> + 'a {
+    pub(super) fn large_inputs<'a>(&'a self, schedule: &'a Schedule, call: &'a Call) -> impl Iterator<Item = TensorKey> + 'a {
         let is_small = |input: TensorKey| schedule.spine.is_small(self.history.tensors[input].facts.buffer_bytes);
         call.inputs.iter().copied().filter(move |&input| !is_small(input))
     }

@@ -46,7 +46,7 @@ impl<W: World> Machine<W> {
         signature(op.kind, call.rule, op.outputs.iter().map(|output| output.shape), inputs)
     }
 
-    fn bytes_of(&self, key: TensorKey) -> u64 {
+    pub(super) fn bytes_of(&self, key: TensorKey) -> u64 {
         let tensor = &self.history.tensors[key];
         tensor.buffer.map_or(tensor.facts.buffer_bytes, |buffer| self.ledger.get(buffer).bytes)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use burn_remat_core::{
     Alternative, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Input, Kind, Left, Limits, Machine,
-    Nature, Need, OpKey, Operation, Planning, Ran, Run, Schedule, Source, TensorFacts, TensorId, Trace,
+    Nature, Need, OpKey, Operation, Planning, Ran, Run, Schedule, Source, TensorFacts, TensorId, Trace, TracedOp,
 };
 
 /// What a tensor holds.
@@ -333,6 +333,12 @@ impl Planning for Sim {
 
     fn next(&self) -> Option<Arc<Schedule>> {
         self.plan.clone()
+    }
+
+    fn like(&self, done: &[TracedOp], kind: Kind, _bytes: u64) -> Option<Arc<Schedule>> {
+        let plan = self.plan.clone()?;
+        let kinds: Vec<Kind> = done.iter().map(|op| op.kind).chain([kind]).collect();
+        plan.trace.ops.iter().map(|op| op.kind).take(kinds.len()).eq(kinds).then_some(plan)
     }
 
     fn followed(&mut self, _schedule: &Schedule, outcome: Followed, _limits: Limits) -> bool {

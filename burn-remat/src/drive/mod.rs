@@ -25,7 +25,7 @@ use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr};
 use burn_remat_core::{
     Buffer, Circumstances, Driver, Event, Failure, Followed, Kind, Left, Limits, Need, OpKey, Planning, Ran, Run,
-    Schedule, Substitute, TensorFacts, Trace,
+    Schedule, Substitute, TensorFacts, Trace, TracedOp,
 };
 use burn_std::future::DynFut;
 use rustc_hash::FxHashMap;
@@ -365,6 +365,10 @@ impl<B: RematBackend> Planning for Drive<B> {
 
     fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
         self.plans.beginning_with(count, prefix)
+    }
+
+    fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Schedule>> {
+        self.plans.like(done, kind, bytes)
     }
 
     fn is_unmeasured(&self, schedule: &Schedule) -> bool {

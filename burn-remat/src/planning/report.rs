@@ -65,7 +65,7 @@ pub struct PlanReport {
     pub recomputed: Vec<(String, usize, f64)>,
     /// The step by stages, in the order of their first operations.
     pub stages: Vec<StagePlan>,
-    /// Steps that went by a plan from beginning to end.
+    /// Steps that went by a plan of their own from beginning to end.
     pub steps_followed: u64,
     /// Steps that left their plan.
     pub steps_left: u64,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use burn_remat_core::{Schedule as Running, Trace};
+use burn_remat_core::{Kind, Schedule as Running, Trace, TracedOp};
 use rustc_hash::FxHashMap;
 
 use super::observed::MOST_KINDS;
@@ -15,8 +15,9 @@ use crate::planning::schedule::Schedule;
 #[derive(Default)]
 pub(super) struct Known {
     schedules: Vec<Arc<Schedule>>,
-    /// Kinds of step that keep to the budget by themselves, where others do not: so that those are told from these.
-    ample: Vec<Arc<Running>>,
+    /// Kinds of step that have no plan, and what they do: those that keep to the budget by themselves, where others do not, so that these are told
+    /// from those; and passes that are not planned yet, so that what is evicted in them is what they need last.
+    unplanned: Vec<Arc<Running>>,
     /// Kind of the first step, where a plan for it was there from the start.
     first: Option<u64>,
     /// Kind of the last finished step, and what followed each kind last time.
@@ -59,13 +60,34 @@ impl Known {
         self.runs().rev().find(|known| known.prefixes.get(count) == Some(&prefix)).cloned()
     }
 
+    /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`: of several the one in which that makes least
+    /// beyond `bytes`, or else most.
+    pub fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
+        let next = |known: &Running| known.trace.ops.get(done.len()).cloned();
+        let begins_alike = |known: &&Arc<Running>| {
+            let same = known.trace.ops.iter().zip(done).all(|(planned, done)| planned.kind == done.kind);
+            same && next(known).is_some_and(|next| next.kind == kind)
+        };
+        let beyond = |known: &&Arc<Running>| {
+            let made = next(known).and_then(|next| known.trace.tensors.get(next.outputs as usize).copied());
+            let made = made.map_or(0, |tensor| tensor.bytes);
+            (made < bytes, made.abs_diff(bytes))
+        };
+        self.runs().filter(begins_alike).min_by_key(beyond).cloned()
+    }
+
     fn runs(&self) -> impl DoubleEndedIterator<Item = &Arc<Running>> {
-        self.ample.iter().chain(self.schedules.iter().map(|known| known.run()))
+        self.unplanned.iter().chain(self.schedules.iter().map(|known| known.run()))
     }
 
     /// The plan for a kind of step, but for those that do nothing.
     pub fn plan_for(&self, structure: u64) -> Option<&Arc<Schedule>> {
         self.schedules.iter().find(|known| known.structure() == structure)
+    }
+
+    /// Whether it is known what a kind of step does.
+    pub fn knows(&self, structure: u64) -> bool {
+        self.runs().any(|known| known.structure() == structure)
     }
 
     /// Whether any kind of step has a plan that does something.
@@ -75,6 +97,7 @@ impl Known {
 
     /// Takes up a plan in place of the one for the same kind of step.
     pub fn take_up(&mut self, schedule: Arc<Schedule>) {
+        self.unplanned.retain(|known| known.structure() != schedule.structure());
         self.schedules.retain(|known| known.structure() != schedule.structure());
         if self.schedules.len() >= MOST_KINDS {
             self.schedules.remove(0);
@@ -82,25 +105,19 @@ impl Known {
         self.schedules.push(schedule);
     }
 
-    /// A step keeps to the budget by itself.
-    pub fn needs_none(&mut self, trace: Trace) {
+    /// A kind of step has no plan and does this.
+    pub fn know(&mut self, trace: Trace) {
         let none = vec![false; trace.storages.len()];
         let mut run = Running::new(Arc::new(trace), none.clone(), none);
         run.peak = run.trace.peak();
-        self.ample.retain(|known| known.structure() != run.structure());
-        self.ample.truncate(MOST_KINDS - 1);
-        self.ample.push(Arc::new(run));
-    }
-
-    /// Forgets the plan for a kind of step.
-    pub fn forget(&mut self, structure: u64) {
-        self.schedules.retain(|known| known.structure() != structure);
-        self.ample.retain(|known| known.structure() != structure);
+        self.unplanned.retain(|known| known.structure() != run.structure());
+        self.unplanned.truncate(MOST_KINDS - 1);
+        self.unplanned.push(Arc::new(run));
     }
 
     /// Forgets all plans, but not which kind of step follows which.
     pub fn forget_all(&mut self) {
         self.schedules.clear();
-        self.ample.clear();
+        self.unplanned.clear();
     }
 }

@@ -6,7 +6,7 @@
 use burn_remat_core::Trace;
 
 /// How often a step is seen before it is planned.
-const SEEN: usize = 3;
+pub(super) const SEEN: usize = 3;
 /// How often a kind of step is planned anew because more is there when it begins than before.
 const MOST_REPLANS: u32 = 4;
 /// Kinds of step that are remembered, and plans that are kept.
@@ -16,6 +16,8 @@ pub(super) const MOST_KINDS: usize = 128;
 #[derive(Default)]
 pub(super) struct Observed {
     structure: u64,
+    /// The kind that this one is like, sizes apart: the first that was seen of those.
+    family: u64,
     /// Of the last such step to the letter, with all its glue.
     signature: u64,
     /// Times of each of its operations, and least scratch seen of it: whatever else the process allocated meanwhile is in the others.
@@ -94,11 +96,45 @@ impl Kinds {
             Some(at) => at,
             None => {
                 self.make_room();
-                self.0.push(Observed { structure, ..Observed::default() });
+                self.0.push(Observed { structure, family: structure, ..Observed::default() });
                 self.0.len() - 1
             }
         };
         &mut self.0[at]
+    }
+
+    /// A kind is like another, sizes apart.
+    pub fn are_alike(&mut self, structure: u64, other: u64) {
+        let family = self.of(other).family;
+        self.of(structure).family = family;
+    }
+
+    /// The kinds that are like this one, itself among them.
+    pub fn like(&self, structure: u64) -> impl Iterator<Item = u64> + '_ {
+        let family = self.0.iter().find(|known| known.structure == structure).map(|known| known.family);
+        self.0.iter().filter(move |known| Some(known.family) == family).map(|known| known.structure)
+    }
+
+    /// Whether kinds like this one have been seen often enough, all together.
+    pub fn is_family_known(&self, structure: u64) -> bool {
+        let family = self.0.iter().find(|known| known.structure == structure).map(|known| known.family);
+        let seen = self.0.iter().filter(|known| Some(known.family) == family).map(|known| known.seen);
+        seen.sum::<usize>() >= SEEN
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How often the one was seen that was seen most.
+    pub fn most_seen(&self) -> usize {
+        self.0.iter().map(|known| known.seen).max().unwrap_or(0)
+    }
+
+    /// Whether nothing was seen before the last step.
+    pub fn is_first(&self) -> bool {
+        self.0.iter().map(|known| known.seen).sum::<usize>() <= 1
     }
 
     /// Those that were seen least go, the newest first: of more kinds in rotation some are planned.
@@ -129,14 +165,12 @@ impl Kinds {
         self.0.iter_mut().for_each(Observed::reopen);
     }
 
-    /// More is there when such a step begins than its plan foresaw: tells whether it is planned anew, which happens a few times at most.
-    pub fn outgrown(&mut self, structure: u64) -> bool {
-        let Some(known) = self.0.iter_mut().find(|known| known.structure == structure) else { return true };
-        let may = known.replans < MOST_REPLANS;
-        if may {
+    /// More is there when such a step begins than its plan foresaw: it is planned anew, a few times at most.
+    pub fn outgrown(&mut self, structure: u64) {
+        let known = self.0.iter_mut().find(|known| known.structure == structure);
+        if let Some(known) = known.filter(|known| known.settled && known.replans < MOST_REPLANS) {
             known.replans += 1;
             known.reopen();
         }
-        may
     }
 }

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn_remat_core::{Followed, Left, Limits, Schedule as Running, Trace};
+use burn_remat_core::{Followed, Kind, Left, Limits, Schedule as Running, Spine, Trace, TracedOp};
 use burn_remat_plan::Status;
 
 use super::background::{Background, Message, Task, Wait};
 use super::cache::{CacheFile, CacheKey, Stored};
 use super::known::Known;
-use super::observed::Kinds;
+use super::observed::{self, Kinds};
 use super::settings::PlanSettings;
 use super::state::{Origin, PlanState};
 use crate::planning::lowering::{Lowered, lower};
@@ -22,6 +22,12 @@ use crate::planning::stages::Staged;
 
 /// How much more time a planner must have than a stored plan took for the step to be planned anew.
 const MORE_TIME: u32 = 2;
+
+/// Where other kinds of step have plans already, which serve this one too if it is like them, planning it may take one part in so many of the time.
+const SHARE: u32 = 4;
+
+/// A pass that holds so much more than those like it that are planned, as one part of what they hold, gets a plan of its own that serves still larger ones.
+const LARGER: u64 = 4;
 
 /// See the [module](self).
 pub(crate) struct Plans {
@@ -80,6 +86,22 @@ impl Plans {
         self.background.since()
     }
 
+    /// Why there is no plan, and what to do if anything; nothing where there is one, or a planner is at work or has said why.
+    pub fn why_none(&self) -> Option<String> {
+        let explains_itself = self.state.schedule.is_some() || self.state.problem.is_some();
+        if explains_itself || self.planning_since().is_some() || !self.is_on() {
+            return None;
+        }
+        Some(match self.kinds.count() {
+            0 => "no training step was seen to its end yet: a loss of one number with its backward, or what lies between two marks".to_owned(),
+            _ if self.kinds.are_settled() => "none is needed: every step keeps to the budget by itself".to_owned(),
+            kinds => {
+                let (most, needed) = (self.kinds.most_seen(), observed::SEEN);
+                format!("{kinds} kinds of step were seen, the same one at most {most} times; one that comes {needed} times is planned")
+            }
+        })
+    }
+
     /// The plan with which the next step probably goes.
     pub fn next(&self) -> Option<Arc<Running>> {
         self.known.next()
@@ -107,11 +129,16 @@ impl Plans {
         self.kinds.reopen();
     }
 
+    /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`, which makes about so many `bytes`.
+    pub fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
+        self.known.like(done, kind, bytes)
+    }
+
     /// More is there when such a step begins than its plan foresaw, and the budget does not allow it: it is planned anew, a few times at
     /// most.
     pub fn outgrown(&mut self, structure: u64) {
-        if self.kinds.outgrown(structure) {
-            self.known.forget(structure);
+        if self.background.since().is_none() {
+            self.kinds.outgrown(structure);
         }
     }
 
@@ -123,9 +150,18 @@ impl Plans {
 
     /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
     pub fn followed(&mut self, structure: u64, outcome: Followed, budget: Option<u64>) -> bool {
-        let Followed { deviation, held, trace } = outcome;
+        let Followed { deviation, held, carried, trace } = outcome;
+        let own = trace.as_ref().filter(|_| carried).map(|trace| Spine::of(trace).structure());
+        if let Some(own) = own {
+            self.kinds.are_alike(own, structure);
+        }
+        let structure = own.unwrap_or(structure);
         self.known.finished(structure);
-        self.state.followed(structure, deviation, held);
+        if carried {
+            self.state.guided += 1;
+        } else {
+            self.state.followed(structure, deviation, held);
+        }
         trace.is_some_and(|trace| self.measured(trace, structure, budget))
     }
 
@@ -151,25 +187,44 @@ impl Plans {
     fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         let known = self.kinds.of(structure);
         known.measure(&mut trace);
-        let fits = budget.is_none_or(|budget| trace.peak() <= budget);
-        let others_are_planned = self.known.has_plans() && self.known.plan_for(structure).is_none();
-        if fits && known.is_known() && others_are_planned {
-            known.settled = true;
-            self.known.needs_none(trace);
-            return false;
-        }
-        if known.settled || self.background.since().is_some() || self.settings.planner.is_none() {
-            return false;
-        }
-        let Some(budget) = budget.filter(|_| !fits) else {
-            known.settled = known.is_known();
-            if known.settled {
-                self.background.done();
-            }
+        let Some(budget) = budget.filter(|budget| trace.peak() > *budget) else {
+            self.fits(trace, structure);
             return false;
         };
-        let trace = Arc::new(known.with_times(trace));
+        let (is_settled, is_known) = (known.settled, known.is_known());
+        let is_guided = self.kinds.like(structure).any(|like| self.known.knows(like));
+        if trace.is_pass && !is_guided && !self.kinds.is_first() {
+            self.known.know(trace.clone());
+        }
+        let is_busy = self.background.since().is_some() || self.settings.planner.is_none();
+        if is_settled || is_busy || is_guided && !is_known && !self.serves_others(&trace, structure) {
+            return false;
+        }
+        let trace = Arc::new(self.kinds.of(structure).with_times(trace));
         self.plan(trace, structure, budget)
+    }
+
+    /// A step keeps to the budget without a plan.
+    fn fits(&mut self, trace: Trace, structure: u64) {
+        let others_are_planned = self.known.has_plans() && self.known.plan_for(structure).is_none();
+        let known = self.kinds.of(structure);
+        if !known.is_known() {
+            return;
+        }
+        known.settled = true;
+        if others_are_planned {
+            self.known.know(trace);
+        } else if self.background.since().is_none() {
+            self.background.done();
+        }
+    }
+
+    /// Whether a pass that is not known well by itself is to be planned all the same: those like it are seen often, and none of them has a plan, or
+    /// only one for a pass that holds less.
+    fn serves_others(&self, trace: &Trace, structure: u64) -> bool {
+        let planned = self.kinds.like(structure).filter_map(|like| self.known.plan_for(like));
+        let most = planned.map(|plan| plan.run().trace.peak()).max().unwrap_or(0);
+        self.kinds.is_family_known(structure) && trace.peak() > most + most / LARGER
     }
 
     /// Takes the plan from the cache, or has one made where the costs are known; whether either.
@@ -182,10 +237,10 @@ impl Plans {
         if self.stored(cache.as_ref(), &trace, &lowered, structure) {
             return true;
         }
-        let known = self.kinds.of(structure);
-        if !known.is_known() {
+        if !self.kinds.of(structure).is_known() && !self.serves_others(&trace, structure) {
             return false;
         }
+        let known = self.kinds.of(structure);
         (known.settled, known.tried) = (true, true);
         let maker = self.state.origin.as_ref().map(|origin| origin.planner.clone());
         let task = Task {
@@ -193,7 +248,7 @@ impl Plans {
             lowered,
             budget,
             planner: self.settings.any_planner(),
-            limit: self.settings.time_limit,
+            limit: if self.known.has_plans() { self.settings.time_limit / SHARE } else { self.settings.time_limit },
             known: self.known.plan_for(structure).cloned().zip(maker),
             cache,
         };

@@ -58,8 +58,10 @@ pub(crate) struct PlanState {
     /// Plans made, those from the cache not counted.
     pub made: u64,
     pub from_cache: u64,
-    /// Steps that went by their plan from beginning to end.
+    /// Steps that went by a plan of their own from beginning to end.
     pub followed: u64,
+    /// Steps that went by what is known of one like them: its plan for other sizes, or what it does.
+    pub guided: u64,
     /// Largest difference between bytes held and bytes foreseen in any of them.
     pub deviation: u64,
     /// Most bytes held during each operation of the last of them.
@@ -84,7 +86,7 @@ impl PlanState {
         self.problem = None;
     }
 
-    /// A step went by its plan from beginning to end.
+    /// A step went by a plan of its own from beginning to end.
     pub fn followed(&mut self, structure: u64, deviation: u64, held: Vec<u64>) {
         self.followed += 1;
         self.deviation = self.deviation.max(deviation);
@@ -102,9 +104,6 @@ impl PlanState {
             }
             Left::Failed(failure) => failure.to_string(),
             Left::Ended { at } => format!("it ended after {at} operations"),
-            Left::Exceeds { at, name, live, most } => {
-                format!("after operation {at}, `{name}`, {live} bytes are held where it foresaw at most {most}")
-            }
         };
         log::info!("this step leaves its plan: {text}");
         self.difference = Some(text);

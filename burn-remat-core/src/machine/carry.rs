@@ -1,0 +1,138 @@
+//! Going by the plan of a pass of other sizes; see [`Carried`](crate::carry::Carried).
+
+use super::Machine;
+use super::call::Call;
+use crate::driver::World;
+use crate::facts::{Need, Operation};
+use crate::follow::Follow;
+use crate::keys::{BufferKey, TensorKey};
+use crate::schedule::Schedule;
+use crate::trace::{Number, Place, TracedForm};
+
+/// What differs from a plan within so many operations of its spine is refused from then on.
+const EARLY: usize = 8;
+/// Most first operations that are refused.
+const MOST_REFUSED: usize = 4096;
+/// By how many times what the plan has given up goes rather than what it keeps.
+const FIRST: f64 = 1e6;
+
+impl<W: World> Machine<W> {
+    /// Whether the plan that is followed is one for other sizes.
+    pub(super) fn is_carried(&self) -> bool {
+        self.watch.follow.as_ref().is_some_and(|follow| follow.carried.is_some())
+    }
+
+    /// The plan is followed with other sizes from here on.
+    pub(super) fn carry(&mut self) {
+        if let Some(follow) = &mut self.watch.follow {
+            follow.carry();
+        }
+    }
+
+    /// Whether an operation does what the planned one at `at` does, whatever the sizes. Tensors of the pass are those of which `number` knows the number
+    /// in the plan.
+    pub(super) fn is_like(
+        &self,
+        schedule: &Schedule,
+        at: usize,
+        op: &Operation,
+        call: &Call,
+        number: impl Fn(TensorKey) -> Option<Number>,
+    ) -> bool {
+        let Some(planned) = schedule.trace.ops.get(at) else { return false };
+        let is_same_work =
+            planned.kind == op.kind && planned.rule == call.rule && planned.writes.len() == op.outputs.len();
+        if !is_same_work {
+            return false;
+        }
+        let is_it = |input: TensorKey, (planned, last): (Number, bool)| {
+            let is_it = number(input).map_or_else(|| schedule.is_external(planned), |number| number == planned);
+            is_it && call.dying.contains(&input) == last
+        };
+        let is_large = |number: Number| !schedule.spine.is_small(schedule.trace.tensors[number as usize].buffer_bytes);
+        if planned.inputs.len() == call.inputs.len() {
+            let mut pairs = call.inputs.iter().zip(&planned.inputs);
+            return pairs.all(|(&input, &planned)| !is_large(planned.0) || is_it(input, planned));
+        }
+        // Of what is small there may be more or less.
+        let mut large = self.large_inputs(schedule, call);
+        let mut planned = schedule.spine.large_inputs(&schedule.trace, planned);
+        planned.all(|planned| large.next().is_some_and(|input| is_it(input, planned))) && large.next().is_none()
+    }
+
+    /// Notes the size of a tensor that the plan knows as `number`, in storage `place`.
+    pub(super) fn note_size(&mut self, key: TensorKey, place: Place, number: Number) {
+        if !self.is_carried() {
+            return;
+        }
+        let (bytes, tensor) = (self.bytes_of(key), &self.history.tensors[key]);
+        let form = tensor.compressible().map(|known| TracedForm {
+            alternative: known.alternative,
+            bytes: known.bytes,
+            cost_ns: known.cost_ns,
+        });
+        if let Some(carried) = self.watch.follow.as_mut().and_then(|follow| follow.carried.as_mut()) {
+            carried.meet(number, tensor.facts);
+            carried.measure(place, bytes, form);
+        }
+    }
+
+    /// The plan gives a storage up: it goes when room is needed.
+    pub(super) fn offer(&mut self, place: Place, need: Option<Need>) {
+        for name in self.owners_of(place) {
+            self.let_go(name);
+        }
+        if let Some(carried) = self.watch.follow.as_mut().and_then(|follow| follow.carried.as_mut()) {
+            carried.give_up(place, need);
+        }
+    }
+
+    /// How much sooner a buffer may go for what the plan says about it: operations until it is needed next, and more if the plan has given it up.
+    /// `None` where no plan knows it.
+    pub(super) fn patience(&self, buffer: BufferKey) -> Option<f64> {
+        let follow = self.watch.follow.as_ref()?;
+        let position = self.steps.position as usize;
+        let places = self.planned_places(buffer);
+        let next = |place: Place| follow.schedule.next_use(place, position);
+        let never = 2 * follow.schedule.trace.ops.len();
+        let next = places.clone().map(|place| next(place).unwrap_or(never)).min()?;
+        let is_given_up = |place| follow.carried.as_ref().is_some_and(|carried| carried.is_given_up(place).is_some());
+        let first = if places.clone().any(is_given_up) { FIRST } else { 1.0 };
+        Some((1 + next.saturating_sub(position)) as f64 * first)
+    }
+
+    /// What the plan calls the storages of a buffer.
+    fn planned_places(&self, buffer: BufferKey) -> impl Iterator<Item = Place> + Clone + '_ {
+        let count = self.watch.follow.as_ref().map_or(0, |follow| follow.schedule.trace.storages.len());
+        let owners = self.ledger.get(buffer).owners.iter().map(|&owner| &self.history.tensors[owner].spot);
+        owners.filter(|spot| spot.step == self.steps.number).map(|spot| spot.place).filter(move |&p| (p as usize) < count)
+    }
+
+    /// A buffer is about to be evicted though the plan has not said so: lets the plan's holds on it go, and leaves what will do for those who read it.
+    pub(super) fn yield_buffer(&mut self, buffer: BufferKey) {
+        let Some(follow) = &self.watch.follow else { return };
+        let need = |carried: &crate::carry::Carried| self.planned_places(buffer).find_map(|p| carried.is_given_up(p)?);
+        let need = follow.carried.as_ref().and_then(need);
+        let owners = self.ledger.owners(buffer);
+        if let (Some(need), Some(&first)) = (need, owners.first()) {
+            self.leave_substitute(first, need);
+        }
+        for owner in owners {
+            let Some(tensor) = self.history.tensors.get_mut(owner) else { continue };
+            if core::mem::take(&mut tensor.held) && !tensor.alive {
+                self.bury(owner);
+            }
+        }
+    }
+
+    /// What went by a plan for other sizes was soon something else: what begins like this is not tried again.
+    pub(super) fn refuse(&mut self, follow: &Follow, at: usize) {
+        let is_early = follow.schedule.trace.ops.len() > at && follow.made.len() <= EARLY;
+        if is_early && follow.carried.is_some() && follow.start.like != 0 {
+            if self.watch.refused.len() >= MOST_REFUSED {
+                self.watch.refused.clear();
+            }
+            self.watch.refused.insert(follow.start.like);
+        }
+    }
+}
