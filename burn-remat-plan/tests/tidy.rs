@@ -9,6 +9,8 @@
 //!
 //! `name` is the function or the type, or `this file`. A reason that nothing needs any more has to go.
 
+use std::path::PathBuf;
+
 mod sources;
 
 use sources::{code_of, end_of_item, read, rust_files, workspace};
@@ -37,6 +39,24 @@ fn what_is_large_has_a_reason() {
         told.extend(complaints(&read(&path), is_engine).into_iter().map(|line| format!("{}: {line}", name.display())));
     }
     assert!(told.is_empty(), "make it smaller, or say why at the top of the file:\n  {}", told.join("\n  "));
+}
+
+#[test]
+fn the_code_map_names_every_file_of_the_engine_and_no_other() {
+    let root = workspace();
+    let map = std::fs::read_to_string(root.join("burn-remat/ARCHITECTURE.md")).expect("it is there");
+    let named: Vec<&str> = map.split('`').skip(1).step_by(2).filter(|name| name.ends_with(".rs")).collect();
+    let files = rust_files(&root);
+    let gone = named.iter().filter(|name| !files.iter().any(|file| file.ends_with(name)));
+    let gone: Vec<_> = gone.collect();
+    assert!(gone.is_empty(), "ARCHITECTURE.md names files that are not there: {gone:?}");
+    let is_named = |file: &&PathBuf| named.iter().any(|name| file.ends_with(name));
+    let is_mapped = |file: &&PathBuf| {
+        let is_root = ["lib.rs", "mod.rs"].iter().any(|name| file.ends_with(name));
+        !is_root && ENGINE.iter().any(|folder| file.starts_with(root.join(folder)))
+    };
+    let missing: Vec<_> = files.iter().filter(is_mapped).filter(|file| !is_named(file)).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md does not name these files: {missing:#?}");
 }
 
 /// Something that is larger than the rule.

@@ -71,7 +71,7 @@ pub struct RematConfig {
     pub(crate) fusion: bool,
     /// The program is looked at, not trained.
     pub(crate) rehearsal: Option<Rehearsal>,
-    /// Whether the engine works on a thread of its own: see `intake.rs`.
+    /// Whether the engine works on a thread of its own: see `door/intake.rs`.
     pub(crate) own_thread: bool,
     /// A budget that could not be read, told when the device is made.
     error: Option<RematError>,

@@ -1,4 +1,6 @@
 //! What planning has come to, for the report.
+//!
+//! Larger than the rule: `PlanState`, because it is the record from which the report is written.
 
 use std::sync::Arc;
 
