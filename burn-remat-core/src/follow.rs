@@ -23,8 +23,9 @@ pub(crate) struct Start {
     pub clock: u64,
     /// Signature of its first operation, if that is only like the plan's; else 0.
     pub like: u64,
-    /// Bytes held, those of other threads not counted.
+    /// Bytes held, those of other threads not counted; and those of them that the program still needs, which the others will go before.
     pub held: u64,
+    pub needed: u64,
     /// Time of first runs and of recomputations until then.
     pub compute_ns: u64,
     pub recompute_ns: u64,
@@ -75,7 +76,7 @@ impl Follow {
     /// What has been done so far, and what is planned after that.
     pub fn trace(&self) -> Arc<Trace> {
         match &self.carried {
-            Some(carried) => Arc::new(carried.trace(&self.schedule.trace, self.start.held)),
+            Some(carried) => Arc::new(carried.trace(&self.schedule.trace, self.start.needed)),
             None => self.schedule.trace.clone(),
         }
     }

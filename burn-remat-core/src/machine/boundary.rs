@@ -7,6 +7,7 @@ use crate::counters::Times;
 use crate::driver::{Event, Left, World};
 use crate::facts::ThreadId;
 use crate::follow::{Follow, Start};
+use crate::keys::TensorKey;
 use crate::schedule::Schedule;
 use crate::spine::Spine;
 use crate::trace::Trace;
@@ -219,8 +220,18 @@ impl<W: World> Machine<W> {
     pub(super) fn follow(&mut self, schedule: Arc<Schedule>) {
         let measures = self.world.is_unmeasured(&schedule);
         let Times { compute: compute_ns, recompute: recompute_ns, .. } = self.counters.times;
-        let start = Start { clock: self.now.clock, like: 0, held: self.steps.held_at_start, compute_ns, recompute_ns };
+        let (clock, held, needed) = (self.now.clock, self.steps.held_at_start, self.needed());
+        let start = Start { clock, like: 0, held, needed, compute_ns, recompute_ns };
         self.watch.follow = Some(Follow::new(schedule, measures, start));
+    }
+
+    /// Bytes of the step's own that are held, without what is only there because something could be computed again from it: with what came before the
+    /// step that goes when the step is told. O(buffers).
+    fn needed(&self) -> u64 {
+        let tensors = &self.history.tensors;
+        let is_dead = |owner: &TensorKey| !tensors[*owner].alive && tensors[*owner].pins == 0;
+        let dead = self.ledger.iter().filter(|(_, entry)| !entry.foreign && entry.owners.iter().all(is_dead));
+        self.ledger.live - self.ledger.foreign - dead.map(|(_, entry)| entry.bytes).sum::<u64>()
     }
 
     /// Something failed in this step: it is neither planned nor followed any further.

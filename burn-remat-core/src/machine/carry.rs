@@ -125,14 +125,16 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// What went by a plan for other sizes was soon something else: what begins like this is not tried again.
-    pub(super) fn refuse(&mut self, follow: &Follow, at: usize) {
+    /// Whether what began like a planned pass of other sizes was soon something else: what begins like this is not tried again.
+    pub(super) fn refuse(&mut self, follow: &Follow, at: usize) -> bool {
         let is_early = follow.schedule.trace.ops.len() > at && follow.made.len() <= EARLY;
-        if is_early && follow.carried.is_some() && follow.start.like != 0 {
+        let is_false_start = is_early && follow.start.like != 0;
+        if is_false_start {
             if self.watch.refused.len() >= MOST_REFUSED {
                 self.watch.refused.clear();
             }
             self.watch.refused.insert(follow.start.like);
         }
+        is_false_start
     }
 }

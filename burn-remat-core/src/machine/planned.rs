@@ -297,7 +297,7 @@ impl<W: World> Machine<W> {
         self.release_holds();
         let Some(follow) = self.watch.follow.take() else { return };
         let old = follow.schedule.clone();
-        self.refuse(&follow, at);
+        let is_false_start = self.refuse(&follow, at);
         if self.begin_pass(op, call) {
             return self.follow_before(op, call);
         }
@@ -310,7 +310,10 @@ impl<W: World> Machine<W> {
                 self.world.left(left);
             }
         }
-        self.resume_trace(&follow.trace(), at as u32);
+        // What began in the middle of something else would be written down without its beginning.
+        if !is_false_start {
+            self.resume_trace(&follow.trace(), at as u32);
+        }
     }
 
     /// Goes over to a plan of which the first `at` operations are those that were done.
