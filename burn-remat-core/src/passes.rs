@@ -188,6 +188,13 @@ impl Passes {
         self.recent += bytes;
     }
 
+    /// So many bytes look at what came to be at `born` in another way. Whether that is saved: then they are too, for as long as they do.
+    pub fn looks_at_saved(&mut self, born: u64, bytes: u64) -> bool {
+        let is_saved = self.seed.is_some_and(|seed| born < seed.clock);
+        self.saved += if is_saved { bytes } else { 0 };
+        is_saved
+    }
+
     /// The program has let go of a tensor.
     pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, clock: u64) {
         if !self.counts(part, born) {

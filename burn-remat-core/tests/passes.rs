@@ -195,3 +195,28 @@ fn what_the_program_keeps_of_a_pass_hides_none() {
     let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
     assert!(trace.is_pass && program.machine.counters().steps >= 15, "{}", program.machine.counters().steps);
 }
+
+#[test]
+fn a_pass_is_not_over_while_the_backward_looks_at_what_was_saved() {
+    let (mut program, parameter) = start(1 << 30);
+    for _ in 0..12 {
+        let mut saved = vec![parameter];
+        for kind in 0..DEPTH {
+            let input = saved[saved.len() - 1];
+            saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+        }
+        let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+        for (kind, id) in saved.drain(1..).rev().enumerate() {
+            // A matrix product turns what it has saved first.
+            let turned = program.run(1, 400, Works::View, &[id], &[id], &[UNIT])[0];
+            let inputs = [gradient, turned];
+            gradient = program.run(1, 201 + kind as u64, Works::New, &inputs, &inputs, &[UNIT])[0];
+        }
+        program.drop_tensor(1, gradient);
+    }
+    program.run(1, 300, Works::New, &[], &[], &[4]);
+    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+    // Forward, seed, and two operations for each layer: the last of them reads what was made first.
+    assert_eq!((trace.is_pass, trace.ops.len()), (true, 3 * DEPTH as usize + 1));
+    assert_eq!(trace.ops[0].kind, 100);
+}

@@ -100,21 +100,23 @@ impl<W: World> Machine<W> {
                 let lineage = &tensors[input].lineage;
                 passes.descends(lineage.part, lineage.born)
             });
-        let looks_at_root = op.nature.view
-            && inputs.first().is_some_and(|&base| {
-                let lineage = &tensors[base].lineage;
-                !passes.counts(lineage.part, lineage.born)
-            });
-        let part = match (descends, looks_at_root) {
+        // What a view looks at, by when that came to be.
+        let base = inputs.first().filter(|_| op.nature.view).map(|&base| tensors[base].lineage);
+        let base = base.map(|lineage| passes.counts(lineage.part, lineage.born).then_some(lineage.born));
+        let part = match (descends, base) {
             (true, _) => Part::Backward,
-            (false, true) => Part::None,
-            (false, false) => Part::Forward,
+            (false, Some(None)) => Part::None,
+            (false, _) => Part::Forward,
         };
         for &output in outputs {
             let tensor = &mut tensors[output];
             tensor.lineage.part = part;
-            if part == Part::Forward {
-                passes.computed(tensor.facts.bytes);
+            if part != Part::Forward {
+                continue;
+            }
+            match base.flatten().filter(|&born| passes.looks_at_saved(born, tensor.facts.bytes)) {
+                Some(born) => tensor.lineage.born = born,
+                None => passes.computed(tensor.facts.bytes),
             }
         }
     }
@@ -148,7 +150,9 @@ impl<W: World> Machine<W> {
         self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
         let foreseen = self.foreseen(&schedule);
         let exceeds = |most: u64| self.limits().budget.is_some_and(|budget| foreseen > budget.max(most));
-        let (is_outgrown, needs_more) = (exceeds(schedule.peak), exceeds(0));
+        // A plan that holds more than the budget holds the least that is known; what decides nothing holds all.
+        let is_plan = schedule.decides.iter().any(|&decides| decides);
+        let (is_outgrown, needs_more) = (exceeds(schedule.peak), !is_plan && exceeds(0));
         if is_outgrown {
             self.world.outgrown(schedule.structure());
         }
