@@ -132,9 +132,9 @@ impl Kinds {
         self.0.iter().map(|known| known.seen).max().unwrap_or(0)
     }
 
-    /// Whether nothing was seen before the last step.
-    pub fn is_first(&self) -> bool {
-        self.0.iter().map(|known| known.seen).sum::<usize>() <= 1
+    /// Whether steps of any kind were seen that are enough to go by: the first may do what no other does, and are written down as they come.
+    pub fn are_enough(&self) -> bool {
+        self.0.iter().map(|known| known.seen).sum::<usize>() >= SEEN
     }
 
     /// Those that were seen least go, the newest first: of more kinds in rotation some are planned.
