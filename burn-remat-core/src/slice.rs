@@ -14,9 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::facts::Rule;
 use crate::spine::Spine;
-use crate::trace::{
-    Between, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor,
-};
+use crate::trace::{Between, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor};
 
 impl Trace {
     /// The pass in a stretch of operations of which the one at `seed` begins the backward: from the first operation on which something

@@ -162,7 +162,10 @@ fn a_plan_is_carried_to_other_sizes() {
         assert_eq!(trace.signature(), expected.signature(), "{unit}");
         // What no operation reads (the last that appears) keeps the size of the plan.
         let last = expected.storages.len() - 1;
-        assert_eq!((&trace.storages[..last], &trace.tensors[..last]), (&expected.storages[..last], &expected.tensors[..last]));
+        assert_eq!(
+            (&trace.storages[..last], &trace.tensors[..last]),
+            (&expected.storages[..last], &expected.tensors[..last])
+        );
         let costs = |trace: &Trace| trace.ops.iter().map(|op| op.cost_ns).collect::<Vec<_>>();
         assert_eq!(costs(trace), costs(&expected), "{unit}");
     }

@@ -105,13 +105,17 @@ impl<W: World> Machine<W> {
     fn planned_places(&self, buffer: BufferKey) -> impl Iterator<Item = Place> + Clone + '_ {
         let count = self.watch.follow.as_ref().map_or(0, |follow| follow.schedule.trace.storages.len());
         let owners = self.ledger.get(buffer).owners.iter().map(|&owner| &self.history.tensors[owner].spot);
-        owners.filter(|spot| spot.step == self.steps.number).map(|spot| spot.place).filter(move |&p| (p as usize) < count)
+        owners
+            .filter(|spot| spot.step == self.steps.number)
+            .map(|spot| spot.place)
+            .filter(move |&p| (p as usize) < count)
     }
 
     /// A buffer is about to be evicted though the plan has not said so: lets the plan's holds on it go, and leaves what will do for those who read it.
     pub(super) fn yield_buffer(&mut self, buffer: BufferKey) {
         let Some(follow) = &self.watch.follow else { return };
-        let need = |carried: &crate::carry::Carried| self.planned_places(buffer).find_map(|p| carried.is_given_up(p)?);
+        let need =
+            |carried: &crate::carry::Carried| self.planned_places(buffer).find_map(|p| carried.is_given_up(p)?);
         let need = follow.carried.as_ref().and_then(need);
         let owners = self.ledger.owners(buffer);
         if let (Some(need), Some(&first)) = (need, owners.first()) {

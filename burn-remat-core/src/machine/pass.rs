@@ -191,7 +191,8 @@ impl<W: World> Machine<W> {
         let signature = self.signature_in(op, call, None) | 1;
         let planned = schedule.trace.tensors[schedule.trace.ops[0].outputs as usize].bytes;
         let is_near = bytes <= planned.saturating_mul(MOST_TIMES) && planned <= bytes.saturating_mul(MOST_TIMES);
-        let may_be = is_near && !self.watch.refused.contains(&signature) && self.is_like(&schedule, 0, op, call, |_| None);
+        let may_be =
+            is_near && !self.watch.refused.contains(&signature) && self.is_like(&schedule, 0, op, call, |_| None);
         may_be.then_some((schedule, signature))
     }
 

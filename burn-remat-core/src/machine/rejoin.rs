@@ -122,7 +122,11 @@ impl<W: World> Machine<W> {
         same && large.next().is_none()
     }
 
-    pub(super) fn large_inputs<'a>(&'a self, schedule: &'a Schedule, call: &'a Call) -> impl Iterator<Item = TensorKey> + 'a {
+    pub(super) fn large_inputs<'a>(
+        &'a self,
+        schedule: &'a Schedule,
+        call: &'a Call,
+    ) -> impl Iterator<Item = TensorKey> + 'a {
         let is_small = |input: TensorKey| schedule.spine.is_small(self.history.tensors[input].facts.buffer_bytes);
         call.inputs.iter().copied().filter(move |&input| !is_small(input))
     }
