@@ -15,7 +15,7 @@ use burn_remat_examples::training::{Run, train};
 /// Steps of a training, the first after which a plan is waited for, and its budget in bytes.
 const STEPS: usize = 9;
 const SEEN: usize = 5;
-const BUDGET: u64 = 110 << 10;
+const BUDGET: u64 = 220 << 10;
 /// Tells a process of this test which folder to train with.
 const FOLDER: &str = "BURN_REMAT_TEST_FOLDER";
 
@@ -92,6 +92,7 @@ impl Drop for Folder {
 /// All in one test: trainings share the backend's generator of random numbers.
 #[test]
 fn whatever_is_done_to_the_folder_of_plans_a_training_gives_the_same_bits() {
+    let _ = env_logger::try_init();
     let plain = training(&Device::flex(), &mut |_, _| {});
     a_folder_that_cannot_be_written_costs_only_the_plan(&plain);
     a_folder_that_disappears_is_made_again(&plain);
@@ -126,7 +127,8 @@ fn a_folder_that_disappears_is_made_again(plain: &Run) {
     // One that was there when the plan was made holds it.
     let (run, _) = trained(&folder.0);
     let (again, report) = trained(&folder.0);
-    assert!(run.is_identical(plain) && again.is_identical(plain) && is_from_cache(&report), "{report}");
+    assert!(run.is_identical(plain) && again.is_identical(plain), "{report}");
+    assert!(is_from_cache(&report), "{report}");
 }
 
 fn files_that_somebody_has_been_at_are_not_used(plain: &Run) {
@@ -147,7 +149,8 @@ fn files_that_somebody_has_been_at_are_not_used(plain: &Run) {
     {
         std::fs::write(file, bytes).unwrap();
         let (run, report) = trained(&folder.0);
-        assert!(run.is_identical(plain) && !is_from_cache(&report), "{what}: {report}");
+        assert!(run.is_identical(plain), "{what}: {:?} {:?} {report}", run.losses, plain.losses);
+        assert!(!is_from_cache(&report), "{what}: {report}");
         // It is made anew.
         let (run, report) = trained(&folder.0);
         assert!(run.is_identical(plain) && is_from_cache(&report), "{what}: {report}");

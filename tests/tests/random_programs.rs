@@ -123,8 +123,9 @@ fn fault(program: &[Instruction], pair: &Pair) -> Option<String> {
     fault_of(pair, &expected, |devices| run(program, devices, pair.planned))
 }
 
-/// A shorter program that fails too, on fresh devices: halves, quarters and so on go for as long as they are not needed.
-fn shorter(program: &[Instruction], pair: &Pair) -> Vec<Instruction> {
+/// A shorter program that fails in the same way, on fresh devices: halves, quarters and so on go for as long as they are not needed.
+fn shorter(program: &[Instruction], pair: &Pair, wrong: &str) -> Vec<Instruction> {
+    let kind = wrong.split(':').next();
     let mut program = program.to_vec();
     let mut size = program.len() / 2;
     while size > 0 {
@@ -132,7 +133,8 @@ fn shorter(program: &[Instruction], pair: &Pair) -> Vec<Instruction> {
         while at < program.len() {
             let mut less = program.clone();
             less.drain(at..(at + size).min(program.len()));
-            if fault(&less, &Pair::new(pair.budget, pair.planned)).is_some() {
+            let found = fault(&less, &Pair::new(pair.budget, pair.planned));
+            if found.is_some_and(|found| found.split(':').next() == kind) {
                 program = less;
             } else {
                 at += size;
@@ -153,7 +155,7 @@ fn check(programs: usize, longest: usize, planned_every: usize) {
         let is_planned = number % planned_every == 0;
         for pair in [Some(&pairs[at]), is_planned.then_some(&planned[at])].into_iter().flatten() {
             if let Some(wrong) = fault(&program, pair) {
-                let short = shorter(&program, pair);
+                let short = shorter(&program, pair, &wrong);
                 let (budget, planned) = (pair.budget, pair.planned);
                 panic!("program {number} of seed {} at {budget}, planned: {planned}: {wrong}\n{short:?}", seed());
             }

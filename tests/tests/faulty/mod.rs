@@ -4,13 +4,12 @@
 //! stands, below `Remat`, and nothing of the engine knows of it. A *moment* is the n-th call of one kind since it was armed.
 //! A call that fails takes what it was to consume with it, as a kernel that panics does.
 //!
-//! Bytes are counted by buffer, from what `B` itself says after every operation: O(tensors held) each.
+//! Bytes are counted by buffer, from what `B` itself says after every operation: O(log tensors) each.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
@@ -81,6 +80,9 @@ struct Watch {
     has_struck: bool,
     counts: BTreeMap<Moment, u64>,
     held: BTreeMap<TensorId, BufferId>,
+    /// How many tensors hold a buffer, and its bytes.
+    buffers: BTreeMap<u64, (u64, u64)>,
+    bytes: u64,
     peak: u64,
 }
 
@@ -94,13 +96,28 @@ impl Watch {
         Some(fault.kind)
     }
 
-    /// Bytes of all buffers that some tensor holds.
-    fn bytes(&self) -> u64 {
-        let known = self.held.values().filter_map(|buffer| match buffer {
-            BufferId::Known { key, bytes } => Some((*key, *bytes)),
-            BufferId::Unknown => None,
-        });
-        known.collect::<BTreeMap<u64, u64>>().values().sum()
+    /// A tensor has come to hold a buffer.
+    fn add(&mut self, id: TensorId, buffer: BufferId) {
+        self.remove(id);
+        self.held.insert(id, buffer);
+        if let BufferId::Known { key, bytes } = buffer {
+            let (owners, known) = self.buffers.entry(key).or_default();
+            // An address may have come to be another buffer's in an operation that gave up the one before.
+            self.bytes = self.bytes - *known + bytes;
+            (*owners, *known) = (*owners + 1, bytes);
+        }
+        self.peak = self.peak.max(self.bytes);
+    }
+
+    /// A tensor is gone, and with the last one of a buffer its bytes.
+    fn remove(&mut self, id: TensorId) {
+        let Some(BufferId::Known { key, .. }) = self.held.remove(&id) else { return };
+        let Some((owners, bytes)) = self.buffers.get_mut(&key) else { return };
+        *owners -= 1;
+        if *owners == 0 {
+            self.bytes -= *bytes;
+            self.buffers.remove(&key);
+        }
     }
 }
 
@@ -125,7 +142,7 @@ impl FaultyDevice {
         watch.fault = fault;
         watch.has_struck = false;
         watch.counts.clear();
-        watch.peak = watch.bytes();
+        watch.peak = watch.bytes;
     }
 
     /// Whether the fault has struck.
@@ -142,7 +159,7 @@ impl FaultyDevice {
     pub fn held(&self) -> (usize, u64) {
         let shared = self.client().0;
         let watch = shared.watch.lock();
-        (watch.held.len(), watch.bytes())
+        (watch.held.len(), watch.bytes)
     }
 
     /// Most bytes held at once since it was armed, by the backend's own account.
@@ -224,7 +241,7 @@ impl RouterChannel for FaultyChannel {
         client.strike(Moment::Query, || {});
         let handle = client.0.interpreter.lock().get_tensor_handle(tensor);
         if tensor.status == TensorStatus::ReadWrite {
-            client.0.watch.lock().held.remove(&tensor.id);
+            client.0.watch.lock().remove(tensor.id);
         }
         handle
     }
@@ -289,9 +306,8 @@ impl FaultyClient {
         let mut watch = self.0.watch.lock();
         for &id in ids {
             let ir = TensorIr { id, shape: Shape::new([]), status: TensorStatus::ReadOnly, dtype: DType::F32 };
-            watch.held.insert(id, Flex::buffer(&interpreter.get_tensor_handle(&ir)));
+            watch.add(id, Flex::buffer(&interpreter.get_tensor_handle(&ir)));
         }
-        watch.peak = watch.peak.max(watch.bytes());
     }
 
     /// Takes tensors away that an operation was to consume.
@@ -303,7 +319,7 @@ impl FaultyClient {
                 let ir = TensorIr { id, shape: Shape::new([]), status: TensorStatus::ReadWrite, dtype: DType::F32 };
                 self.0.interpreter.lock().register_op(OperationIr::Drop(ir));
             }
-            self.0.watch.lock().held.remove(&id);
+            self.0.watch.lock().remove(id);
         }
     }
 }

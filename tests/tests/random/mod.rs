@@ -9,8 +9,8 @@
 mod pools;
 
 use burn::tensor::module::{conv2d, max_pool2d_with_indices};
-use burn::tensor::ops::ConvOptions;
-use burn::tensor::{Bool, DType, Device, Distribution, IndexingUpdateOp, Int, Tensor, TensorData, activation};
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
+use burn::tensor::{DType, Device, Distribution, IndexingUpdateOp, Int, Tensor, TensorData, activation};
 use burn_remat::RematExt;
 
 use pools::Pools;
@@ -23,7 +23,6 @@ const MOST_NUMBERS: usize = 512;
 const MOST_LIVE: usize = 12;
 const SHAPES: [[usize; 2]; 6] = [[4, 4], [3, 8], [8, 3], [1, 16], [16, 16], [5, 7]];
 const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
-const INTS: [DType; 3] = [DType::I64, DType::I32, DType::U8];
 
 /// A program under way on two devices.
 pub struct Program {
@@ -61,10 +60,15 @@ impl Program {
 
     /// All that was read, and what is still alive.
     pub fn finish(self) -> Vec<Vec<u8>> {
-        let Self { pools, leaves, mut seen, wire, .. } = self;
+        let Self { devices, pools, leaves, mut seen, wire, .. } = self;
         drop(wire);
         seen.extend(leaves.into_iter().map(bytes));
         pools.read(&mut seen);
+        // Burn's autodiff lets go of a graph that nobody went back through when the next one is.
+        for device in &devices {
+            let one = Tensor::<2>::ones([1, 1], device).require_grad();
+            seen.extend(one.grad(&(one.clone() * 2.0).sum().backward()).map(|gradient| gradient.into_data().as_bytes().to_vec()));
+        }
         seen
     }
 
@@ -95,8 +99,8 @@ impl Program {
         match op {
             0 | 1 => self.pools.floats.push(upload(shape, a, &device).cast(dtype)),
             2 => {
-                let int = INTS[usize::from(b) % INTS.len()];
-                self.pools.ints.push(upload(shape, a, &device).mul_scalar(17.0).abs().int().cast(int));
+                let numbers = (0..shape[0] * shape[1]).map(|at| ((at * 13 + usize::from(a)) % 127) as u8);
+                self.pools.ints.push(ints(numbers, shape, b, &device));
             }
             3 => self.pools.floats.push(Tensor::full(shape, f32::from(a) / 64.0, (&device, dtype))),
             _ if !self.may_draw => self.pools.floats.push(Tensor::ones(shape, (&device, dtype))),
@@ -209,8 +213,8 @@ impl Program {
             }
             27 => {
                 let Some(at) = self.pools.int(b, false) else { return };
-                let at = at.to_device(&device).cast(DType::I64).remainder_scalar(dims[1] as i64);
-                if at.dims()[0] <= dims[0] {
+                let at = at.to_device(&device).remainder_scalar(dims[1] as i64);
+                if at.dims()[0] == dims[0] {
                     self.pools.floats.push(x.gather(1, at));
                 }
             }
@@ -243,7 +247,7 @@ impl Program {
         let kernel = upload([3, 3], b, &x.device()).reshape([1, 1, 3, 3]);
         let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
         let y = conv2d(x.reshape([1, 1, rows, columns]), kernel, None, options);
-        let (y, at) = max_pool2d_with_indices(y, [2, 2], [1, 1], [0, 0], [1, 1], false);
+        let (y, at) = max_pool2d_with_indices(y, MaxPoolOptions::new([2, 2]).with_stride([1, 1]));
         self.pools.floats.push(y.reshape([rows - 1, columns - 1]));
         self.pools.ints.push(at.reshape([rows - 1, columns - 1]));
     }
@@ -314,6 +318,16 @@ fn upload(shape: [usize; 2], seed: u8, device: &Device) -> Tensor<2> {
     let count = shape[0] * shape[1];
     let values: Vec<f32> = (0..count).map(|at| ((at * 31 + usize::from(seed) * 7) % 97) as f32 / 48.0 - 1.0).collect();
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// Numbers as integers of one of three types. Burn's groups of devices cannot cast one into another.
+fn ints(numbers: impl Iterator<Item = u8>, shape: [usize; 2], kind: u8, device: &Device) -> Tensor<2, Int> {
+    let (data, dtype) = match kind % 3 {
+        0 => (TensorData::new(numbers.map(i64::from).collect::<Vec<_>>(), shape), DType::I64),
+        1 => (TensorData::new(numbers.map(i32::from).collect::<Vec<_>>(), shape), DType::I32),
+        _ => (TensorData::new(numbers.collect::<Vec<u8>>(), shape), DType::U8),
+    };
+    Tensor::from_data(data, (device, dtype))
 }
 
 /// `y` in the shape and type of `x` and on its device: itself, or its mean everywhere.

@@ -13,7 +13,7 @@ use burn_remat_examples::models::{CharTransformer, TransformerSize};
 use burn_remat_examples::training::{Run, train};
 
 /// Samples of a batch.
-pub const BATCH: usize = 4;
+pub const BATCH: usize = 16;
 const WIDTH: usize = 8;
 const LENGTH: usize = 5;
 const SYMBOLS: usize = 11;
