@@ -40,8 +40,8 @@ use compress::Compression;
 use executor::Executor;
 pub(crate) use failures::panic_message;
 use failures::{Late, caught, watched};
-pub(crate) use operation::asked;
 use operation::operation_name;
+pub(crate) use operation::{asked, is_random};
 use run::Prepared;
 use substitutes::Left as LeftSubstitute;
 
