@@ -67,7 +67,10 @@ impl Program {
         // Burn's autodiff lets go of a graph that nobody went back through when the next one is.
         for device in &devices {
             let one = Tensor::<2>::ones([1, 1], device).require_grad();
-            seen.extend(one.grad(&(one.clone() * 2.0).sum().backward()).map(|gradient| gradient.into_data().as_bytes().to_vec()));
+            seen.extend(
+                one.grad(&(one.clone() * 2.0).sum().backward())
+                    .map(|gradient| gradient.into_data().as_bytes().to_vec()),
+            );
         }
         seen
     }
