@@ -20,6 +20,8 @@ use burn_remat_core::Trace;
 
 /// Files beyond which the oldest of ours go.
 const MOST_FILES: usize = 500;
+/// No planner is given more time than this: what a file says may be anything.
+const MOST_TIME: Duration = Duration::from_secs(u32::MAX as u64);
 /// What the names of our files begin with, in a folder of our own inside the one that the user names.
 const PREFIX: &str = "step-";
 const OWN_FOLDER: &str = "burn-remat-plans";
@@ -194,7 +196,7 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     let plan = file.plan().map_err(|error| error.to_string())?;
     // How much it really holds is seen when it becomes a schedule.
     let checked = check(graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
-    let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?;
+    let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?.min(MOST_TIME);
     Ok((checked, file, time_limit))
 }
 

@@ -47,7 +47,7 @@ impl Case {
         let budget = 12 << 20;
         let request = Request { time_limit: Duration::from_millis(200), threads: 1, ..Request::new(budget) };
         let outcome = solve(&*planner, &lowered.graph, &request).unwrap().outcome;
-        assert!(plain_peak(&lowered.graph, &outcome.plan().unwrap().steps).unwrap() <= budget);
+        assert!(plain_peak(&lowered.graph, &outcome.plan.as_ref().unwrap().steps).unwrap() <= budget);
         let (device, planner) = ("test".to_owned(), "search".to_owned());
         let key = CacheKey { signature: 7, device, budget, planner, planner_version: 1 };
         let file = PlanFile::of_outcome(&outcome, 1.0);
