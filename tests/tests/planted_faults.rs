@@ -68,7 +68,6 @@ impl Bench {
     fn calls(&self) -> Vec<(Moment, u64)> {
         self.below.arm(None);
         assert!(outcome(self).unwrap().is_identical(&self.expected), "{}: without a fault", self.name);
-        println!("{}", self.device.remat_report().unwrap());
         let calls = Moment::ALL.map(|moment| (moment, self.below.calls(moment))).to_vec();
         self.assert_released(&self.name);
         calls
@@ -104,7 +103,6 @@ fn plant(shares: &[u64], chosen: impl Fn(u64) -> Vec<u64>) -> (u64, u64, u64) {
     for small in small::ALL {
         for &share in shares {
             let bench = Bench::new(small, share);
-            let start = std::time::Instant::now();
             for (moment, calls) in bench.calls() {
                 for at in chosen(calls) {
                     for &kind in kinds(moment) {
@@ -115,7 +113,6 @@ fn plant(shares: &[u64], chosen: impl Fn(u64) -> Vec<u64>) -> (u64, u64, u64) {
                     }
                 }
             }
-            println!("{}: {:?}", bench.name, start.elapsed());
             // After all that it trains as on the first day.
             assert!(outcome(&bench).unwrap().is_identical(&bench.expected), "{}", bench.name);
         }

@@ -65,7 +65,7 @@ impl Pools {
     }
 }
 
-/// What a thread gives to the next one and takes from the one before. How often it may take is known before: what is taken does
+/// What a thread gives to the next one and takes from the one before. Gifts come in their order and are waited for: what is taken does
 /// not depend on who is quicker.
 #[derive(Default)]
 pub struct Wire {
