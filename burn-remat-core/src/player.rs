@@ -14,20 +14,24 @@ use alloc::vec::Vec;
 use rustc_hash::FxHashMap;
 
 use crate::accounts::Accounts;
-use crate::driver::{
-    Buffer, Compressible, Driver, Followed, Left, Limits, OpKey, Planning, Ran, Run, Source, Substitute,
-};
+use crate::driver::{Buffer, Compressible, Driver, OpKey, Planning, Ran, Run, Source, Substitute};
 use crate::facts::{Failure, Kind, Need, Operation, TensorFacts, TensorId};
+use crate::has_planning::HasPlanning;
 use crate::machine::{Config, Machine};
 use crate::recording::{Asking, Made, OperationCall, Recording};
-use crate::schedule::Schedule;
 use crate::stages::Entered;
-use crate::trace::Trace;
 
-/// Goes through a recording with a machine of this configuration; `planning` gets the steps, and says by which plans they go.
-pub fn play<P: Planning>(recording: &Arc<Recording>, config: Config, planning: P) -> Machine<Player<P>> {
+/// Goes through a recording with a machine of this configuration. `planning` gets the steps, and says by which plans they go; `meanwhile` may see to
+/// that before each call.
+pub fn play<P: Planning>(
+    recording: &Arc<Recording>,
+    config: Config,
+    planning: P,
+    mut meanwhile: impl FnMut(&mut P),
+) -> Machine<Player<P>> {
     let mut machine = Machine::new(config, Player::new(recording.clone(), planning));
     for (at, asking) in recording.asked().iter().enumerate() {
+        meanwhile(&mut machine.world_mut().planning);
         machine.world_mut().at = at;
         ask(&mut machine, asking);
     }
@@ -286,56 +290,14 @@ impl<P> Driver for Player<P> {
     }
 }
 
-impl<P: Planning> Planning for Player<P> {
-    fn is_on(&self) -> bool {
-        self.planning.is_on()
+impl<P: Planning> HasPlanning for Player<P> {
+    type Planning = P;
+
+    fn planning(&self) -> &P {
+        &self.planning
     }
 
-    fn is_settled(&self) -> bool {
-        self.planning.is_settled()
-    }
-
-    fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
-        self.planning.observe(trace, structure, limits)
-    }
-
-    fn poll(&mut self, limits: Limits) {
-        self.planning.poll(limits);
-    }
-
-    fn next(&self) -> Option<Arc<Schedule>> {
-        self.planning.next()
-    }
-
-    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
-        self.planning.beginning_with(count, prefix)
-    }
-
-    fn is_unmeasured(&self, schedule: &Schedule) -> bool {
-        self.planning.is_unmeasured(schedule)
-    }
-
-    fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
-        self.planning.followed(schedule, outcome, limits)
-    }
-
-    fn left(&mut self, why: Left) {
-        self.planning.left(why);
-    }
-
-    fn outgrown(&mut self, structure: u64) {
-        self.planning.outgrown(structure);
-    }
-
-    fn plan_anew(&mut self) {
-        self.planning.plan_anew();
-    }
-
-    fn unsettle(&mut self) {
-        self.planning.unsettle();
-    }
-
-    fn taken_up(&self) -> u64 {
-        self.planning.taken_up()
+    fn planning_mut(&mut self) -> &mut P {
+        &mut self.planning
     }
 }

@@ -43,7 +43,7 @@ fn a_random_program_is_played_back_to_the_same_decisions_bytes_and_steps() {
         program.machine.world_mut().traces = true;
         let program = run(program, seed, 200, None);
         let recording = recorded(program.asked.clone());
-        let played = play(&recording, config, Steps::default());
+        let played = play(&recording, config, Steps::default(), |_| {});
         let (was, is) = (program.machine.counters(), played.counters());
         assert_eq!((is.peak.bytes, is.evictions, is.recomputed), (was.peak.bytes, was.evictions, was.recomputed));
         assert_eq!(played.holdings(), program.machine.holdings(), "seed {seed}");
@@ -74,7 +74,7 @@ fn under_another_budget_it_decides_otherwise_and_traces_the_same() {
     }
     program.mark(1);
     let recording = recorded(program.asked);
-    let within = |budget| play(&recording, Config { budget, ..Config::default() }, Steps::default());
+    let within = |budget| play(&recording, Config { budget, ..Config::default() }, Steps::default(), |_| {});
     let (ample, tight) = (within(Asked::Bytes(10_000)), within(Asked::Bytes(1600)));
     assert_eq!((ample.counters().recomputed, ample.counters().peak.bytes), (0, 11 * 256));
     assert!(tight.counters().recomputed > 0 && tight.counters().peak.bytes <= 1600, "{:?}", tight.counters());
