@@ -215,6 +215,13 @@ impl RematConfig {
         }
     }
 
+    /// The same with a budget of so many bytes.
+    pub(crate) fn within(&self, bytes: u64) -> Self {
+        let mut config = self.clone();
+        config.budget = Budget::Bytes(bytes);
+        config
+    }
+
     /// How plans are made: not at all without a budget.
     pub(crate) fn planning_in_force(&self) -> PlanSettings {
         let mut planning = self.planning.clone();

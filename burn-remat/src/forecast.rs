@@ -185,7 +185,7 @@ impl Forecaster {
         let mut forecast = self.planned(device, config, dry, |device| train(device, batch))?;
         (forecast.batch, forecast.is_measured) = (Some(batch), true);
         if let Some(budget) = forecast.budget_bytes {
-            let config = RematConfig { budget: Budget::Bytes(budget), ..forecast.config.clone() };
+            let config = forecast.config.within(budget);
             let found = largest_guided(device, config, self.overhead_limit, &guide, |device, batch| {
                 self.say(ForecastProgress::Trying { batch });
                 train(device, batch)
@@ -293,7 +293,7 @@ impl Forecast {
     /// [`RematError::BelowMinimum`] where no plan fits, and those of [`RematExt::remat`].
     pub fn device(&self, device: &Device, budget: u64) -> Result<Device, RematError> {
         let point = self.within(budget).ok_or(RematError::BelowMinimum { budget, minimum: self.minimum_bytes })?;
-        let mut config = RematConfig { budget: Budget::Bytes(budget), ..self.config.clone() };
+        let mut config = self.config.within(budget);
         config.planning.ready = point.plans.clone();
         device.remat(config)
     }

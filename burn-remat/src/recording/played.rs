@@ -57,7 +57,9 @@ impl Recorded {
         }
         let plans = Plans::new(config.planning_in_force(), self.device().to_owned(), false);
         let limit = config.planning.time_limit + PATIENCE;
-        let wait = |plans: &mut Plans| drop(plans.wait().wait(limit));
+        let wait = |plans: &mut Plans| {
+            plans.wait().wait(limit);
+        };
         let machine = play(&self.recording, core_config(&config, self.layout()), plans, wait);
         let (counters, plans) = (machine.counters(), &machine.world().planning);
         let followed = (counters.times.followed, counters.times.followed_recompute);
