@@ -64,7 +64,8 @@ impl Recorded {
             let reason = format!("`{}` is not `{RECORDING_FORMAT}`, which this version reads", header.format);
             return Err(wrong(1, "format", reason));
         }
-        let budget = header.budget.parse().map_err(|error: crate::BudgetError| wrong(1, "budget", error.to_string()))?;
+        let budget =
+            header.budget.parse().map_err(|error: crate::BudgetError| wrong(1, "budget", error.to_string()))?;
         // The last line may be a graph.
         let graph = graph_of_recording(text).and_then(Result::ok);
         let count = text.lines().count() - usize::from(graph.is_some());
@@ -119,7 +120,8 @@ fn parsed<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, RecordingEr
         RecordingError::Line { line, field, reason }
     };
     let mut json = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| wrong(error.path().to_string(), error.inner()))?;
+    let value =
+        serde_path_to_error::deserialize(&mut json).map_err(|error| wrong(error.path().to_string(), error.inner()))?;
     json.end().map_err(|error| wrong(".".to_owned(), &error))?;
     Ok(value)
 }

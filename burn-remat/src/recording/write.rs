@@ -152,8 +152,7 @@ impl Writer {
         };
         (call.ns, call.rise, call.beside) = (ran.ns, ran.rise, ran.beside);
         call.left = ran.left.to_vec();
-        let takes =
-            |input: &Input| input.last && !only_read.contains(&input.id) && !ran.left.contains(&input.id);
+        let takes = |input: &Input| input.last && !only_read.contains(&input.id) && !ran.left.contains(&input.id);
         for (k, (buffer, _)) in ran.buffers.iter().enumerate() {
             let Buffer::Known { identity, bytes } = *buffer else {
                 call.made.push(Made::Unknown);
