@@ -26,6 +26,7 @@ pub struct Recording {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "most are operations, and a box for each would take as much")]
 pub enum Asking {
     /// An operation.
     Operation(OperationCall),
