@@ -31,6 +31,7 @@ use super::chain_table::{Choices, Minimum, Run, Table};
 use crate::chain::terms::{Grouped, Terms};
 use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
 use crate::error::PlanError;
+use crate::memory::default_limit;
 use crate::planner::{Progress, Request, Status, StopReason};
 
 /// Fewest memory units that a table in slots has: the report's figure.
@@ -55,15 +56,15 @@ const WEIGHED_PER_SECOND: f64 = 1e9;
 /// [`chain::minimum`].
 pub fn minimum_budget(chain: &Chain) -> (u64, StageId) {
     let terms = Terms::of_chain(chain);
-    let plan = ChainPlan { steps: least_persistent(&terms, terms.least_bytes()) };
+    let plan = ChainPlan { steps: least_persistent(&terms, terms.least_bytes(), default_limit()) };
     (chain::simulate(chain, &plan).peak_bytes, peak_stage(chain, &plan))
 }
 
-/// A persistent schedule of the least memory, or of no more than `enough`.
-pub(crate) fn least_persistent(terms: &Terms, enough: u64) -> Vec<ChainStep> {
+/// A persistent schedule of the least memory, or of no more than `enough`, found in about so much memory.
+pub(crate) fn least_persistent(terms: &Terms, enough: u64, memory: u64) -> Vec<ChainStep> {
     let grouped = Grouped::of(terms, MOST_STAGES);
     let least = least_memory(&grouped, Choices::SavedAndInputs);
-    finer(terms, Choices::SavedAndInputs, least, enough).steps
+    finer(terms, Choices::SavedAndInputs, least, enough, memory).steps
 }
 
 /// The stage at which `plan` has its peak.
@@ -139,12 +140,12 @@ fn from_input(terms: &Terms) -> Shortage {
 }
 
 /// A schedule of less memory than `least`, which is for groups of stages, where it needs more than `enough`.
-fn finer(terms: &Terms, choices: Choices, mut least: Shortage, enough: u64) -> Shortage {
+fn finer(terms: &Terms, choices: Choices, mut least: Shortage, enough: u64, memory: u64) -> Shortage {
     let n = terms.len();
     if n > MOST_STAGES && n <= MOST_STAGES_FROM_INPUT && least.minimum > enough {
         least = std::cmp::min_by_key(least, from_input(terms), |shortage| shortage.minimum);
     }
-    if n > MOST_STAGES && n <= MOST_WHOLE_STAGES && least.minimum > enough {
+    if n > MOST_STAGES && n <= MOST_WHOLE_STAGES && least.minimum > enough && Minimum::bytes_of(n) <= memory {
         least = least_memory(&Grouped::of(terms, n), choices);
     }
     least
@@ -201,7 +202,7 @@ pub(crate) fn solve_terms(
     let grouped = Grouped::of(terms, MOST_STAGES);
     let least = least_memory(&grouped, choices);
     if least.minimum > request.budget {
-        let least = finer(terms, choices, least, request.budget);
+        let least = finer(terms, choices, least, request.budget, request.memory_limit);
         if least.minimum > request.budget {
             return Err(least);
         }

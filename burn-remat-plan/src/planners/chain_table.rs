@@ -109,6 +109,11 @@ impl Minimum {
         table
     }
 
+    /// What the table of so many stages takes, twice of that while its rows grow.
+    pub(crate) fn bytes_of(stages: usize) -> u64 {
+        2 * (stages * (stages + 1) * size_of::<u64>()) as u64
+    }
+
     /// Least memory of `s..=t`.
     pub(crate) fn get(&self, s: StageId, t: StageId) -> u64 {
         self.bytes.before(s, t)
