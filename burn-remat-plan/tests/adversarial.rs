@@ -12,6 +12,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use burn_remat_plan::Request;
+use burn_remat_plan::chain::{self, Chain, ChainStage};
+use burn_remat_plan::generate::{Options, by_name};
+use burn_remat_plan::lower_bound::{Effort, lower_bound};
+use burn_remat_plan::planners::StoreAll;
+use burn_remat_plan::registry::planner;
 use hostile::Numbers;
 use hostile::bytes::from_bytes;
 use judge::{judge, quick};
@@ -91,6 +97,41 @@ fn run(seeds: std::ops::Range<u64>, time_limit: Duration) {
         println!("{what}, {times}, {too_long}, {:.1?}, {most_bytes}, {}", longest.0, longest.1);
     }
     assert!(broken.is_empty(), "graphs {broken:?} of {seeds:?} broke something: see above");
+}
+
+/// The most bytes that `work` takes at once.
+fn bytes_of(work: impl FnOnce()) -> usize {
+    HEAP.reset_peak_usage();
+    let before = HEAP.current_usage();
+    work();
+    HEAP.peak_usage().saturating_sub(before)
+}
+
+#[test]
+fn planners_of_chains_and_relaxations_keep_to_their_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut numbers = Numbers::new(7);
+    let mut stage = || ChainStage {
+        forward_cost: 1.0 + numbers.below(90) as f64,
+        backward_cost: 2.0 + numbers.below(90) as f64,
+        activation_bytes: 50 + numbers.below(100) as u64,
+        saved_bytes: 100 + numbers.below(400) as u64,
+        gradient_bytes: 50,
+        ..ChainStage::default()
+    };
+    let chain = Chain::new("stages", 50, 50, (0..40).map(|_| stage()).collect()).expect("it is valid");
+    let memory_limit = 4 << 20;
+    let least = chain::minimum(&chain).achieved;
+    let request = |budget| Request { budget, ..quick(Duration::from_secs(2), memory_limit) };
+    for name in ["search", "chain-dp", "auto"] {
+        let planner = planner(name).expect("it is in the registry");
+        let bytes = bytes_of(|| drop(planner.solve_chain(&chain, &request(least * 5 / 4)).expect("it fits")));
+        assert!(bytes as f64 <= MOST * memory_limit as f64, "{name} on a chain: {bytes} bytes");
+    }
+    let graph = by_name("residual", &Options { depth: 100, ..Options::default() }).expect("it is a family");
+    let effort = Effort { bytes: memory_limit, ..Effort::time(Duration::from_secs(1)) };
+    let bytes = bytes_of(|| assert!(lower_bound(&graph, StoreAll::peak(&graph) / 3, effort) > 0.0));
+    assert!(bytes as f64 <= MOST * memory_limit as f64, "the bound of a graph: {bytes} bytes");
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         }
     } else {
         if deadline.left() > time_of_chains(graph) {
-            for plan in least_memory_plans(graph) {
+            for plan in least_memory_plans(graph, deadline) {
                 best.offer(graph, tightened(graph, &plan));
             }
         }

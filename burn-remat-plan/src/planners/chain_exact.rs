@@ -143,10 +143,10 @@ impl<'a> Search<'a> {
         Exact::NoneCheaper { next_budget: self.least_refused }
     }
 
-    /// About what the states take: both containers may have grown to twice of what they hold, and while the table grows the old one is there too.
+    /// About the most that the states take until this is asked again: where a container grows, the larger one stands beside it for a while.
     fn bytes(&self) -> u64 {
-        let known = 4 * self.best.capacity() * size_of::<(State, (f64, Option<(State, ChainStep)>))>() / 2;
-        (known + 2 * self.queue.capacity() * size_of::<Open>()) as u64
+        let known = 3 * self.best.capacity() * size_of::<(State, (f64, Option<(State, ChainStep)>))>();
+        (known + 3 * self.queue.capacity() * size_of::<Open>()) as u64
     }
 
     fn fits(&mut self, bytes: u64) -> bool {

@@ -180,6 +180,8 @@ impl<'a> Exchange<'a> {
                 Task::Chain(s, _, m) | Task::Held(s, _, _, m) => (s, m),
             };
             if rows.0 != s {
+                // Those of another start go first: there is memory for one.
+                rows.1 = Vec::new();
                 rows = (s, self.fill_start(s)?);
             }
             let mut best = (f64::INFINITY, Move::Save);
