@@ -106,6 +106,16 @@ pub(crate) struct Found {
     pub stop_reason: StopReason,
 }
 
+impl Found {
+    fn proved(steps: Vec<ChainStep>) -> Self {
+        Self { steps, status: Status::Optimal, stop_reason: StopReason::Proved }
+    }
+
+    fn feasible(steps: Vec<ChainStep>, stop_reason: StopReason) -> Self {
+        Self { steps, status: Status::Feasible, stop_reason }
+    }
+}
+
 /// No schedule fits; this one needs the least memory.
 #[derive(Debug)]
 pub(crate) struct Shortage {
@@ -211,26 +221,21 @@ pub(crate) fn solve_terms(
     let deadline = allowance.deadline;
     let grouped = Grouped::of(terms, MOST_STAGES);
     let Some(least) = least_memory(&grouped, choices, deadline) else {
-        return Ok(coarse_least(terms, choices).filter(|least| least.minimum <= request.budget).map(|least| Found {
-            steps: least.steps,
-            status: Status::Feasible,
-            stop_reason: StopReason::TimeLimit,
-        }));
+        let coarse = coarse_least(terms, choices).filter(|least| least.minimum <= request.budget);
+        return Ok(coarse.map(|least| Found::feasible(least.steps, StopReason::TimeLimit)));
     };
     if least.minimum > request.budget {
         let least = finer(terms, choices, least, request.budget, allowance);
         if least.minimum > request.budget {
             return Err(least);
         }
-        let (status, stop_reason) = (Status::Feasible, StopReason::Heuristic);
-        return Ok(Some(Found { steps: least.steps, status, stop_reason }));
+        return Ok(Some(Found::feasible(least.steps, StopReason::Heuristic)));
     }
     let n = grouped.terms.len();
     let peak = grouped.terms.store_all_peak();
     if choices == Choices::SavedAndInputs && peak <= request.budget {
         let steps = (0..terms.len()).map(ChainStep::SaveAll).chain((0..terms.len()).rev().map(ChainStep::Backward));
-        let (status, stop_reason) = (Status::Optimal, StopReason::Proved);
-        return Ok(Some(Found { steps: steps.collect(), status, stop_reason }));
+        return Ok(Some(Found::proved(steps.collect())));
     }
     // With inputs only, the most that is ever of use is every activation beside one saved set.
     let most = grouped.terms.activation.iter().sum::<u64>().saturating_add(peak);
@@ -252,11 +257,7 @@ pub(crate) fn solve_terms(
             let steps = cheaper(terms, grouped.expand(&steps), quick);
             request.report(Progress { incumbent: Some(terms.cost_of(&steps)), lower_bound: None });
             let proved = exact.is_some() && n == terms.len();
-            let (status, stop_reason) = match proved {
-                true => (Status::Optimal, StopReason::Proved),
-                false => (Status::Feasible, StopReason::Heuristic),
-            };
-            return Ok(Some(Found { steps, status, stop_reason }));
+            return Ok(Some(if proved { Found::proved(steps) } else { Found::feasible(steps, StopReason::Heuristic) }));
         }
         // A feasible budget, but slots of this size are too coarse to see it.
         slots = slots.saturating_mul(2);
@@ -269,5 +270,5 @@ pub(crate) fn solve_terms(
         }
     }
     let steps = cheaper(terms, least.steps, quick);
-    Ok(Some(Found { steps, status: Status::Feasible, stop_reason }))
+    Ok(Some(Found::feasible(steps, stop_reason)))
 }
