@@ -65,7 +65,11 @@ impl Carried {
             let tensor = &mut trace.tensors[number as usize];
             (tensor.shape, tensor.bytes, tensor.buffer_bytes) = (facts.shape, facts.bytes, facts.buffer_bytes);
         }
-        for (&place, &(bytes, form)) in &self.storages {
+        // What is brought back may lie in another buffer than the step gave it: where sizes are those of the plan, so are the buffers.
+        let is_planned =
+            |(&number, facts): (&Number, &TensorFacts)| planned.tensors[number as usize].shape == facts.shape;
+        let is_resized = !self.tensors.iter().all(is_planned);
+        for (&place, &(bytes, form)) in self.storages.iter().filter(|_| is_resized) {
             let storage = &mut trace.storages[place as usize];
             (storage.bytes, storage.form) = (bytes, form.or(storage.form.filter(|_| storage.bytes == bytes)));
         }
