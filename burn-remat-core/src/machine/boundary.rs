@@ -73,7 +73,12 @@ impl<W: World> Machine<W> {
 
     /// What was computed before `clock` is not computed again from here on.
     fn forget(&mut self, clock: u64) {
+        let before = self.ledger.live;
         self.forget_before(clock);
+        // What goes came before the pass that may have begun: it is no part of what that holds.
+        if let Some(follow) = &mut self.watch.follow {
+            follow.start.held = follow.start.held.saturating_sub(before - self.ledger.live);
+        }
         let history = &self.history;
         self.stages.prune(|key, id| history.knows((key, id)));
     }
