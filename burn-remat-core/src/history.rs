@@ -22,7 +22,7 @@ use crate::facts::{CheckpointPolicy, Failure, Kind, Nature, Need, TensorFacts, T
 use crate::keys::{BufferKey, Keys, PathId, RecipeKey, TensorKey};
 use crate::ledger::Owner;
 use crate::passes::Part;
-use crate::trace::{Number, Place};
+use crate::trace::{Number, Place, TracedForm};
 
 /// Place of a tensor that came from the host while a plan was followed, until an operation reads it.
 pub(crate) const ARRIVED: Place = Place::MAX;
@@ -137,6 +137,12 @@ impl Tensor {
 
     pub fn compressible(&self) -> Option<Compressible> {
         self.small.as_ref().and_then(|small| small.compressible)
+    }
+
+    /// The same for a trace.
+    pub fn form(&self) -> Option<TracedForm> {
+        let Compressible { alternative, bytes, cost_ns } = self.compressible()?;
+        Some(TracedForm { alternative, bytes, cost_ns })
     }
 
     /// Whether it has no buffer because it is compressed.

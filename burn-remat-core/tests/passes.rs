@@ -24,19 +24,27 @@ fn validate(program: &mut Program, parameter: u64, round: u64) {
     }
 }
 
+/// A chain of operations on tensors of `unit` bytes, with something before each: the parameter, and what each has made.
+fn forward(program: &mut Program, parameter: u64, unit: u64, mut before: impl FnMut(&mut Program, u64)) -> Vec<u64> {
+    let mut saved = vec![parameter];
+    for kind in 0..DEPTH {
+        before(program, kind);
+        let input = saved[saved.len() - 1];
+        saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[unit]));
+    }
+    saved
+}
+
 /// Forward and backward as an autodiff does them on tensors of `unit` bytes, while the program lets go of something else; the bytes that the observer
 /// counts at its start, and the gradient.
 fn pass(program: &mut Program, parameter: u64, unit: u64) -> (u64, u64) {
     let aside = program.upload(1, unit);
     let held = program.machine.world().bytes();
-    let mut saved = vec![parameter];
-    for kind in 0..DEPTH {
+    let mut saved = forward(program, parameter, unit, |program, kind| {
         if kind == DEPTH / 2 {
             program.drop_tensor(1, aside);
         }
-        let input = saved[saved.len() - 1];
-        saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[unit]));
-    }
+    });
     let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
     for (kind, id) in saved.drain(1..).rev().enumerate() {
         gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[unit])[0];
@@ -134,7 +142,7 @@ fn written_down(unit: u64) -> Trace {
 #[test]
 fn a_plan_is_carried_to_other_sizes() {
     let plan = plan();
-    // What the plan needs for its own size, and at twice that the least that any schedule does with.
+    // What the plan needs for its own size, kept at all others too.
     let budget = plan.peak;
     let (mut program, parameter) = start(budget);
     program.machine.world_mut().plan = Some(plan);
@@ -177,11 +185,7 @@ fn what_the_program_keeps_of_a_pass_hides_none() {
     let (mut program, parameter) = start(1 << 30);
     let mut logged = None;
     for _ in 0..30 {
-        let mut saved = vec![parameter];
-        for kind in 0..DEPTH {
-            let input = saved[saved.len() - 1];
-            saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
-        }
+        let mut saved = forward(&mut program, parameter, UNIT, |_, _| {});
         let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
         for (kind, id) in saved.drain(1..).rev().enumerate() {
             // The activation in the middle is kept until there is the next.
@@ -203,11 +207,7 @@ fn what_the_program_keeps_of_a_pass_hides_none() {
 fn a_pass_is_not_over_while_the_backward_looks_at_what_was_saved() {
     let (mut program, parameter) = start(1 << 30);
     for _ in 0..12 {
-        let mut saved = vec![parameter];
-        for kind in 0..DEPTH {
-            let input = saved[saved.len() - 1];
-            saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
-        }
+        let mut saved = forward(&mut program, parameter, UNIT, |_, _| {});
         let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
         for (kind, id) in saved.drain(1..).rev().enumerate() {
             // A matrix product turns what it has saved first.

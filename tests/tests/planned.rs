@@ -243,7 +243,7 @@ fn what_is_there_from_some_step_on_is_planned_with() {
     let plan = report.plan.as_ref().unwrap();
     assert_eq!(report.steps_over_budget, 0, "{report}");
     assert!(report.peak_bytes <= BUDGET, "{report}");
-    // One step ended with another operation, and the next was over the budget: both left the plan. The one after was planned anew.
+    // One step ended with another operation and left its plan. Those for which the plan was too small went by it as far as it fits, until there was another.
     assert!(plan.steps_left <= 2 && plan.steps_followed >= 3 + 12, "{report}");
 }
 

@@ -2,12 +2,13 @@
 
 use super::Machine;
 use super::call::Call;
+use crate::carry::Carried;
 use crate::driver::World;
 use crate::facts::{Need, Operation};
 use crate::follow::Follow;
 use crate::keys::{BufferKey, TensorKey};
 use crate::schedule::Schedule;
-use crate::trace::{Number, Place, TracedForm};
+use crate::trace::{Number, Place};
 
 /// What differs from a plan within so many operations of its spine is refused from then on.
 const EARLY: usize = 8;
@@ -20,6 +21,11 @@ impl<W: World> Machine<W> {
     /// Whether the plan that is followed is one for other sizes.
     pub(super) fn is_carried(&self) -> bool {
         self.watch.follow.as_ref().is_some_and(|follow| follow.carried.is_some())
+    }
+
+    /// What is known of the sizes that the plan is followed with, if these are others than its own.
+    pub(super) fn carried(&mut self) -> Option<&mut Carried> {
+        self.watch.follow.as_mut()?.carried.as_mut()
     }
 
     /// The plan is followed with other sizes from here on.
@@ -66,13 +72,9 @@ impl<W: World> Machine<W> {
             return;
         }
         let (bytes, tensor) = (self.bytes_of(key), &self.history.tensors[key]);
-        let form = tensor.compressible().map(|known| TracedForm {
-            alternative: known.alternative,
-            bytes: known.bytes,
-            cost_ns: known.cost_ns,
-        });
-        if let Some(carried) = self.watch.follow.as_mut().and_then(|follow| follow.carried.as_mut()) {
-            carried.meet(number, tensor.facts);
+        let (facts, form) = (tensor.facts, tensor.form());
+        if let Some(carried) = self.carried() {
+            carried.meet(number, facts);
             carried.measure(place, bytes, form);
         }
     }
@@ -82,7 +84,7 @@ impl<W: World> Machine<W> {
         for name in self.owners_of(place) {
             self.let_go(name);
         }
-        if let Some(carried) = self.watch.follow.as_mut().and_then(|follow| follow.carried.as_mut()) {
+        if let Some(carried) = self.carried() {
             carried.give_up(place, need);
         }
     }
@@ -114,8 +116,7 @@ impl<W: World> Machine<W> {
     /// A buffer is about to be evicted though the plan has not said so: lets the plan's holds on it go, and leaves what will do for those who read it.
     pub(super) fn yield_buffer(&mut self, buffer: BufferKey) {
         let Some(follow) = &self.watch.follow else { return };
-        let need =
-            |carried: &crate::carry::Carried| self.planned_places(buffer).find_map(|p| carried.is_given_up(p)?);
+        let need = |carried: &Carried| self.planned_places(buffer).find_map(|place| carried.is_given_up(place)?);
         let need = follow.carried.as_ref().and_then(need);
         let owners = self.ledger.owners(buffer);
         if let (Some(need), Some(&first)) = (need, owners.first()) {

@@ -164,12 +164,13 @@ impl<W: World> Machine<W> {
     /// Evicts a buffer, by compressing it where that is cheaper than to compute it again, or the only way. While it is compressed there
     /// is both, which must not be more than `most` bytes: `false` if nothing could be done.
     pub(super) fn evict_cheaply(&mut self, buffer: BufferKey, most: u64) -> bool {
+        // It may have gone with one before.
+        if !self.ledger.contains(buffer) || self.ledger.get(buffer).is_fixed() {
+            return false;
+        }
         self.yield_buffer(buffer);
         if !self.ledger.contains(buffer) {
             return true;
-        }
-        if self.ledger.get(buffer).is_fixed() {
-            return false;
         }
         let computing = self.history.chain_cost(buffer, &self.ledger.get(buffer).owners);
         if let Some((owner, compressible)) = self.compressible(buffer) {

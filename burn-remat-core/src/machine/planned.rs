@@ -240,7 +240,7 @@ impl<W: World> Machine<W> {
 
     /// Brings storages back, all in one go, and holds them.
     fn recompute(&mut self, places: &[Place]) -> Result<(), Failure> {
-        if let Some(carried) = self.watch.follow.as_mut().and_then(|follow| follow.carried.as_mut()) {
+        if let Some(carried) = self.carried() {
             places.iter().for_each(|&place| carried.take_back(place));
         }
         // The first owner made the buffer; views of it follow when they are read.
@@ -279,10 +279,13 @@ impl<W: World> Machine<W> {
                 return true;
             }
         }
+        if at == 0 {
+            return false;
+        }
         let bytes = op.outputs.first().map_or(0, |output| output.bytes);
         let done = &old.trace.ops[..at.min(old.trace.ops.len())];
         let other = self.world.like(done, op.kind, bytes).filter(|other| !Arc::ptr_eq(other, &old));
-        let Some(schedule) = other.filter(|_| at > 0) else { return false };
+        let Some(schedule) = other else { return false };
         self.carry();
         self.switch_plan(at, schedule);
         true

@@ -50,15 +50,14 @@ impl<W: World> Machine<W> {
         if is_planned(at) {
             return Stands::At(at);
         }
-        let next = schedule.spine.next(at);
-        match sizes {
-            Sizes::Planned if self.is_glue(schedule, op, call) => Stands::Beside,
+        let ahead = || Some(schedule.spine.next(at)).filter(|&next| next > at && is_planned(next)).map(Stands::At);
+        let beside = |times: u64| self.is_below(schedule, op, call, times).then_some(Stands::Beside);
+        let stands = match sizes {
+            Sizes::Planned => beside(1).or_else(ahead),
             // First those that come in the plan: what is large there may be small here.
-            Sizes::Any if next > at && is_planned(next) => Stands::At(next),
-            Sizes::Any if self.is_below(schedule, op, call, GROWN) => Stands::Beside,
-            _ if next > at && is_planned(next) => Stands::At(next),
-            _ => Stands::Nowhere,
-        }
+            Sizes::Any => ahead().or_else(|| beside(GROWN)),
+        };
+        stands.unwrap_or(Stands::Nowhere)
     }
 
     /// Whether an operation is on small tensors only.

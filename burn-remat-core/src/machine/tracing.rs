@@ -10,8 +10,7 @@ use crate::facts::Operation;
 use crate::history::{ARRIVED, Spot, Tensor};
 use crate::keys::TensorKey;
 use crate::trace::{
-    Between, EXTERNAL, Place, Position, Trace, TracedForm, TracedOp, TracedStorage, TracedStub, TracedTensor, origin,
-    signature,
+    Between, EXTERNAL, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor, origin, signature,
 };
 use crate::tracer::{LONGEST, Tracer};
 
@@ -163,11 +162,7 @@ impl<W: World> Machine<W> {
         for (k, &output) in outputs.iter().enumerate() {
             let tensor = &self.history.tensors[output];
             let (buffer, bytes) = (tensor.buffer, self.bytes_of(output));
-            let form = tensor.compressible().map(|known| TracedForm {
-                alternative: known.alternative,
-                bytes: known.bytes,
-                cost_ns: known.cost_ns,
-            });
+            let form = tensor.form();
             let sibling = outputs[..k].iter().position(|&other| self.history.tensors[other].buffer == buffer);
             let base = traced.inputs.iter().position(|input| input.buffer.is_some() && input.buffer == buffer);
             let is_view = |at: usize| op.nature.view || !call.consumed.contains(&call.inputs[at]);

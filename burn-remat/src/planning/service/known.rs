@@ -63,17 +63,13 @@ impl Known {
     /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`: of several the one in which that makes least
     /// beyond `bytes`, or else most.
     pub fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
-        let next = |known: &Running| known.trace.ops.get(done.len()).cloned();
-        let begins_alike = |known: &&Arc<Running>| {
+        let alike = self.runs().filter_map(|known| {
+            let next = known.trace.ops.get(done.len()).filter(|next| next.kind == kind)?;
             let same = known.trace.ops.iter().zip(done).all(|(planned, done)| planned.kind == done.kind);
-            same && next(known).is_some_and(|next| next.kind == kind)
-        };
-        let beyond = |known: &&Arc<Running>| {
-            let made = next(known).and_then(|next| known.trace.tensors.get(next.outputs as usize).copied());
-            let made = made.map_or(0, |tensor| tensor.bytes);
-            (made < bytes, made.abs_diff(bytes))
-        };
-        self.runs().filter(begins_alike).min_by_key(beyond).cloned()
+            let made = known.trace.tensors.get(next.outputs as usize).map_or(0, |tensor| tensor.bytes);
+            same.then_some((made < bytes, made.abs_diff(bytes), known))
+        });
+        alike.min_by_key(|&(is_less, beyond, _)| (is_less, beyond)).map(|(_, _, known)| known.clone())
     }
 
     fn runs(&self) -> impl DoubleEndedIterator<Item = &Arc<Running>> {

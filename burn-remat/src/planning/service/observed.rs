@@ -109,17 +109,19 @@ impl Kinds {
         self.of(structure).family = family;
     }
 
-    /// The kinds that are like this one, itself among them.
-    pub fn like(&self, structure: u64) -> impl Iterator<Item = u64> + '_ {
+    fn family(&self, structure: u64) -> impl Iterator<Item = &Observed> {
         let family = self.0.iter().find(|known| known.structure == structure).map(|known| known.family);
-        self.0.iter().filter(move |known| Some(known.family) == family).map(|known| known.structure)
+        self.0.iter().filter(move |known| Some(known.family) == family)
+    }
+
+    /// The kinds that are like this one, itself among them.
+    pub fn like(&self, structure: u64) -> impl Iterator<Item = u64> {
+        self.family(structure).map(|known| known.structure)
     }
 
     /// Whether kinds like this one have been seen often enough, all together.
     pub fn is_family_known(&self, structure: u64) -> bool {
-        let family = self.0.iter().find(|known| known.structure == structure).map(|known| known.family);
-        let seen = self.0.iter().filter(|known| Some(known.family) == family).map(|known| known.seen);
-        seen.sum::<usize>() >= SEEN
+        self.family(structure).map(|known| known.seen).sum::<usize>() >= SEEN
     }
 
     /// How many there are.
