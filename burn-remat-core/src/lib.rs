@@ -47,7 +47,7 @@ mod tracer;
 
 pub use counters::{AlternativeCounts, Counters, Most, StageCounts, Times};
 pub use driver::{
-    Buffer, Circumstances, Compressible, Driver, Event, Followed, LayoutFollows, Left, Limits, OpKey, Planning, Ran,
+    Buffer, Circumstances, Compressible, Driver, Event, Followed, LayoutFollows, Left, Limits, Mended, OpKey, Planning, Ran,
     Reused, Run, Source, Substitute, World,
 };
 pub use facts::{

@@ -242,14 +242,17 @@ impl Plans {
         }
         let known = self.kinds.of(structure);
         (known.settled, known.tried) = (true, true);
+        let known = self.known.plan_for(structure);
+        let is_another = known.is_none() && self.known.has_plans();
+        let limit = if is_another { self.settings.time_limit / SHARE } else { self.settings.time_limit };
         let maker = self.state.origin.as_ref().map(|origin| origin.planner.clone());
         let task = Task {
             trace,
             lowered,
             budget,
             planner: self.settings.any_planner(),
-            limit: if self.known.has_plans() { self.settings.time_limit / SHARE } else { self.settings.time_limit },
-            known: self.known.plan_for(structure).cloned().zip(maker),
+            limit,
+            known: known.cloned().zip(maker),
             cache,
         };
         match self.background.start(task) {
