@@ -14,6 +14,7 @@ mod bring_back;
 mod call;
 mod carry;
 mod compress;
+mod mend;
 mod online;
 mod operation;
 mod parameters;
@@ -27,7 +28,7 @@ mod tracing;
 
 use alloc::string::String;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::counters::{Counters, StageCounts};
 use crate::driver::{Circumstances, Event, LayoutFollows, Left, Limits, World};
@@ -168,6 +169,8 @@ struct Watch {
     left: Option<Left>,
     /// First operations of what was taken for a pass like a planned one and soon was none.
     refused: FxHashSet<u64>,
+    /// How often a pass has differed from its plan in the same place.
+    differs: FxHashMap<u64, u8>,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
     /// Bytes that the last operation used beside its tensors, where they count.

@@ -77,7 +77,7 @@ impl<W: World> Machine<W> {
         }
         let (position, is_over) = (self.steps.position as usize, self.steps.passes.is_over());
         let ends = match &self.watch.follow {
-            Some(follow) if follow.schedule.trace.is_pass => {
+            Some(follow) if follow.schedule.trace.is_pass && !follow.is_mended() => {
                 follow.schedule.spine.is_over(position) && (is_over || is_other(self, &follow.schedule))
             }
             _ => is_over,
