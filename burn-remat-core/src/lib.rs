@@ -24,6 +24,7 @@ extern crate std;
 
 mod carry;
 mod counters;
+mod differences;
 mod driver;
 mod facts;
 mod follow;

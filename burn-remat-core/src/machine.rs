@@ -28,9 +28,10 @@ mod tracing;
 
 use alloc::string::String;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::counters::{Counters, StageCounts};
+use crate::differences::Differences;
 use crate::driver::{Circumstances, Event, LayoutFollows, Left, Limits, World};
 use crate::facts::{Failure, Kind, TensorFacts, TensorId, ThreadId};
 use crate::follow::Follow;
@@ -169,8 +170,8 @@ struct Watch {
     left: Option<Left>,
     /// First operations of what was taken for a pass like a planned one and soon was none.
     refused: FxHashSet<u64>,
-    /// How often a pass has differed from its plan in the same place.
-    differs: FxHashMap<u64, u8>,
+    /// Where passes have differed from their plans.
+    differences: Differences,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
     /// Bytes that the last operation used beside its tensors, where they count.

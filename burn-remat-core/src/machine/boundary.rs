@@ -185,8 +185,10 @@ impl<W: World> Machine<W> {
             return;
         }
         let limits = self.limits();
-        if let Some(trace) = unit {
-            let (structure, room) = (Spine::of(&trace).structure(), self.room.beside_tensors());
+        let structure = unit.as_ref().map(|trace| Spine::of(trace).structure());
+        self.watch.differences.ends(structure);
+        if let Some((trace, structure)) = unit.zip(structure) {
+            let room = self.room.beside_tensors();
             if self.world.observe(trace, structure, limits) {
                 self.room.pool.plan_with(structure, room);
             }

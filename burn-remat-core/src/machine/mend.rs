@@ -1,16 +1,13 @@
 //! Going on in a plan where the pass does something that is not planned, or not something that is: it skips a layer, leaves early, has another term in
 //! its loss.
 //!
-//! The first times that a pass differs from its plan in one place, the plan is left, so that what it does there is written down and can be planned. Where it has
-//! differed there often and still has no plan, it is *mended*. An operation that does what one further on in the plan does, with the same tensors, resumes the
+//! At first a pass that differs from its plan leaves it, so that what it does is written down and can be planned. Where passes of [many
+//! kinds](crate::differences) have left a plan it is *mended*. An operation that does what one further on in the plan does, with the same tensors, resumes the
 //! plan there; what lies between is skipped. A tensor that the plan expects of what was skipped, or that comes from what was not planned, is taken for the
 //! planned one. All other operations go through beside the plan. Sizes need not be those of the plan: it is [carried](crate::carry).
 //!
 //! Complexity: O([`WINDOW`]) for an operation that is not the next of the plan.
 
-use core::hash::{Hash, Hasher};
-
-use rustc_hash::FxHasher;
 use smallvec::SmallVec;
 
 use super::Machine;
@@ -28,11 +25,6 @@ use crate::trace::Number;
 const WINDOW: usize = 512;
 /// Most operations in a row that go through beside the plan.
 const MOST_BESIDE: u32 = 256;
-/// How often passes leave a plan in one place, and in any, before they are mended there.
-const OFTEN: u8 = 4;
-const OFTEN_AT_ALL: u8 = 16;
-/// Most places that are remembered.
-const MOST_PLACES: usize = 4096;
 
 /// Which inputs of an operation are which tensors of the plan.
 type Pairs = SmallVec<[(TensorKey, Number); 4]>;
@@ -44,7 +36,10 @@ impl<W: World> Machine<W> {
         let (schedule, is_mended) = (follow.schedule.clone(), follow.is_mended());
         // It may be no such pass at all.
         let is_too_early = follow.made.len() <= if follow.start.like == 0 { 1 } else { EARLY };
-        if !schedule.trace.is_pass || is_too_early || !is_mended && !self.differs_often(&schedule, from) {
+        if !schedule.trace.is_pass
+            || is_too_early
+            || !is_mended && !self.watch.differences.are_many(schedule.structure(), from)
+        {
             return Stands::Nowhere;
         }
         let end = schedule.trace.ops.len().min(from + WINDOW);
@@ -63,22 +58,6 @@ impl<W: World> Machine<W> {
             self.take_for(key, number, &schedule);
         }
         Stands::At(at)
-    }
-
-    /// Counts that a pass differs from its plan here; whether they have often done so.
-    fn differs_often(&mut self, schedule: &Schedule, at: usize) -> bool {
-        if self.watch.differs.len() >= MOST_PLACES {
-            self.watch.differs.clear();
-        }
-        let mut count = |place: Option<usize>| {
-            let mut hasher = FxHasher::default();
-            (schedule.structure(), place).hash(&mut hasher);
-            let times = self.watch.differs.entry(hasher.finish()).or_default();
-            *times = times.saturating_add(1);
-            *times
-        };
-        let (here, at_all) = (count(Some(at)), count(None));
-        here > OFTEN || at_all > OFTEN_AT_ALL
     }
 
     /// Whether an operation does what the planned one at `at` does, where those from `from` on have not come: its inputs that are to be taken for the

@@ -319,6 +319,9 @@ impl<W: World> Machine<W> {
         }
         // What began in the middle of something else would be written down without its beginning.
         if !is_false_start && let Some(trace) = follow.trace() {
+            if trace.is_pass {
+                self.watch.differences.leaves(old.structure(), at);
+            }
             self.resume_trace(&trace, at as u32);
         }
     }
@@ -336,6 +339,9 @@ impl<W: World> Machine<W> {
         let measured = carried.is_some() || self.world.is_unmeasured(&schedule);
         let measures = if measured { follow.measures } else { None };
         self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, carried, ..follow });
+        if self.needs_more(&schedule) {
+            self.carry();
+        }
         for (place, held) in schedule.held_before(at).into_iter().enumerate() {
             let owners = self.owners_of(place as Place);
             match owners.first() {

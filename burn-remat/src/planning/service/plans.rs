@@ -150,15 +150,18 @@ impl Plans {
 
     /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
     pub fn followed(&mut self, structure: u64, outcome: Followed, budget: Option<u64>) -> bool {
-        let Followed { deviation, held, carried, trace } = outcome;
+        let Followed { deviation, held, carried, mended, trace } = outcome;
         let own = trace.as_ref().filter(|_| carried).map(|trace| Spine::of(trace).structure());
         if let Some(own) = own {
             self.kinds.are_alike(own, structure);
         }
         let structure = own.unwrap_or(structure);
-        self.known.finished(structure);
+        // One that was mended is of no kind that is known.
+        if mended.is_none() {
+            self.known.finished(structure);
+        }
         if carried {
-            self.state.guided += 1;
+            self.state.guided(mended);
         } else {
             self.state.followed(structure, deviation, held);
         }
