@@ -39,6 +39,7 @@ mod planning;
 mod reads;
 mod rehearse;
 mod report;
+mod routed;
 #[cfg(feature = "serve")]
 mod serve;
 #[doc(hidden)]
@@ -46,7 +47,7 @@ pub mod stage;
 
 pub use alternatives::{Alternatives, AlternativesError};
 pub use backend::{
-    BufferId, MemoryOrder, Padding, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice,
+    BufferId, Extent, MemoryOrder, Padding, Remat, RematBackend, RematBridge, RematChannel, RematClient, RematDevice,
 };
 /// A budget on a model, or the name of a stage.
 ///
@@ -123,13 +124,14 @@ pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use burn_remat_core::CheckpointPolicy;
 pub use checkpoint::{checkpoint, checkpoint_sequential, checkpoint_with};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
-pub use device::RematExt;
+pub use device::{RematExt, remat_on};
 pub use error::RematError;
 pub use memory::DeviceMemory;
 pub use module::RematModule;
 pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{FormReport, RematReport, StageReport};
+pub use routed::RoutedChannel;
 #[cfg(feature = "serve")]
 pub use serve::{random_token, serve};
 pub use stage::Stage;

@@ -8,7 +8,6 @@
 //! What packing and unpacking take is measured, in ns per byte: on the first tensor of every kind, a few times, and whenever it is done.
 //! The program waits for what is offloaded: a read that is left under way on wgpu keeps memory mapped that the next one needs.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn_backend::{DType, Shape};
@@ -18,9 +17,10 @@ use burn_std::reader::try_read_sync;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::Drive;
 use super::code::{Code, relative_error};
+use super::failures::caught;
 use super::operation::facts;
-use super::{Drive, panic_message};
 use crate::backend::{RematBackend, tensor_bytes};
 
 /// Tensors of fewer bytes are not packed.
@@ -133,7 +133,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
     pub(super) fn may_be_packed(&mut self, ir: &TensorIr) -> bool {
-        let buffer = self.buffer(ir);
+        let Ok(buffer) = self.buffer(ir) else { return false };
         tensor_bytes(&ir.shape, ir.dtype) >= SMALLEST && self.lies_in_order(ir, buffer)
     }
 
@@ -145,7 +145,7 @@ impl<B: RematBackend> Drive<B> {
             Buffer::Unknown => facts.buffer_bytes,
         };
         let fills = facts.buffer_bytes == self.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
-        fills && self.executor.is_in_order(ir)
+        fills && self.executor.is_in_order(ir).unwrap_or(false)
     }
 
     /// Packs and unpacks the numbers of a resident tensor where nobody knows what that takes, and drops the result. The first time,
@@ -199,13 +199,13 @@ impl<B: RematBackend> Drive<B> {
             };
             Some((packed, error))
         };
-        if let Some(handle) = self.executor.handle(&ir)
+        if let Ok(handle) = self.executor.handle(&ir)
             && let Some(bytes) = B::host_bytes(&handle)
         {
             return pack(bytes);
         }
         let executor = &mut self.executor;
-        let data = catch_unwind(AssertUnwindSafe(|| try_read_sync(executor.read(ir)))).ok()??.ok()?;
+        let data = caught(|| try_read_sync(executor.read(ir))).ok()??.ok()?;
         pack(data.as_bytes())
     }
 
@@ -217,11 +217,10 @@ impl<B: RematBackend> Drive<B> {
         let (code, packed) = (form.code, form.packed.as_deref().ok_or(lost)?);
         let data = code.unpack(packed, form.shape.clone(), form.dtype).ok_or(lost)?;
         let (executor, bytes) = (&mut self.executor, data.as_bytes().len() as u64);
-        catch_unwind(AssertUnwindSafe(|| executor.upload(TensorId::new(id), data)))
-            .map_err(|payload| Failure::from(panic_message(&*payload)))?;
+        caught(|| executor.upload(TensorId::new(id), data))?;
         let time = start.elapsed();
         self.compression.learn(code, 1, bytes, time);
-        Ok((self.buffer(&super::bare(id)), time.as_nanos() as u64))
+        Ok((self.buffer_of_new(id)?, time.as_nanos() as u64))
     }
 }
 

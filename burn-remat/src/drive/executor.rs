@@ -12,9 +12,10 @@ use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
 
 use super::boxes::take;
 use super::dry::Dry;
+use super::failures::caught;
 use super::layout::Layout;
 use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes, typed};
-use burn_remat_core::Trace;
+use burn_remat_core::{Failure, Trace};
 
 /// See the [module](self).
 pub(super) enum Executor<B: RematBackend> {
@@ -55,33 +56,36 @@ impl<B: RematBackend> Executor<B> {
 
     /// The buffer of a resident tensor.
     #[inline]
-    pub fn buffer(&mut self, tensor: &TensorIr) -> BufferId {
+    pub fn buffer(&mut self, tensor: &TensorIr) -> Result<BufferId, Failure> {
         match self {
-            Self::Backend(interpreter) => B::buffer(&looked_at(interpreter, tensor)),
-            Self::Dry(dry) => dry.buffer(tensor.id),
+            Self::Backend(interpreter) => caught(|| B::buffer(&looked_at(interpreter, tensor))),
+            Self::Dry(dry) => Ok(dry.buffer(tensor.id)),
         }
     }
 
     /// Whether the elements of a resident tensor lie in order.
-    pub fn is_in_order(&mut self, tensor: &TensorIr) -> bool {
+    pub fn is_in_order(&mut self, tensor: &TensorIr) -> Result<bool, Failure> {
         match self {
-            Self::Backend(interpreter) => B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape),
-            Self::Dry(dry) => dry.is_in_order(tensor.id),
+            Self::Backend(interpreter) => caught(|| B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape)),
+            Self::Dry(dry) => Ok(dry.is_in_order(tensor.id)),
         }
     }
 
     /// What a resident tensor that is smaller than its buffer takes of it.
-    pub fn extent(&mut self, tensor: &TensorIr) -> Extent {
-        match self.handle(tensor) {
-            Some(handle) => B::extent(&handle, &tensor.shape),
-            None if !B::LAYOUT_FOLLOWS_REUSE && self.is_in_order(tensor) => Extent::TellingPart,
-            None => Extent::Part,
+    pub fn extent(&mut self, tensor: &TensorIr) -> Result<Extent, Failure> {
+        match self {
+            Self::Backend(interpreter) => caught(|| B::extent(&looked_at(interpreter, tensor), &tensor.shape)),
+            Self::Dry(dry) if !B::LAYOUT_FOLLOWS_REUSE && dry.is_in_order(tensor.id) => Ok(Extent::TellingPart),
+            Self::Dry(_) => Ok(Extent::Part),
         }
     }
 
     /// In which order a resident tensor lies in memory.
-    pub fn memory_order(&mut self, tensor: &TensorIr) -> Option<MemoryOrder> {
-        B::memory_order(&self.handle(tensor)?, &tensor.shape)
+    pub fn memory_order(&mut self, tensor: &TensorIr) -> Result<Option<MemoryOrder>, Failure> {
+        match self {
+            Self::Backend(interpreter) => caught(|| B::memory_order(&looked_at(interpreter, tensor), &tensor.shape)),
+            Self::Dry(_) => Ok(None),
+        }
     }
 
     /// Copies a resident tensor into another buffer if it does not lie as it should.
@@ -141,10 +145,14 @@ impl<B: RematBackend> Executor<B> {
     }
 
     /// The backend's handle, where there is a backend.
-    pub fn handle(&mut self, tensor: &TensorIr) -> Option<B::Handle> {
+    ///
+    /// # Errors
+    ///
+    /// What the backend panics with, or that there is none.
+    pub fn handle(&mut self, tensor: &TensorIr) -> Result<B::Handle, Failure> {
         match self {
-            Self::Backend(interpreter) => Some(looked_at(interpreter, tensor)),
-            Self::Dry(_) => None,
+            Self::Backend(interpreter) => caught(|| looked_at(interpreter, tensor)),
+            Self::Dry(_) => Err("a dry device holds no data".into()),
         }
     }
 

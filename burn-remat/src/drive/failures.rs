@@ -79,6 +79,11 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("the backend panicked without a message")
 }
 
+/// What the backend answers, or the message of its panic.
+pub(super) fn caught<T>(ask: impl FnOnce() -> T) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(ask)).map_err(|payload| panic_message(&*payload).into())
+}
+
 /// The first failure that a read told after it had left the engine.
 pub(super) type Late = Arc<Mutex<Option<Failure>>>;
 

@@ -11,15 +11,18 @@
 //! Source: burn-cubecl 0.22.1, `kernel/memory_order.rs`, `kernel/binary.rs` and `kernel/mask`. Operations that are made of several
 //! kernels (the backward passes of GELU and sigmoid, say) write over their own intermediate results and need none of this.
 
-use burn_ir::{TensorIr, TensorStatus};
-use burn_remat_core::Reused;
+use burn_ir::{OperationIr, TensorIr, TensorStatus};
+use burn_remat_core::{Failure, Reused};
 use smallvec::SmallVec;
 
 use super::Drive;
-use super::operation::{facts, overwrites};
+use super::operation::{Overwrites, facts, overwrites};
 use super::parts::bit_of;
 use super::run::Prepared;
 use crate::backend::{MemoryOrder, RematBackend};
+
+/// How the inputs lie over which an operation may write.
+type Orders = SmallVec<[Option<MemoryOrder>; 2]>;
 
 /// How a result is to lie.
 pub(super) struct Layout {
@@ -30,14 +33,28 @@ pub(super) struct Layout {
 impl<B: RematBackend> Drive<B> {
     /// How the result of an operation about to run has to lie, where that depends on what it may write over; and bytes that
     /// laying it so takes.
-    pub(super) fn layout(&mut self, prepared: &Prepared, reused: Reused) -> Option<(Layout, u64)> {
+    ///
+    /// # Errors
+    ///
+    /// What the backend panics with when it is asked.
+    pub(super) fn layout(&mut self, prepared: &Prepared, reused: Reused) -> Result<Option<(Layout, u64)>, Failure> {
         if !B::LAYOUT_FOLLOWS_REUSE || self.executor.is_dry() {
-            return None;
+            return Ok(None);
         }
-        let op = &prepared.op;
-        let overwrites = overwrites(op)?;
-        let orders: SmallVec<[Option<MemoryOrder>; 2]> =
+        let Some(overwrites) = overwrites(&prepared.op) else { return Ok(None) };
+        let orders: Result<Orders, Failure> =
             overwrites.inputs.iter().map(|input| self.executor.memory_order(input)).collect();
+        Ok(self.wanted(&prepared.op, &overwrites, &orders?, reused))
+    }
+
+    /// The same, where it is known how what may be written over lies.
+    fn wanted(
+        &self,
+        op: &OperationIr,
+        overwrites: &Overwrites<'_>,
+        orders: &Orders,
+        reused: Reused,
+    ) -> Option<(Layout, u64)> {
         let mut known = orders.iter().flatten();
         let first = known.next()?;
         let is_plain = |order: &MemoryOrder| order.iter().enumerate().all(|(at, &axis)| at == axis);
@@ -45,7 +62,7 @@ impl<B: RematBackend> Drive<B> {
         if is_alike && (overwrites.walks || is_plain(first)) {
             return None;
         }
-        let target = overwrites.inputs.iter().zip(&orders).find_map(|(input, order)| {
+        let target = overwrites.inputs.iter().zip(orders).find_map(|(input, order)| {
             let expected = bit_of(op, input.id, reused.expected);
             Some((input, order.as_ref().filter(|_| expected)?))
         });

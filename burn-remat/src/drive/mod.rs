@@ -16,7 +16,6 @@ mod parts;
 mod run;
 mod substitutes;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
@@ -40,9 +39,9 @@ use clock::Clock;
 use compress::Compression;
 use executor::Executor;
 pub(crate) use failures::panic_message;
-use failures::{Late, watched};
-pub(crate) use operation::asked;
+use failures::{Late, caught, watched};
 use operation::operation_name;
+pub(crate) use operation::{asked, is_random};
 use run::Prepared;
 use substitutes::Left as LeftSubstitute;
 
@@ -143,7 +142,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// The backend's handle of a resident tensor.
     pub fn handle(&mut self, ir: &TensorIr) -> Result<B::Handle, Failure> {
-        self.executor.handle(ir).ok_or_else(|| "a dry device holds no data".into())
+        self.executor.handle(ir)
     }
 
     /// Reads a resident tensor. The future does not hold the engine.
@@ -152,18 +151,21 @@ impl<B: RematBackend> Drive<B> {
         ir: TensorIr,
         circumstances: Circumstances,
     ) -> Result<DynFut<Result<TensorData, ExecutionError>>, Failure> {
-        let executor = &mut self.executor;
-        let read = catch_unwind(AssertUnwindSafe(|| executor.read(ir)));
+        let read = caught(|| self.executor.read(ir));
         let told = self.tells(circumstances);
         match read {
             Ok(read) => Ok(watched(read, told, self.late.clone())),
-            Err(payload) => Err(told.explain("read", panic_message(&*payload)).into()),
+            Err(cause) => Err(told.explain("read", &cause).into()),
         }
     }
 
     /// Waits for the device.
     pub fn sync(&self, circumstances: Circumstances) -> Result<(), ExecutionError> {
-        self.executor.sync().map_err(|error| self.tells(circumstances).name_memory("sync", error))
+        let told = || self.tells(circumstances);
+        match caught(|| self.executor.sync()) {
+            Ok(done) => done.map_err(|error| told().name_memory("sync", error)),
+            Err(cause) => Err(ExecutionError::with_context(told().explain("sync", &cause))),
+        }
     }
 
     /// Seeds the backend's generator.
@@ -196,11 +198,20 @@ impl<B: RematBackend> Drive<B> {
         failures::Told { circumstances, planner: planner.to_owned() }
     }
 
-    fn buffer(&mut self, ir: &TensorIr) -> Buffer {
-        match self.executor.buffer(ir) {
+    fn buffer(&mut self, ir: &TensorIr) -> Result<Buffer, Failure> {
+        Ok(match self.executor.buffer(ir)? {
             BufferId::Known { key, bytes } => Buffer::Known { identity: key, bytes },
             BufferId::Unknown => Buffer::Unknown,
+        })
+    }
+
+    /// The buffer of a tensor that has just come to be. Where the backend does not say, the tensor goes again.
+    fn buffer_of_new(&mut self, id: u64) -> Result<Buffer, Failure> {
+        let buffer = self.buffer(&bare(id));
+        if buffer.is_err() {
+            self.free(id);
         }
+        buffer
     }
 
     /// The name of a kind of operation, or `else_`.
@@ -241,18 +252,18 @@ impl<B: RematBackend> Driver for Drive<B> {
     fn arrive(&mut self, id: u64) -> Result<Buffer, Failure> {
         let (id, executor) = (TensorId::new(id), &mut self.executor);
         let hand = std::mem::replace(&mut self.hand, Hand::Nothing);
-        let arrived = catch_unwind(AssertUnwindSafe(|| match hand {
+        caught(|| match hand {
             Hand::Data(data) => executor.upload(id, data),
             Hand::Tensor(ir, tensor) => executor.import(&ir, tensor),
             Hand::Nothing | Hand::Operation(_) => {}
-        }));
-        arrived.map_err(|payload| Failure::from(panic_message(&*payload)))?;
-        Ok(self.buffer(&bare(id.value())))
+        })?;
+        self.buffer_of_new(id.value())
     }
 
     fn alias(&mut self, new: u64, source: u64) -> Buffer {
         self.executor.alias(TensorId::new(new), TensorId::new(source));
-        self.buffer(&bare(new))
+        // Counted by its own bytes where the backend does not say.
+        self.buffer(&bare(new)).unwrap_or(Buffer::Unknown)
     }
 
     #[inline]

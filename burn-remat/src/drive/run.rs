@@ -1,6 +1,5 @@
 //! How one operation runs: made ready, with what stands in for its inputs, timed, with panics caught.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
@@ -8,9 +7,11 @@ use burn_remat_core::{Driver, Failure, OpKey, Ran, Reused, Run, Source};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::compress::Form;
+use super::failures::caught;
 use super::layout::Layout;
 use super::operation::{is_random, mark_read_only};
-use super::{Drive, GENERATOR, Hand, panic_message};
+use super::{Drive, GENERATOR, Hand};
 use crate::backend::{RematBackend, lock};
 
 /// An operation that is ready to run.
@@ -24,6 +25,18 @@ pub(super) struct Prepared {
     pub left: SmallVec<[TensorId; 2]>,
     /// An input that is evicted.
     pub spared: Option<TensorId>,
+    /// What the backend said instead of what it was asked for: the operation fails with it.
+    pub failure: Option<Failure>,
+}
+
+/// What came of an operation that has run.
+struct Carried {
+    ns: u64,
+    /// Of the heap.
+    rise: Option<u64>,
+    beside: u64,
+    /// How its results could be compressed.
+    candidates: SmallVec<[Option<Form>; 2]>,
 }
 
 impl<B: RematBackend> Drive<B> {
@@ -40,11 +53,13 @@ impl<B: RematBackend> Drive<B> {
             copies: SmallVec::new(),
             left: SmallVec::new(),
             spared: run.substitute.map(|(id, _)| TensorId::new(id)),
+            failure: None,
         };
-        let mut bytes = 0;
-        if let Some(reused) = run.reuse {
-            bytes = self.keep_layout(&mut prepared, reused);
-        }
+        let bytes = run.reuse.map_or(Ok(0), |reused| self.keep_layout(&mut prepared, reused));
+        let bytes = bytes.unwrap_or_else(|failure| {
+            prepared.failure = Some(failure);
+            0
+        });
         self.prepared = Some(prepared);
         bytes
     }
@@ -55,7 +70,7 @@ impl<B: RematBackend> Drive<B> {
         let is_taken = |input: &&TensorIr| input.status == TensorStatus::ReadWrite && *spared != Some(input.id);
         let executor = &mut self.executor;
         let taken = op.inputs().filter(is_taken);
-        taken.fold(1, |bits, input| bits << 1 | u64::from(executor.is_in_order(input)))
+        taken.fold(1, |bits, input| bits << 1 | u64::from(executor.is_in_order(input).unwrap_or(false)))
     }
 
     /// The operation itself.
@@ -82,35 +97,49 @@ impl<B: RematBackend> Drive<B> {
     }
 
     /// What this does to results that depend on what an operation writes over.
-    fn keep_layout(&mut self, prepared: &mut Prepared, reused: Reused) -> u64 {
-        self.keep_parts(prepared, reused);
-        let layout = self.layout(prepared, reused);
-        let (copies, bytes) = self.set_apart(prepared, reused);
+    fn keep_layout(&mut self, prepared: &mut Prepared, reused: Reused) -> Result<u64, Failure> {
+        self.keep_parts(prepared, reused)?;
+        let layout = self.layout(prepared, reused)?;
+        let (copies, bytes) = self.set_apart(prepared, reused)?;
         prepared.copies = copies;
         let laying = layout.as_ref().map_or(0, |(_, bytes)| *bytes);
         prepared.layout = layout.map(|(layout, _)| layout);
-        bytes.max(laying)
+        Ok(bytes.max(laying))
     }
 
     /// Runs the operation that is ready.
     pub(super) fn run_prepared(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
         let lost = "internal error: an operation was lost";
-        let Prepared { op, layout, copies, left, .. } = self.prepared.take().ok_or(lost)?;
-        let kept = run.keep.then(|| self.keep(&op));
-        let (ns, rise, beside, candidates) = match self.carry_out(run, op, layout, copies) {
-            Ok(done) => done,
+        let mut prepared = self.prepared.take().ok_or(lost)?;
+        let left: SmallVec<[u64; 2]> = prepared.left.iter().map(|id| id.value()).collect();
+        let kept = run.keep.then(|| self.keep(&prepared.op));
+        let ran = match prepared.failure.take() {
+            Some(failure) => Err(failure),
+            None => self.carry_out(run, prepared).and_then(|carried| self.look_at(run, carried)),
+        };
+        match ran {
+            Ok(ran) => Ok(Ran { kept, left, ..ran }),
             Err(failure) => {
-                left.into_iter().for_each(|id| self.executor.free(id.value()));
+                left.into_iter().for_each(|id| self.executor.free(id));
                 if let Some(kept) = kept {
                     self.forget(kept);
                 }
-                return Err(failure);
+                Err(failure)
             }
-        };
-        let left = left.into_iter().map(|id| id.value()).collect();
-        let mut ran = Ran { ns, rise, beside, kept, left, ..Ran::default() };
+        }
+    }
+
+    /// Where the results lie, and how they could be compressed. Where the backend does not say, they go again.
+    fn look_at(&mut self, run: &Run<'_>, carried: Carried) -> Result<Ran, Failure> {
+        let Carried { ns, rise, beside, candidates } = carried;
+        let mut ran = Ran { ns, rise, beside, ..Ran::default() };
         for (k, &id) in run.outputs.iter().enumerate() {
-            let buffer = self.buffer(&super::bare(id));
+            let buffer = self.buffer(&super::bare(id)).inspect_err(|_| {
+                for &output in run.outputs {
+                    self.free(output);
+                    self.compression.forget(output);
+                }
+            })?;
             let compressible =
                 candidates.get(k).and_then(|candidate| self.settle_compressible(id, candidate.as_ref()?, buffer));
             ran.buffers.push((buffer, compressible));
@@ -123,22 +152,12 @@ impl<B: RematBackend> Drive<B> {
         self.kept.insert(self.boxes.fill(op.clone())) as OpKey
     }
 
-    /// Gives it what it needs and runs it: time, rise of the heap, bytes beside, and how its results could be compressed.
-    #[expect(clippy::type_complexity, reason = "read in one place, by name")]
-    fn carry_out(
-        &mut self,
-        run: &Run<'_>,
-        mut op: Box<OperationIr>,
-        layout: Option<Layout>,
-        copies: SmallVec<[TensorId; 2]>,
-    ) -> Result<(u64, Option<u64>, u64, SmallVec<[Option<super::compress::Form>; 2]>), Failure> {
-        let mut beside = 0;
-        if let Some((id, need)) = run.substitute {
-            beside += self.stand_in(&mut op, TensorId::new(id), need)?;
-        }
-        for id in copies {
-            beside += self.lend_copy(&mut op, id);
-        }
+    /// Gives it what it needs and runs it.
+    fn carry_out(&mut self, run: &Run<'_>, prepared: Prepared) -> Result<Carried, Failure> {
+        let Prepared { mut op, layout, copies, .. } = prepared;
+        let mut lent = SmallVec::new();
+        let given = self.give(run, &mut op, &copies, &mut lent);
+        let beside = given.inspect_err(|_| self.free_lent(&lent))?;
         let candidates = if run.compressible { self.forms_of(&op) } else { SmallVec::new() };
         let dry = self.dry_cost(&op, run);
         let timed = self.begin_timing(&op, run);
@@ -150,7 +169,7 @@ impl<B: RematBackend> Drive<B> {
         });
         let (executor, seed) = (&mut self.executor, run.seed);
         let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| {
+        let result = caught(|| {
             if let Some(seed) = seed {
                 executor.seed(seed);
             }
@@ -158,16 +177,40 @@ impl<B: RematBackend> Drive<B> {
             if let Some(layout) = layout {
                 executor.lay(&layout);
             }
-        }));
+        });
         let elapsed = start.elapsed().as_nanos() as u64;
         let rise = probe.map(|probe| probe.peak().saturating_sub(before));
         self.boxes.keep(op);
         let known = self.end_timing(timed, result.is_ok(), run);
         let ns = dry.or(known).unwrap_or(elapsed).max(1);
-        match result {
-            Ok(()) => Ok((ns, rise, beside, candidates)),
-            Err(payload) => Err(panic_message(&*payload).into()),
+        result.inspect_err(|_| self.free_lent(&lent)).map(|()| Carried { ns, rise, beside, candidates })
+    }
+
+    /// Gives an operation what stands in for its inputs, which it consumes: bytes of that. What has been lent is noted.
+    fn give(
+        &mut self,
+        run: &Run<'_>,
+        op: &mut OperationIr,
+        copies: &[TensorId],
+        lent: &mut SmallVec<[TensorId; 2]>,
+    ) -> Result<u64, Failure> {
+        let mut bytes = 0;
+        let mut note = |(id, more): (TensorId, u64)| {
+            lent.push(id);
+            bytes += more;
+        };
+        if let Some((id, need)) = run.substitute {
+            note(self.stand_in(op, TensorId::new(id), need)?);
         }
+        for &id in copies {
+            note(self.lend_copy(op, id)?);
+        }
+        Ok(bytes)
+    }
+
+    /// An operation has failed, and may not have consumed what it was given.
+    fn free_lent(&mut self, lent: &[TensorId]) {
+        lent.iter().for_each(|id| self.executor.free(id.value()));
     }
 
     /// On a dry device, the time that an operation would take; it also learns there where in its step it is.

@@ -5,16 +5,16 @@
 //! and when such an operation reads it, a stand-in takes its place for as long as the operation runs: a tensor with the same signs,
 //! or one that has the same shape and no numbers. The stand-in lies in order, so only tensors that do leave substitutes.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use burn_backend::DType;
 use burn_ir::{HandleKind, IrVisitorMut, OperationIr, TensorHandle, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::{Failure, Need, Substitute};
+use burn_remat_core::{Buffer, Failure, Need, Substitute};
 
 use super::code::Code;
+use super::failures::caught;
 use super::operation::weak_input;
-use super::{Drive, bare, panic_message};
+use super::{Drive, bare};
 use crate::backend::{BufferId, RematBackend, fresh_id};
 
 /// What is left of a tensor.
@@ -57,7 +57,7 @@ impl<B: RematBackend> Drive<B> {
         let start = Instant::now();
         let packed = match need {
             Need::Signs => {
-                let handle = self.executor.handle(&bare(id))?;
+                let handle = self.executor.handle(&bare(id)).ok()?;
                 // Only where they lie in order, as the stand-in will.
                 let bytes = B::host_bytes(&handle)?;
                 let packed = Code::Signs.pack(bytes, DType::F32);
@@ -71,8 +71,13 @@ impl<B: RematBackend> Drive<B> {
         Some((bytes, if need == Need::Signs { start.elapsed().as_nanos() as u64 } else { 0 }))
     }
 
-    /// Puts a stand-in for an input into an operation, which consumes it: its bytes.
-    pub(super) fn stand_in(&mut self, op: &mut OperationIr, replaced: TensorId, need: Need) -> Result<u64, Failure> {
+    /// Puts a stand-in for an input into an operation, which consumes it: its number and bytes.
+    pub(super) fn stand_in(
+        &mut self,
+        op: &mut OperationIr,
+        replaced: TensorId,
+        need: Need,
+    ) -> Result<(TensorId, u64), Failure> {
         let lost = "internal error: a substitute does not hold what it should";
         let (ir, _) = weak_input(op).ok_or(lost)?;
         let stand_in = TensorIr { id: fresh_id(), status: TensorStatus::ReadWrite, ..ir.clone() };
@@ -83,8 +88,7 @@ impl<B: RematBackend> Drive<B> {
             Need::Signs => {
                 let data = Code::Signs.unpack(&left.packed, stand_in.shape.clone(), stand_in.dtype).ok_or(lost)?;
                 let bytes = data.as_bytes().len() as u64;
-                catch_unwind(AssertUnwindSafe(|| executor.upload(stand_in.id, data)))
-                    .map_err(|payload| Failure::from(panic_message(&*payload)))?;
+                caught(|| executor.upload(stand_in.id, data))?;
                 self.compression.learn(Code::Signs, 1, bytes, start.elapsed());
                 bytes
             }
@@ -97,17 +101,22 @@ impl<B: RematBackend> Drive<B> {
             }
         };
         op.visit_mut(&mut Rename { from: replaced, to: stand_in.id });
-        Ok(bytes)
+        Ok((stand_in.id, bytes))
     }
 
-    /// Puts a copy of an input, buffer and all, into an operation, which consumes it: its bytes.
-    pub(super) fn lend_copy(&mut self, op: &mut OperationIr, id: TensorId) -> u64 {
-        let Some(ir) = op.inputs().find(|ir| ir.id == id) else { return 0 };
+    /// Puts a copy of an input, buffer and all, into an operation, which consumes it: its number and bytes.
+    pub(super) fn lend_copy(&mut self, op: &mut OperationIr, id: TensorId) -> Result<(TensorId, u64), Failure> {
+        let ir = op.inputs().find(|ir| ir.id == id).ok_or("internal error: an input was lost")?;
         let source = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
         let copy = TensorIr { id: fresh_id(), ..source.clone() };
-        self.executor.copy(&source, &copy);
+        caught(|| self.executor.copy(&source, &copy))?;
+        let buffer = self.buffer_of_new(copy.id.value())?;
         op.visit_mut(&mut Rename { from: id, to: copy.id });
-        self.executor.buffer(&copy).bytes()
+        let bytes = match buffer {
+            Buffer::Known { bytes, .. } => bytes,
+            Buffer::Unknown => 0,
+        };
+        Ok((copy.id, bytes))
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use burn_remat_plan::format::PlanFile;
@@ -19,6 +20,8 @@ use burn_remat_core::Trace;
 
 /// Files beyond which the oldest of ours go.
 const MOST_FILES: usize = 500;
+/// No planner is given more time than this: what a file says may be anything.
+const MOST_TIME: Duration = Duration::from_secs(u32::MAX as u64);
 /// What the names of our files begin with, in a folder of our own inside the one that the user names.
 const PREFIX: &str = "step-";
 const OWN_FOLDER: &str = "burn-remat-plans";
@@ -82,8 +85,8 @@ pub(crate) fn default_folder() -> Option<PathBuf> {
     })
 }
 
-/// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
-pub(crate) fn store(folder: &Path, key: &CacheKey, time_limit: Duration, graph: &Graph, plan: &PlanFile) {
+/// What a file holds.
+fn entry(key: &CacheKey, time_limit: Duration, graph: &Graph, plan: &PlanFile) -> Entry {
     let value = |text: String| serde_json::from_str(&text).unwrap_or_default();
     let mut entry = Entry {
         format: FORMAT.to_owned(),
@@ -95,15 +98,25 @@ pub(crate) fn store(folder: &Path, key: &CacheKey, time_limit: Duration, graph: 
         digest: String::new(),
     };
     entry.digest = entry.own_digest();
+    entry
+}
+
+/// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
+pub(crate) fn store(folder: &Path, key: &CacheKey, time_limit: Duration, graph: &Graph, plan: &PlanFile) {
+    let entry = entry(key, time_limit, graph, plan);
     let path = key.file(folder);
-    // Written beside and renamed, so that no reader sees half a file.
-    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+    // Written beside and renamed, so that no reader sees half a file. Several devices of a process may store at once.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let draft = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
     let folder = folder.join(OWN_FOLDER);
     let done = std::fs::create_dir_all(&folder)
         .and_then(|()| std::fs::write(&draft, serde_json::to_string(&entry).unwrap_or_default()))
         .and_then(|()| std::fs::rename(&draft, &path));
     if let Err(error) = done {
         log::warn!("the plan could not be stored in {}: {error}", path.display());
+        // On a full disk there is half of it.
+        let _ = std::fs::remove_file(&draft);
     }
     prune(&folder);
 }
@@ -145,20 +158,23 @@ pub(crate) struct Stored {
 pub(crate) fn load(folder: &Path, key: &CacheKey, trace: &Trace, lowered: &Lowered) -> Option<Stored> {
     let path = key.file(folder);
     let text = std::fs::read_to_string(&path).ok()?;
-    let found = read(&text, key, &lowered.graph).and_then(|(checked, file, time_limit)| {
-        let schedule = Schedule::new(Arc::new(trace.clone()), lowered.clone(), &checked);
-        if schedule.peak > key.budget {
-            return Err(format!("it holds {} bytes", schedule.peak));
-        }
-        Ok(Stored { schedule, file, time_limit })
-    });
-    match found {
+    match stored(&text, key, trace, lowered) {
         Ok(found) => Some(found),
         Err(reason) => {
             log::warn!("the stored plan {} is not used: {reason}. The step is planned anew.", path.display());
             None
         }
     }
+}
+
+/// The plan that a file holds for this step.
+fn stored(text: &str, key: &CacheKey, trace: &Trace, lowered: &Lowered) -> Result<Stored, String> {
+    let (checked, file, time_limit) = read(text, key, &lowered.graph)?;
+    let schedule = Schedule::new(Arc::new(trace.clone()), lowered.clone(), &checked);
+    if schedule.peak > key.budget {
+        return Err(format!("it holds {} bytes", schedule.peak));
+    }
+    Ok(Stored { schedule, file, time_limit })
 }
 
 fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanFile, Duration), String> {
@@ -180,7 +196,7 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     let plan = file.plan().map_err(|error| error.to_string())?;
     // How much it really holds is seen when it becomes a schedule.
     let checked = check(graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
-    let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?;
+    let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?.min(MOST_TIME);
     Ok((checked, file, time_limit))
 }
 
@@ -195,6 +211,10 @@ fn same_structure(a: &Graph, b: &Graph) -> bool {
             .zip(b.ops())
             .all(|(a, b)| a.inputs == b.inputs && a.outputs == b.outputs && a.recomputable == b.recomputable)
 }
+
+#[cfg(test)]
+#[path = "cache_fuzz.rs"]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {
