@@ -144,7 +144,7 @@ fn a_fault_at_any_moment_is_an_error_with_its_cause_or_changes_nothing() {
     if !is_flex("a_fault_at_any_moment_is_an_error_with_its_cause_or_changes_nothing", "faults are planted over Flex") {
         return;
     }
-    let (planted, _, failed) = quietly(|| plant(&[75], |calls| spread(calls, 8)));
+    let (planted, _, failed) = quietly(|| plant(&[75], |calls| spread(calls, 5)));
     println!("{planted} faults, {failed} of them told as errors");
     assert!(failed > planted / 5, "{failed} of {planted} faults were seen");
 }
