@@ -140,6 +140,16 @@ fn spread(below: u64, count: u64) -> Vec<u64> {
 }
 
 #[test]
+fn a_backend_that_panics_in_a_sync_takes_no_thread_with_it() {
+    let below = FaultyDevice::new();
+    let device = remat_on::<Faulty>(below.clone(), "unlimited").unwrap();
+    below.arm(Some(Fault { moment: Moment::Sync, at: 0, kind: Kind::Panic }));
+    let error = quietly(|| device.sync()).unwrap_err().to_string();
+    assert!(error.contains(CAUSE), "{error}");
+    assert!(device.sync().is_ok());
+}
+
+#[test]
 fn a_fault_at_any_moment_is_an_error_with_its_cause_or_changes_nothing() {
     if !is_flex("a_fault_at_any_moment_is_an_error_with_its_cause_or_changes_nothing", "faults are planted over Flex") {
         return;

@@ -20,8 +20,6 @@ pub use pools::Wire;
 pub type Instruction = [u8; 4];
 
 const MOST_NUMBERS: usize = 512;
-/// Of the largest tensor.
-pub const MOST_BYTES: u64 = 8 * MOST_NUMBERS as u64;
 const MOST_LIVE: usize = 12;
 const SHAPES: [[usize; 2]; 6] = [[4, 4], [3, 8], [8, 3], [1, 16], [16, 16], [5, 7]];
 const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];

@@ -269,6 +269,26 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_store_the_same_plan_at_once_leave_whole_files() {
+        let folder = std::env::temp_dir().join(format!("burn-remat-cache-at-once-{}", std::process::id()));
+        let (file, graph) = (file(&folder, 1000), graph(200));
+        let outcome = solve(&StoreAll, &graph, &Request::new(1000)).unwrap().outcome;
+        let plan = PlanFile::of_outcome(&outcome, 1.5);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        file.store(Duration::from_secs(1), &graph, &plan);
+                        read(&std::fs::read_to_string(file.path()).unwrap(), &file.key, &graph).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(folder.join(OWN_FOLDER)).unwrap().count(), 1);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn only_files_of_ours_are_removed() {
         let folder = std::env::temp_dir().join(format!("burn-remat-cache-prune-{}", std::process::id()));
         let own = folder.join(OWN_FOLDER);
