@@ -187,7 +187,7 @@ fn numbers_drawn_on_two_devices_come_in_the_order_of_the_program() {
     let run = |[a, b]: [&Device; 2]| -> Vec<Vec<u8>> {
         a.seed(9);
         let draw = |at: usize| {
-            let device = if at % 3 == 0 { a } else { b };
+            let device = if at.is_multiple_of(3) { a } else { b };
             // What is queued before makes one device slower than the other.
             let x = input(device, 1 + at % 7);
             let busy = (0..at % 5).fold(x, |x, _| (x * 0.5).exp().log());

@@ -223,13 +223,14 @@ impl Program {
             }
             28 => {
                 let y = self.pools.float(b, false).map_or_else(|| x.clone(), |y| alike(y, &x));
-                self.pools.bools.push(if b % 2 == 0 { x.greater(y) } else { x.equal(y) });
+                self.pools.bools.push(if b.is_multiple_of(2) { x.greater(y) } else { x.equal(y) });
             }
             _ => {
                 let Some(mask) = self.pools.bool(b, b % 2 == 1) else { return };
                 if mask.dims() == dims {
                     let mask = mask.to_device(&device);
-                    let y = if b % 3 == 0 { x.mask_fill(mask, 0.5) } else { x.clone().mask_where(mask, x * 2.0) };
+                    let y =
+                        if b.is_multiple_of(3) { x.mask_fill(mask, 0.5) } else { x.clone().mask_where(mask, x * 2.0) };
                     self.pools.floats.push(y);
                 } else {
                     self.pools.ints.push(mask.clone().bool_not().int());
@@ -257,7 +258,7 @@ impl Program {
 
     fn read(&mut self, a: u8, b: u8) {
         let read = match b % 4 {
-            0 => self.pools.int(a, b % 8 == 0).map(|x| x.into_data()),
+            0 => self.pools.int(a, b.is_multiple_of(8)).map(|x| x.into_data()),
             1 => self.pools.bool(a, false).map(|x| x.into_data()),
             _ => self.pools.float(a, b % 8 == 2).map(|x| x.into_data()),
         };
@@ -266,7 +267,7 @@ impl Program {
 
     fn moves(&mut self, a: u8) {
         let other = self.device(a / 2).clone();
-        if let Some(x) = self.pools.float(a, a % 3 == 0) {
+        if let Some(x) = self.pools.float(a, a.is_multiple_of(3)) {
             self.pools.floats.push(x.to_device(&other) * 1.5);
         }
         if let Some(x) = self.pools.int(a, true) {
