@@ -124,6 +124,6 @@ pub use error::RematError;
 pub use module::RematModule;
 pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
-pub use report::{FormReport, RematReport, StageReport};
+pub use report::{FormReport, MendedReport, RematReport, StageReport};
 pub use routed::RoutedChannel;
 pub use stage::Stage;

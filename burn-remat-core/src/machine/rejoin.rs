@@ -6,7 +6,6 @@ use super::Machine;
 use super::call::Call;
 use crate::driver::World;
 use crate::facts::Operation;
-use crate::history::ARRIVED;
 use crate::keys::{TensorKey, few};
 use crate::schedule::{Action, Schedule};
 use crate::trace::{Number, Place};
@@ -36,10 +35,7 @@ impl<W: World> Machine<W> {
     pub(super) fn place_in_plan(&self, at: usize, sizes: Sizes, op: &Operation, call: &Call) -> Stands {
         let Some(follow) = &self.watch.follow else { return Stands::Nowhere };
         let schedule = &*follow.schedule;
-        let number = |input: TensorKey| {
-            let spot = &self.history.tensors[input].spot;
-            (spot.step == self.steps.number && spot.place != ARRIVED).then_some(spot.number)
-        };
+        let number = |input: TensorKey| self.number_in_plan(input);
         let is_planned = |place: usize| {
             let planned = schedule.trace.ops.get(place);
             planned.is_some_and(|planned| {
@@ -159,7 +155,14 @@ impl<W: World> Machine<W> {
                 measures.push((planned.cost_ns, planned.scratch));
             }
             let steps = schedule.before[at].iter().chain(&schedule.after[at]);
-            for action in steps.filter(|action| !matches!(action, Action::Check(_))) {
+            // What is computed again for what does not come may not be needed.
+            let is_needed = |action: &&Action| match action {
+                Action::Check(_) => false,
+                Action::Recompute(_) => follow.mended.is_none(),
+                _ => true,
+            };
+            let steps: SmallVec<[Action; 4]> = steps.filter(is_needed).cloned().collect();
+            for action in &steps {
                 if let Err(failure) = self.take(core::slice::from_ref(action)) {
                     self.remember(&failure);
                 }
