@@ -56,16 +56,17 @@ impl<W: World> Machine<W> {
         stands.unwrap_or(Stands::Nowhere)
     }
 
-    /// Whether an operation is on small tensors only.
+    /// Whether an operation makes only what is small, of what is small or lives on.
     pub(super) fn is_glue(&self, schedule: &Schedule, op: &Operation, call: &Call) -> bool {
         self.is_below(schedule, op, call, 1)
     }
 
-    /// Whether an operation is on tensors only that are at most so many times as large as a small one.
+    /// The same where what is small may be so many times as large.
     fn is_below(&self, schedule: &Schedule, op: &Operation, call: &Call, times: u64) -> bool {
-        let inputs = call.inputs.iter().map(|&input| self.history.tensors[input].facts.buffer_bytes);
-        let mut sizes = op.outputs.iter().map(|output| output.buffer_bytes).chain(inputs);
-        sizes.all(|bytes| schedule.spine.is_small(bytes.div_ceil(times)))
+        let is_small = |bytes: u64| schedule.spine.is_small(bytes.div_ceil(times));
+        let ends = |&input: &TensorKey| call.dying.contains(&input);
+        let mut ended = call.inputs.iter().copied().filter(ends).map(|input| self.history.tensors[input].facts.buffer_bytes);
+        op.outputs.iter().all(|output| is_small(output.buffer_bytes)) && ended.all(is_small)
     }
 
     /// Whether the planned step is over, what it had made is mostly gone, and an operation is the first of another like it. Where the program
