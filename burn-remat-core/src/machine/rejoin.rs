@@ -65,7 +65,8 @@ impl<W: World> Machine<W> {
     fn is_below(&self, schedule: &Schedule, op: &Operation, call: &Call, times: u64) -> bool {
         let is_small = |bytes: u64| schedule.spine.is_small(bytes.div_ceil(times));
         let ends = |&input: &TensorKey| call.dying.contains(&input);
-        let mut ended = call.inputs.iter().copied().filter(ends).map(|input| self.history.tensors[input].facts.buffer_bytes);
+        let mut ended =
+            call.inputs.iter().copied().filter(ends).map(|input| self.history.tensors[input].facts.buffer_bytes);
         op.outputs.iter().all(|output| is_small(output.buffer_bytes)) && ended.all(is_small)
     }
 

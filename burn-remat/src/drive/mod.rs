@@ -354,7 +354,7 @@ impl<B: RematBackend> Planning for Drive<B> {
     }
 
     fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
-        self.plans.observe(trace, structure, limits)
+        self.plans.observe(trace, structure, limits.budget)
     }
 
     fn poll(&mut self, limits: Limits) {
@@ -378,7 +378,7 @@ impl<B: RematBackend> Planning for Drive<B> {
     }
 
     fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
-        self.plans.followed(schedule.structure(), outcome, limits)
+        self.plans.followed(schedule.structure(), outcome, limits.budget)
     }
 
     fn left(&mut self, why: Left) {
