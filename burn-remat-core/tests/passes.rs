@@ -249,21 +249,47 @@ fn pass_through(program: &mut Program, parameters: &[u64], layers: &[usize], kin
     program.drop_tensor(1, gradient);
 }
 
+/// What is known of a pass through these layers, while nothing is planned.
+fn known(parameters: usize, layers: &[usize], kind: impl Fn(usize) -> u64) -> Schedule {
+    let (mut program, _) = start(1 << 30);
+    let parameters: Vec<u64> = (0..parameters).map(|_| program.upload(1, 16)).collect();
+    (0..12).for_each(|_| pass_through(&mut program, &parameters, layers, &kind, false));
+    program.run(1, 300, Works::New, &[], &[], &[4]);
+    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+    let none = vec![false; trace.storages.len()];
+    let mut known = Schedule::new(Arc::new(trace), none.clone(), none);
+    known.peak = known.trace.peak();
+    known
+}
+
+#[test]
+fn a_pass_that_goes_over_to_what_is_known_of_another_keeps_to_the_budget() {
+    const LAYERS: usize = 12;
+    let kind = |layer: usize| 100 + layer as u64;
+    let (short, long): (Vec<usize>, Vec<usize>) = ((0..4).collect(), (0..LAYERS).collect());
+    let budget = 9 * UNIT;
+    let (short, other) = (known(LAYERS, &short, kind), known(LAYERS, &long, kind));
+    assert!(short.peak < budget && other.peak > budget, "{} and {}", short.peak, other.peak);
+    let (mut program, _) = start(budget);
+    let parameters: Vec<u64> = (0..LAYERS).map(|_| program.upload(1, 16)).collect();
+    (program.machine.world_mut().plan, program.machine.world_mut().other) =
+        (Some(Arc::new(short)), Some(Arc::new(other)));
+    for round in 0..40 {
+        program.machine.world_mut().peak = 0;
+        pass_through(&mut program, &parameters, &long, kind, false);
+        let held = program.machine.world().peak;
+        assert!(held <= budget, "round {round}: {held}");
+    }
+    assert!(program.machine.world().followed.len() >= 20, "{}", program.machine.world().followed.len());
+}
+
 #[test]
 fn a_plan_is_mended_where_a_pass_skips_layers_or_has_another_loss() {
     const LAYERS: usize = 12;
     for (is_uniform, budget) in [(false, 10), (true, 10), (false, 8), (true, 8)] {
         let kind = |layer: usize| if is_uniform { 100 } else { 100 + layer as u64 };
         let whole: Vec<usize> = (0..LAYERS).collect();
-        let (mut program, _) = start(1 << 30);
-        let parameters: Vec<u64> = (0..LAYERS).map(|_| program.upload(1, 16)).collect();
-        (0..12).for_each(|_| pass_through(&mut program, &parameters, &whole, kind, false));
-        program.run(1, 300, Works::New, &[], &[], &[4]);
-        let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
-        let none = vec![false; trace.storages.len()];
-        let mut known = Schedule::new(Arc::new(trace), none.clone(), none);
-        known.peak = known.trace.peak();
-
+        let known = known(LAYERS, &whole, kind);
         let (mut program, _) = start(budget * UNIT);
         let parameters: Vec<u64> = (0..LAYERS).map(|_| program.upload(1, 16)).collect();
         program.machine.world_mut().plan = Some(Arc::new(known));

@@ -130,7 +130,7 @@ fn what_has_left_a_substitute_serves_when_the_plan_is_left() {
 }
 
 /// Through operations on large tensors, with so many on small ones before, between and behind them; one of the large ones reads what they
-/// have made.
+/// have made. Where the number between is odd, a large one is looked at too.
 fn glued_step(program: &mut Program, parameter: u64, glue: [usize; 3]) {
     const LARGE: u64 = 1 << 20;
     let small = |program: &mut Program, count: usize| {
@@ -146,6 +146,11 @@ fn glued_step(program: &mut Program, parameter: u64, glue: [usize; 3]) {
     let y = program.run(1, 2, Works::New, &[x, score], &[score], &[LARGE])[0];
     let score = small(program, glue[1]);
     program.read(1, score);
+    if glue[1] % 2 == 1 {
+        let mean = program.run(1, 60, Works::New, &[x], &[], &[8])[0];
+        program.read(1, mean);
+        program.drop_tensor(1, mean);
+    }
     let z = program.run(1, 3, Works::New, &[y], &[], &[LARGE])[0];
     let w = program.run(1, 4, Works::New, &[z, x], &[z, x], &[LARGE])[0];
     let last = small(program, glue[2]);

@@ -124,6 +124,8 @@ pub struct Sim {
     pub trace: Option<Trace>,
     /// The plan of all steps.
     pub plan: Option<Arc<Schedule>>,
+    /// What is known of another kind of step.
+    pub other: Option<Arc<Schedule>>,
     /// Steps that went by it, and what the others left it for.
     pub followed: Vec<Followed>,
     pub left: Vec<Left>,
@@ -333,6 +335,10 @@ impl Planning for Sim {
 
     fn next(&self) -> Option<Arc<Schedule>> {
         self.plan.clone()
+    }
+
+    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
+        self.other.clone().filter(|other| other.prefixes.get(count) == Some(&prefix))
     }
 
     fn like(&self, done: &[TracedOp], kind: Kind, _bytes: u64) -> Option<Arc<Schedule>> {
