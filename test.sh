@@ -8,6 +8,8 @@
 #   bash test.sh --fusion                 the suite of Burn's kernel fusion, through wgpu unless --device names another GPU: a build of its own
 #   bash test.sh --ignored                the slow ones (tens of minutes); also with --device
 # Anything else goes to cargo.
+# Prints a line for each suite when it is done, all that a suite has said where it fails, and at the end how many passed and what failed. All
+# that is said is in target/test.log; with arguments for cargo, and for the slow ones, it is also printed as it comes.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -74,6 +76,48 @@ end_to_end=(
     stages steps threads
 )
 
+mkdir -p target
+log=target/test.log
+: >"$log"
+says=lines
+[ "$part" != ignored ] && [ "${#rest[@]}" -eq 0 ] || says=everything
+
+# Of what cargo says: a line for each suite; what is no suite's, but for the names of crates; all of a suite that fails.
+told() {
+    awk -v on="$1" -v says="$says" '
+        function line(text) { if (says != "everything") print text; fflush() }
+        { if (says == "everything") { print; fflush() } }
+        /^ *Running / { suite = $0; sub(/^ *Running (unittests )?/, "", suite); sub(/ \(.*\/deps\//, " (", suite); kept = ""; next }
+        /^ *Doc-tests / { suite = "examples in the documentation of " $2; kept = ""; next }
+        /^test result: / {
+            result = $0; sub(/^test result: [a-zA-Z]*\. /, "", result)
+            if ($3 == "ok.") line(sprintf("  ok      %s, %s: %s", on, suite, result))
+            else line(sprintf("%s  FAILED  %s, %s: %s", kept, on, suite, result))
+            suite = ""; kept = ""; next
+        }
+        suite != "" { kept = kept $0 "\n"; next }
+        /^ *(Compiling|Checking|Fresh|Downloading|Downloaded|Updating|Locking|Blocking|Adding) / || /^$/ { next }
+        { line($0) }
+        END { if (suite != "") line(sprintf("%s  FAILED  %s, %s: it ended without a result", kept, on, suite)) }
+    '
+}
+
+# How many tests passed, and the names of those that did not.
+summary() {
+    awk '
+        /^test result: / { suites++; for (at = 4; at <= NF; at++) { if ($at ~ /^passed/) passed += $(at - 1)
+            if ($at ~ /^failed/) failed += $(at - 1); if ($at ~ /^ignored/) ignored += $(at - 1) } }
+        /^test .* FAILED$/ { names = names "  " $2 "\n" }
+        / is skipped on / { skipped++ }
+        END {
+            printf "\n%d suites: %d tests passed, %d failed, %d left to --ignored, %d not for this device\n%s",
+                suites, passed, failed, ignored, skipped, names
+        }
+    ' "$log"
+    echo "$((SECONDS / 60)) min $((SECONDS % 60)) s; all that was said: $log"
+}
+trap summary EXIT
+
 # Runs suites on a device, all if none are named.
 run() {
     local on="$1" suites=()
@@ -81,7 +125,9 @@ run() {
     for suite in "$@"; do suites+=(--test "$suite"); done
     # All tests of a suite share the device's pool.
     [ "$on" = flex ] || export RUST_TEST_THREADS=1
-    BURN_REMAT_TEST_DEVICE="$on" cargo test "${what[@]}" ${suites[@]+"${suites[@]}"} ${rest[@]+"${rest[@]}"}
+    echo "building the tests for $on"
+    BURN_REMAT_TEST_DEVICE="$on" cargo test --no-fail-fast "${what[@]}" ${suites[@]+"${suites[@]}"} ${rest[@]+"${rest[@]}"} 2>&1 |
+        tee -a "$log" | told "$on"
 }
 
 case "$device:$part" in

@@ -36,11 +36,12 @@ pub mod planner;
 mod planning;
 mod rehearse;
 mod report;
+mod routed;
 #[doc(hidden)]
 pub mod stage;
 
 pub use alternatives::{Alternatives, AlternativesError};
-pub use backend::{BufferId, DeviceMemory, MemoryOrder, Padding, RematBackend};
+pub use backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBackend};
 /// A budget on a model, or the name of a stage.
 ///
 /// # On a model (`struct` or `enum`)
@@ -116,7 +117,7 @@ pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use burn_remat_core::CheckpointPolicy;
 pub use checkpoint::{checkpoint, checkpoint_sequential, checkpoint_with};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
-pub use door::{Remat, RematBridge, RematChannel, RematClient, RematDevice, RematExt};
+pub use door::{Remat, RematBridge, RematChannel, RematClient, RematDevice, RematExt, remat_on};
 #[cfg(feature = "serve")]
 pub use door::{random_token, serve};
 pub use error::RematError;
@@ -124,4 +125,5 @@ pub use module::RematModule;
 pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{FormReport, MendedReport, RematReport, StageReport};
+pub use routed::RoutedChannel;
 pub use stage::Stage;

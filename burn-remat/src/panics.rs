@@ -1,7 +1,10 @@
 //! A panic of one thread must not take the others with it.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn_remat_core::Failure;
 
 /// Locks a mutex, whatever happened to the thread that held it before.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -15,4 +18,9 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("the backend panicked without a message")
+}
+
+/// What a backend answers, or the message of its panic.
+pub(crate) fn caught<T>(ask: impl FnOnce() -> T) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(ask)).map_err(|payload| panic_message(&*payload).into())
 }

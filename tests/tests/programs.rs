@@ -183,6 +183,28 @@ fn reseeded_random_results_are_drawn_again_alike() {
 }
 
 #[test]
+fn numbers_drawn_on_two_devices_come_in_the_order_of_the_program() {
+    let run = |[a, b]: [&Device; 2]| -> Vec<Vec<u8>> {
+        a.seed(9);
+        let draw = |at: usize| {
+            let device = if at.is_multiple_of(3) { a } else { b };
+            // What is queued before makes one device slower than the other.
+            let x = input(device, 1 + at % 7);
+            let busy = (0..at % 5).fold(x, |x, _| (x * 0.5).exp().log());
+            Tensor::<2>::random([3, 3], Distribution::Default, device) + busy.mean().unsqueeze() * 0.0
+        };
+        let drawn: Vec<Tensor<2>> = (0..60).map(draw).collect();
+        drawn.into_iter().map(bytes).collect()
+    };
+    let plain = under_test();
+    let expected = run([&plain, &plain]);
+    let [a, b] = [(), ()].map(|()| under_test().remat("unlimited").unwrap());
+    for round in 0..20 {
+        assert_eq!(run([&a, &b]), expected, "round {round}");
+    }
+}
+
+#[test]
 fn a_long_run_does_not_grow() {
     for budget in ["64 KiB", "112 KiB"] {
         let device = under_test().autodiff().remat(budget).unwrap();

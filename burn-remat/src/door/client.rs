@@ -303,6 +303,7 @@ impl<B: RematBackend> RouterClient for RematClient<B> {
     }
 
     fn seed(&self, seed: u64) {
+        self.0.intake.draws_next();
         self.engine().seed(seed);
     }
 

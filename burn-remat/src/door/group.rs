@@ -25,6 +25,27 @@ pub(crate) fn remat(device: &Device, config: RematConfig) -> Result<Device, Rema
     Ok(with_autodiff_of(device, made))
 }
 
+/// A remat device over any backend, also one that Burn's own [`Device`] does not know.
+///
+/// As [`RematExt::remat`](crate::RematExt::remat), which does this for the backends of Burn's dispatch. Every call makes another device.
+///
+/// # Errors
+///
+/// As [`RematExt::remat`](crate::RematExt::remat).
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use burn_flex::{Flex, FlexDevice};
+/// use burn_remat::remat_on;
+///
+/// let device = remat_on::<Flex>(FlexDevice, "1 MiB")?;
+/// assert_eq!(Tensor::<1>::ones([4], &device).sum().into_scalar::<f32>(), 4.0);
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+pub fn remat_on<B: RematBackend>(device: B::Device, config: impl Into<RematConfig>) -> Result<Device, RematError> {
+    GroupOfOne { config: config.into() }.run::<B>(device)
+}
+
 struct GroupOfOne {
     config: RematConfig,
 }

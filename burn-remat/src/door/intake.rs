@@ -8,10 +8,13 @@
 //!
 //! Nothing is seen of this: whoever wants an answer, or hands over data, first has everything done that was asked before ([`Intake::engine`]), on
 //! whatever thread that is. A full queue is emptied by the one who would add to it, so it bounds how far a program is ahead.
+//!
+//! A backend has one generator of random numbers for all devices of a process. So whoever draws from it first has everything done that was asked of
+//! the device that drew last, if that is another one ([`draws_next`](Intake::draws_next)): numbers come in the order of the program.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::{self, Thread};
 
 use burn_ir::OperationIr;
@@ -20,7 +23,7 @@ use burn_std::id::StreamId;
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::backend::RematBackend;
-use crate::drive::Boxes;
+use crate::drive::{Boxes, is_random};
 use crate::engine::Engine;
 use crate::names::NameId;
 use crate::panics::{lock, panic_message};
@@ -65,6 +68,20 @@ struct Served<B: RematBackend> {
     batch: Vec<(StreamId, Call)>,
 }
 
+/// A device of whatever backend that may have calls to take.
+trait CatchUp: Send + Sync {
+    fn catch_up(&self);
+}
+
+impl<B: RematBackend> CatchUp for Intake<B> {
+    fn catch_up(&self) {
+        drop(self.engine());
+    }
+}
+
+/// The device that has drawn random numbers last.
+static LAST_TO_DRAW: Mutex<Option<Weak<dyn CatchUp>>> = Mutex::new(None);
+
 impl<B: RematBackend> Intake<B> {
     /// With `queues` the engine has a thread of its own; else it runs on that of whoever calls it.
     pub fn new(engine: Engine<B>, queues: bool) -> Self {
@@ -84,12 +101,24 @@ impl<B: RematBackend> Intake<B> {
     /// Has the engine take an operation: now, or soon and on its own thread.
     #[inline]
     pub fn register(self: &Arc<Self>, op: OperationIr) {
+        if is_random(&op) {
+            self.draws_next();
+        }
         if self.queues {
             self.submit(|boxes| Call::Operation(boxes.fill(op)));
         } else {
             let engine = &mut self.served.lock().engine;
             let op = engine.boxes().fill(op);
             engine.register(op);
+        }
+    }
+
+    /// Says that this device is about to draw random numbers, or to seed them: another one that did so last catches up first.
+    pub fn draws_next(self: &Arc<Self>) {
+        let me = Arc::downgrade(self) as Weak<dyn CatchUp>;
+        let before = lock(&LAST_TO_DRAW).replace(me.clone());
+        if let Some(other) = before.filter(|other| !other.ptr_eq(&me)).and_then(|other| other.upgrade()) {
+            other.catch_up();
         }
     }
 

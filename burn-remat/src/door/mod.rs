@@ -19,6 +19,7 @@ pub(crate) use backends::validated_on;
 pub use client::{Remat, RematBridge, RematChannel, RematClient};
 pub(crate) use control::{EngineControl, any_device, control_of};
 pub use device::RematExt;
+pub use group::remat_on;
 pub(crate) use group::{rehearse, remat};
 pub use remat_device::RematDevice;
 #[cfg(feature = "serve")]

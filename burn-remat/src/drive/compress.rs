@@ -8,7 +8,6 @@
 //! What packing and unpacking take is measured, in ns per byte: on the first tensor of every kind, a few times, and whenever it is done.
 //! The program waits for what is offloaded: a read that is left under way on wgpu keeps memory mapped that the next one needs.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn_backend::{DType, Shape};
@@ -20,10 +19,9 @@ use smallvec::SmallVec;
 
 use super::code::{Code, relative_error};
 use super::executor::Executor;
-use super::tensors::bare;
 use crate::alternatives::Alternatives;
 use crate::backend::{BufferId, RematBackend, tensor_bytes};
-use crate::panics::panic_message;
+use crate::panics::caught;
 
 /// Tensors of fewer bytes are not packed.
 const SMALLEST: u64 = 16 << 10;
@@ -166,11 +164,10 @@ impl Compression {
         let (code, packed) = (form.code, form.packed.as_deref().ok_or(lost)?);
         let data = code.unpack(packed, form.shape.clone(), form.dtype).ok_or(lost)?;
         let bytes = data.as_bytes().len() as u64;
-        catch_unwind(AssertUnwindSafe(|| executor.upload(TensorId::new(id), data)))
-            .map_err(|payload| Failure::from(panic_message(&*payload)))?;
+        caught(|| executor.upload(TensorId::new(id), data))?;
         let time = start.elapsed();
         self.learn(code, 1, bytes, time);
-        Ok((executor.buffer(&bare(id)), time.as_nanos() as u64))
+        Ok((executor.buffer_of_new(id)?, time.as_nanos() as u64))
     }
 }
 
@@ -195,7 +192,7 @@ pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Alternatives)
 
 /// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
 pub(super) fn may_be_packed<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr) -> bool {
-    let buffer = executor.buffer(ir);
+    let Ok(buffer) = executor.buffer(ir) else { return false };
     tensor_bytes(&ir.shape, ir.dtype) >= SMALLEST && lies_in_order(executor, ir, buffer)
 }
 
@@ -207,7 +204,7 @@ fn lies_in_order<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr, buf
         BufferId::Unknown => facts.buffer_bytes,
     };
     let fills = facts.buffer_bytes == executor.padding.buffer(facts.bytes) && bytes == facts.buffer_bytes;
-    fills && executor.is_in_order(ir)
+    fills && executor.is_in_order(ir).unwrap_or(false)
 }
 
 /// A tensor's numbers in another form, and the largest relative error of these.
@@ -224,12 +221,12 @@ fn packed<B: RematBackend>(executor: &mut Executor<B>, ir: TensorIr, code: Code)
         };
         Some((packed, error))
     };
-    if let Some(handle) = executor.handle(&ir)
+    if let Ok(handle) = executor.handle(&ir)
         && let Some(bytes) = B::host_bytes(&handle)
     {
         return pack(bytes);
     }
-    let data = catch_unwind(AssertUnwindSafe(|| try_read_sync(executor.read(ir)))).ok()??.ok()?;
+    let data = caught(|| try_read_sync(executor.read(ir))).ok()??.ok()?;
     pack(data.as_bytes())
 }
 

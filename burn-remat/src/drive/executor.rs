@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn_backend::{DType, ExecutionError, Shape, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::{TensorFacts, Trace};
+use burn_remat_core::{Failure, TensorFacts, Trace};
 use burn_router::TensorInterpreter;
 use burn_std::future::DynFut;
 use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
@@ -16,6 +16,7 @@ use super::dry::Dry;
 use super::operation::facts;
 use super::tensors::{bare, typed};
 use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes};
+use crate::panics::caught;
 
 /// See the [module](self).
 pub(super) struct Executor<B: RematBackend> {
@@ -74,35 +75,47 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
-    /// The buffer of a resident tensor.
+    /// The buffer of a resident tensor. This and the other questions fail with what the backend panics with.
     #[inline]
-    pub fn buffer(&mut self, tensor: &TensorIr) -> BufferId {
+    pub fn buffer(&mut self, tensor: &TensorIr) -> Result<BufferId, Failure> {
         match &mut self.place {
-            Place::Backend(interpreter) => B::buffer(&looked_at(interpreter, tensor)),
-            Place::Dry(dry) => dry.buffer(tensor.id),
+            Place::Backend(interpreter) => caught(|| B::buffer(&looked_at(interpreter, tensor))),
+            Place::Dry(dry) => Ok(dry.buffer(tensor.id)),
         }
     }
 
+    /// The buffer of a tensor that has just come to be. Where the backend does not say, the tensor goes again.
+    pub fn buffer_of_new(&mut self, id: u64) -> Result<BufferId, Failure> {
+        let buffer = self.buffer(&bare(id));
+        if buffer.is_err() {
+            self.free(id);
+        }
+        buffer
+    }
+
     /// Whether the elements of a resident tensor lie in order.
-    pub fn is_in_order(&mut self, tensor: &TensorIr) -> bool {
+    pub fn is_in_order(&mut self, tensor: &TensorIr) -> Result<bool, Failure> {
         match &mut self.place {
-            Place::Backend(interpreter) => B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape),
-            Place::Dry(dry) => dry.is_in_order(tensor.id),
+            Place::Backend(interpreter) => caught(|| B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape)),
+            Place::Dry(dry) => Ok(dry.is_in_order(tensor.id)),
         }
     }
 
     /// What a resident tensor that is smaller than its buffer takes of it.
-    pub fn extent(&mut self, tensor: &TensorIr) -> Extent {
-        match self.handle(tensor) {
-            Some(handle) => B::extent(&handle, &tensor.shape),
-            None if !B::LAYOUT_FOLLOWS_REUSE && self.is_in_order(tensor) => Extent::TellingPart,
-            None => Extent::Part,
+    pub fn extent(&mut self, tensor: &TensorIr) -> Result<Extent, Failure> {
+        match &mut self.place {
+            Place::Backend(interpreter) => caught(|| B::extent(&looked_at(interpreter, tensor), &tensor.shape)),
+            Place::Dry(dry) if !B::LAYOUT_FOLLOWS_REUSE && dry.is_in_order(tensor.id) => Ok(Extent::TellingPart),
+            Place::Dry(_) => Ok(Extent::Part),
         }
     }
 
     /// In which order a resident tensor lies in memory.
-    pub fn memory_order(&mut self, tensor: &TensorIr) -> Option<MemoryOrder> {
-        B::memory_order(&self.handle(tensor)?, &tensor.shape)
+    pub fn memory_order(&mut self, tensor: &TensorIr) -> Result<Option<MemoryOrder>, Failure> {
+        match &mut self.place {
+            Place::Backend(interpreter) => caught(|| B::memory_order(&looked_at(interpreter, tensor), &tensor.shape)),
+            Place::Dry(_) => Ok(None),
+        }
     }
 
     /// Copies a resident tensor into another buffer if it does not lie as it should.
@@ -161,11 +174,15 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
-    /// The backend's handle, where there is a backend.
-    pub fn handle(&mut self, tensor: &TensorIr) -> Option<B::Handle> {
+    /// The backend's handle.
+    ///
+    /// # Errors
+    ///
+    /// What the backend panics with, or that there is none.
+    pub fn handle(&mut self, tensor: &TensorIr) -> Result<B::Handle, Failure> {
         match &mut self.place {
-            Place::Backend(interpreter) => Some(looked_at(interpreter, tensor)),
-            Place::Dry(_) => None,
+            Place::Backend(interpreter) => caught(|| looked_at(interpreter, tensor)),
+            Place::Dry(_) => Err("a dry device holds no data".into()),
         }
     }
 

@@ -18,7 +18,6 @@ mod run;
 mod substitutes;
 mod tensors;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
@@ -36,15 +35,15 @@ use crate::backend::{Padding, RematBackend};
 use crate::budget::DisplayBytes;
 use crate::config::MemoryProbe;
 use crate::names::name_of;
-use crate::panics::{lock, panic_message};
+use crate::panics::{caught, lock};
 use crate::planning::Plans;
 pub(crate) use boxes::Boxes;
 use clock::Clock;
 use compress::Compression;
 use executor::Executor;
 use failures::{Late, watched};
-pub(crate) use operation::asked;
 use operation::operation_name;
+pub(crate) use operation::{asked, is_random};
 use prepared::Prepared;
 use substitutes::{Substitutes, substitute};
 use tensors::bare;
@@ -139,7 +138,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// The backend's handle of a resident tensor.
     pub fn handle(&mut self, ir: &TensorIr) -> Result<B::Handle, Failure> {
-        self.executor.handle(ir).ok_or_else(|| "a dry device holds no data".into())
+        self.executor.handle(ir)
     }
 
     /// Reads a resident tensor. The future does not hold the engine.
@@ -148,18 +147,21 @@ impl<B: RematBackend> Drive<B> {
         ir: TensorIr,
         circumstances: Circumstances,
     ) -> Result<DynFut<Result<TensorData, ExecutionError>>, Failure> {
-        let executor = &mut self.executor;
-        let read = catch_unwind(AssertUnwindSafe(|| executor.read(ir)));
+        let read = caught(|| self.executor.read(ir));
         let told = self.tells(circumstances);
         match read {
             Ok(read) => Ok(watched(read, told, self.late.clone())),
-            Err(payload) => Err(told.explain("read", panic_message(&*payload)).into()),
+            Err(cause) => Err(told.explain("read", &cause).into()),
         }
     }
 
     /// Waits for the device.
     pub fn sync(&self, circumstances: Circumstances) -> Result<(), ExecutionError> {
-        self.executor.sync().map_err(|error| self.tells(circumstances).name_memory("sync", error))
+        let told = || self.tells(circumstances);
+        match caught(|| self.executor.sync()) {
+            Ok(done) => done.map_err(|error| told().name_memory("sync", error)),
+            Err(cause) => Err(ExecutionError::with_context(told().explain("sync", &cause))),
+        }
     }
 
     /// Seeds the backend's generator.
@@ -220,18 +222,18 @@ impl<B: RematBackend> Driver for Drive<B> {
     fn arrive(&mut self, id: u64) -> Result<Buffer, Failure> {
         let (id, executor) = (TensorId::new(id), &mut self.executor);
         let hand = std::mem::replace(&mut self.hand, Hand::Nothing);
-        let arrived = catch_unwind(AssertUnwindSafe(|| match hand {
+        caught(|| match hand {
             Hand::Data(data) => executor.upload(id, data),
             Hand::Tensor(ir, tensor) => executor.import(&ir, tensor),
             Hand::Nothing | Hand::Operation(_) => {}
-        }));
-        arrived.map_err(|payload| Failure::from(panic_message(&*payload)))?;
-        Ok(self.executor.buffer(&bare(id.value())).into())
+        })?;
+        self.executor.buffer_of_new(id.value()).map(Into::into)
     }
 
     fn alias(&mut self, new: u64, source: u64) -> Buffer {
         self.executor.alias(TensorId::new(new), TensorId::new(source));
-        self.executor.buffer(&bare(new)).into()
+        // Counted by its own bytes where the backend does not say.
+        self.executor.buffer(&bare(new)).map_or(Buffer::Unknown, Into::into)
     }
 
     #[inline]

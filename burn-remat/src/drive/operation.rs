@@ -147,7 +147,7 @@ pub(super) fn mark_read_only(op: &mut OperationIr, kept: impl Fn(TensorId) -> bo
 }
 
 /// Whether an operation draws random numbers.
-pub(super) fn is_random(op: &OperationIr) -> bool {
+pub(crate) fn is_random(op: &OperationIr) -> bool {
     matches!(
         op,
         OperationIr::Float(_, FloatOperationIr::Random(_))

@@ -16,7 +16,7 @@
 //! burn-cubecl 0.22.1, `kernel/index/slice.rs` and `reduce_dims` in `kernel/reduce/base.rs`.
 
 use burn_ir::{TensorId, TensorIr, TensorStatus};
-use burn_remat_core::Reused;
+use burn_remat_core::{Failure, Reused};
 use smallvec::SmallVec;
 
 use super::executor::Executor;
@@ -27,19 +27,24 @@ use crate::backend::{Extent, RematBackend};
 /// Has an operation about to run only read what is a part of a larger buffer, on a GPU and where later kernels give the same
 /// bits either way: its result would keep the whole buffer alive, or not, by what else is kept of it, and no plan
 /// could say which.
-pub(super) fn keep_parts<B: RematBackend>(executor: &mut Executor<B>, prepared: &mut Prepared, reused: Reused) {
-    if !B::LAYOUT_FOLLOWS_REUSE || !reused.records || extent_read(executor, prepared) != Extent::Part {
-        return;
+pub(super) fn keep_parts<B: RematBackend>(
+    executor: &mut Executor<B>,
+    prepared: &mut Prepared,
+    reused: Reused,
+) -> Result<(), Failure> {
+    if !B::LAYOUT_FOLLOWS_REUSE || !reused.records || extent_read(executor, prepared)? != Extent::Part {
+        return Ok(());
     }
     let taken = prepared.op.inputs().filter(|input| input.status == TensorStatus::ReadWrite);
     let taken: SmallVec<[TensorIr; 2]> = taken.cloned().collect();
     let mut parts: SmallVec<[TensorId; 2]> = SmallVec::new();
     for ir in taken {
-        if extent_of(executor, prepared, &ir) == Extent::Part {
+        if extent_of(executor, prepared, &ir)? == Extent::Part {
             parts.push(ir.id);
         }
     }
     prepared.only_read(|id| parts.contains(&id));
+    Ok(())
 }
 
 /// Lets an operation about to run write over what plain Burn lets it write over, where one of its inputs is a part of a
@@ -48,10 +53,10 @@ pub(super) fn set_apart<B: RematBackend>(
     executor: &mut Executor<B>,
     prepared: &mut Prepared,
     reused: Reused,
-) -> (SmallVec<[TensorId; 2]>, u64) {
+) -> Result<(SmallVec<[TensorId; 2]>, u64), Failure> {
     let (mut copies, mut bytes) = (SmallVec::new(), 0);
-    if extent_read(executor, prepared) != Extent::TellingPart {
-        return (copies, bytes);
+    if extent_read(executor, prepared)? != Extent::TellingPart {
+        return Ok((copies, bytes));
     }
     let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();
     for (at, input) in prepared.inputs().iter().enumerate().take(u8::BITS as usize) {
@@ -63,7 +68,7 @@ pub(super) fn set_apart<B: RematBackend>(
         match (is(reused.expected), taken && is(reused.alone)) {
             (false, true) => kept.push(input.id),
             (true, false) => {
-                bytes += executor.buffer(input).bytes();
+                bytes += executor.buffer(input)?.bytes();
                 copies.push(input.id);
                 if taken {
                     // The copy is taken in its place.
@@ -74,20 +79,24 @@ pub(super) fn set_apart<B: RematBackend>(
         }
     }
     prepared.only_read(|id| kept.contains(&id));
-    (copies, bytes)
+    Ok((copies, bytes))
 }
 
 /// The most telling extent of what an operation reads and may write over.
-fn extent_read<B: RematBackend>(executor: &mut Executor<B>, prepared: &Prepared) -> Extent {
+fn extent_read<B: RematBackend>(executor: &mut Executor<B>, prepared: &Prepared) -> Result<Extent, Failure> {
     if !B::PARTS_FOLLOW_REUSE || is_view(&prepared.op) {
-        return Extent::Whole;
+        return Ok(Extent::Whole);
     }
-    let extents = prepared.inputs().into_iter().map(|input| extent_of(executor, prepared, &input));
-    extents.max().unwrap_or(Extent::Whole)
+    let mut extents = prepared.inputs().into_iter().map(|input| extent_of(executor, prepared, &input));
+    extents.try_fold(Extent::Whole, |most, extent| Ok(most.max(extent?)))
 }
 
 /// What an input takes of its buffer, if a result may be written over it.
-fn extent_of<B: RematBackend>(executor: &mut Executor<B>, prepared: &Prepared, input: &TensorIr) -> Extent {
+fn extent_of<B: RematBackend>(
+    executor: &mut Executor<B>,
+    prepared: &Prepared,
+    input: &TensorIr,
+) -> Result<Extent, Failure> {
     let may_hold = may_hold(&prepared.op, input) && prepared.spared != Some(input.id);
-    if may_hold { executor.extent(input) } else { Extent::Whole }
+    if may_hold { executor.extent(input) } else { Ok(Extent::Whole) }
 }

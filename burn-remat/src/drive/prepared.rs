@@ -1,6 +1,7 @@
 //! An operation that is ready to run.
 
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_remat_core::Failure;
 use smallvec::SmallVec;
 
 use super::executor::Layout;
@@ -17,6 +18,8 @@ pub(super) struct Prepared {
     pub left: SmallVec<[TensorId; 2]>,
     /// An input that is evicted.
     pub spared: Option<TensorId>,
+    /// What the backend said instead of what it was asked for: the operation fails with it.
+    pub failure: Option<Failure>,
 }
 
 impl Prepared {

@@ -1,6 +1,5 @@
 //! How one operation runs: made ready, with what stands in for its inputs, timed, with panics caught.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
@@ -9,7 +8,6 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::compress::{Form, forms_of};
-use super::executor::Layout;
 use super::layout::layout;
 use super::operation::{is_random, mark_read_only};
 use super::parts::{keep_parts, set_apart};
@@ -18,7 +16,7 @@ use super::substitutes::lend_copy;
 use super::tensors::bare;
 use super::{Drive, GENERATOR, Hand};
 use crate::backend::{RematBackend, tensor_bytes};
-use crate::panics::{lock, panic_message};
+use crate::panics::{caught, lock};
 
 /// What running an operation has come to.
 struct Done {
@@ -45,11 +43,13 @@ impl<B: RematBackend> Drive<B> {
             copies: SmallVec::new(),
             left: SmallVec::new(),
             spared: run.substitute.map(|(id, _)| TensorId::new(id)),
+            failure: None,
         };
-        let mut bytes = 0;
-        if let Some(reused) = run.reuse {
-            bytes = self.keep_layout(&mut prepared, reused);
-        }
+        let bytes = run.reuse.map_or(Ok(0), |reused| self.keep_layout(&mut prepared, reused));
+        let bytes = bytes.unwrap_or_else(|failure| {
+            prepared.failure = Some(failure);
+            0
+        });
         self.prepared = Some(prepared);
         bytes
     }
@@ -60,7 +60,7 @@ impl<B: RematBackend> Drive<B> {
         let is_taken = |input: &&TensorIr| input.status == TensorStatus::ReadWrite && *spared != Some(input.id);
         let executor = &mut self.executor;
         let taken = op.inputs().filter(is_taken);
-        taken.fold(1, |bits, input| bits << 1 | u64::from(executor.is_in_order(input)))
+        taken.fold(1, |bits, input| bits << 1 | u64::from(executor.is_in_order(input).unwrap_or(false)))
     }
 
     /// The operation itself.
@@ -87,35 +87,49 @@ impl<B: RematBackend> Drive<B> {
     }
 
     /// What this does to results that depend on what an operation writes over.
-    fn keep_layout(&mut self, prepared: &mut Prepared, reused: Reused) -> u64 {
-        keep_parts(&mut self.executor, prepared, reused);
-        let layout = layout(&mut self.executor, prepared, reused);
-        let (copies, bytes) = set_apart(&mut self.executor, prepared, reused);
+    fn keep_layout(&mut self, prepared: &mut Prepared, reused: Reused) -> Result<u64, Failure> {
+        keep_parts(&mut self.executor, prepared, reused)?;
+        let layout = layout(&mut self.executor, prepared, reused)?;
+        let (copies, bytes) = set_apart(&mut self.executor, prepared, reused)?;
         prepared.copies = copies;
         let laying = layout.as_ref().map_or(0, |(_, bytes)| *bytes);
         prepared.layout = layout.map(|(layout, _)| layout);
-        bytes.max(laying)
+        Ok(bytes.max(laying))
     }
 
     /// Runs the operation that is ready.
     pub(super) fn run_prepared(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
         let lost = "internal error: an operation was lost";
-        let Prepared { op, layout, copies, left, .. } = self.prepared.take().ok_or(lost)?;
-        let kept = run.keep.then(|| self.keep(&op));
-        let Done { ns, rise, beside, candidates } = match self.carry_out(run, op, layout, copies) {
-            Ok(done) => done,
+        let mut prepared = self.prepared.take().ok_or(lost)?;
+        let left: SmallVec<[u64; 2]> = prepared.left.iter().map(|id| id.value()).collect();
+        let kept = run.keep.then(|| self.keep(&prepared.op));
+        let ran = match prepared.failure.take() {
+            Some(failure) => Err(failure),
+            None => self.carry_out(run, prepared).and_then(|done| self.look_at(run, done)),
+        };
+        match ran {
+            Ok(ran) => Ok(Ran { kept, left, ..ran }),
             Err(failure) => {
-                left.into_iter().for_each(|id| self.executor.free(id.value()));
+                left.into_iter().for_each(|id| self.executor.free(id));
                 if let Some(kept) = kept {
                     self.forget(kept);
                 }
-                return Err(failure);
+                Err(failure)
             }
-        };
-        let left = left.into_iter().map(|id| id.value()).collect();
-        let mut ran = Ran { ns, rise, beside, kept, left, ..Ran::default() };
+        }
+    }
+
+    /// Where the results lie, and how they could be compressed. Where the backend does not say, they go again.
+    fn look_at(&mut self, run: &Run<'_>, done: Done) -> Result<Ran, Failure> {
+        let Done { ns, rise, beside, candidates } = done;
+        let mut ran = Ran { ns, rise, beside, ..Ran::default() };
         for (k, &id) in run.outputs.iter().enumerate() {
-            let buffer = self.executor.buffer(&bare(id));
+            let buffer = self.executor.buffer(&bare(id)).inspect_err(|_| {
+                for &output in run.outputs {
+                    self.executor.free(output);
+                    self.compression.forget(output);
+                }
+            })?;
             let form = candidates.get(k).and_then(Option::as_ref);
             let compressible = form.and_then(|form| self.compression.settle(&mut self.executor, id, form, buffer));
             ran.buffers.push((buffer.into(), compressible));
@@ -129,20 +143,11 @@ impl<B: RematBackend> Drive<B> {
     }
 
     /// Gives it what it needs and runs it.
-    fn carry_out(
-        &mut self,
-        run: &Run<'_>,
-        mut op: Box<OperationIr>,
-        layout: Option<Layout>,
-        copies: SmallVec<[TensorId; 2]>,
-    ) -> Result<Done, Failure> {
-        let mut beside = 0;
-        if let Some(replaced) = run.substitute {
-            beside += self.substitutes.stand_in(&mut self.executor, &mut self.compression, &mut op, replaced)?;
-        }
-        for id in copies {
-            beside += lend_copy(&mut self.executor, &mut op, id);
-        }
+    fn carry_out(&mut self, run: &Run<'_>, prepared: Prepared) -> Result<Done, Failure> {
+        let Prepared { mut op, layout, copies, .. } = prepared;
+        let mut lent = SmallVec::new();
+        let given = self.give(run, &mut op, &copies, &mut lent);
+        let beside = given.inspect_err(|_| self.free_lent(&lent))?;
         let allowed = self.settings.alternatives;
         let candidates = if run.compressible { forms_of::<B>(&op, allowed) } else { SmallVec::new() };
         let dry = self.dry_cost(&op, run);
@@ -155,7 +160,7 @@ impl<B: RematBackend> Drive<B> {
         });
         let (executor, seed) = (&mut self.executor, run.seed);
         let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| {
+        let result = caught(|| {
             if let Some(seed) = seed {
                 executor.seed(seed);
             }
@@ -163,16 +168,40 @@ impl<B: RematBackend> Drive<B> {
             if let Some(layout) = layout {
                 executor.lay(&layout);
             }
-        }));
+        });
         let elapsed = start.elapsed().as_nanos() as u64;
         let rise = probe.map(|probe| probe.peak().saturating_sub(before));
         self.boxes.keep(op);
         let known = self.clock.end(&self.executor, timed, result.is_ok(), run);
         let ns = dry.or(known).unwrap_or(elapsed).max(1);
-        match result {
-            Ok(()) => Ok(Done { ns, rise, beside, candidates }),
-            Err(payload) => Err(panic_message(&*payload).into()),
+        result.inspect_err(|_| self.free_lent(&lent)).map(|()| Done { ns, rise, beside, candidates })
+    }
+
+    /// Gives an operation what stands in for its inputs, which it consumes: bytes of that. What has been lent is noted.
+    fn give(
+        &mut self,
+        run: &Run<'_>,
+        op: &mut OperationIr,
+        copies: &[TensorId],
+        lent: &mut SmallVec<[TensorId; 2]>,
+    ) -> Result<u64, Failure> {
+        let (executor, mut bytes) = (&mut self.executor, 0);
+        let mut note = |(id, more): (TensorId, u64)| {
+            lent.push(id);
+            bytes += more;
+        };
+        if let Some(replaced) = run.substitute {
+            note(self.substitutes.stand_in(executor, &mut self.compression, op, replaced)?);
         }
+        for &id in copies {
+            note(lend_copy(executor, op, id)?);
+        }
+        Ok(bytes)
+    }
+
+    /// An operation has failed, and may not have consumed what it was given.
+    fn free_lent(&mut self, lent: &[TensorId]) {
+        lent.iter().for_each(|id| self.executor.free(id.value()));
     }
 
     /// On a dry device, the time that an operation would take; it also learns there where in its step it is.

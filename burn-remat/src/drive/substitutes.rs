@@ -5,7 +5,6 @@
 //! and when such an operation reads it, a stand-in takes its place for as long as the operation runs: a tensor with the same signs,
 //! or one that has the same shape and no numbers. The stand-in lies in order, so only tensors that do leave substitutes.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use burn_backend::DType;
@@ -19,7 +18,7 @@ use super::executor::Executor;
 use super::operation::weak_input;
 use super::tensors::{bare, fresh_id};
 use crate::backend::{BufferId, RematBackend};
-use crate::panics::panic_message;
+use crate::panics::caught;
 
 /// Substitutes of tensors, by the tensors' numbers.
 #[derive(Default)]
@@ -40,7 +39,7 @@ impl Substitutes {
         let start = Instant::now();
         let packed = match need {
             Need::Signs => {
-                let handle = executor.handle(&bare(id))?;
+                let handle = executor.handle(&bare(id)).ok()?;
                 // Only where they lie in order, as the stand-in will.
                 let bytes = B::host_bytes(&handle)?;
                 let packed = Code::Signs.pack(bytes, DType::F32);
@@ -59,14 +58,14 @@ impl Substitutes {
         self.packed.remove(&id);
     }
 
-    /// Puts a stand-in for an input into an operation, which consumes it: its bytes.
+    /// Puts a stand-in for an input into an operation, which consumes it: its number and bytes.
     pub fn stand_in<B: RematBackend>(
         &self,
         executor: &mut Executor<B>,
         compression: &mut Compression,
         op: &mut OperationIr,
         (replaced, need): (u64, Need),
-    ) -> Result<u64, Failure> {
+    ) -> Result<(TensorId, u64), Failure> {
         let lost = "internal error: a substitute does not hold what it should";
         let (ir, _) = weak_input(op).ok_or(lost)?;
         let stand_in = TensorIr { id: fresh_id(), status: TensorStatus::ReadWrite, ..ir.clone() };
@@ -76,8 +75,7 @@ impl Substitutes {
             Need::Signs => {
                 let data = Code::Signs.unpack(packed, stand_in.shape.clone(), stand_in.dtype).ok_or(lost)?;
                 let bytes = data.as_bytes().len() as u64;
-                catch_unwind(AssertUnwindSafe(|| executor.upload(stand_in.id, data)))
-                    .map_err(|payload| Failure::from(panic_message(&*payload)))?;
+                caught(|| executor.upload(stand_in.id, data))?;
                 compression.learn(Code::Signs, 1, bytes, start.elapsed());
                 bytes
             }
@@ -90,7 +88,7 @@ impl Substitutes {
             }
         };
         op.visit_mut(&mut Rename { from: TensorId::new(replaced), to: stand_in.id });
-        Ok(bytes)
+        Ok((stand_in.id, bytes))
     }
 }
 
@@ -119,14 +117,19 @@ pub(super) fn substitute<B: RematBackend>(
     })
 }
 
-/// Puts a copy of an input, buffer and all, into an operation, which consumes it: its bytes.
-pub(super) fn lend_copy<B: RematBackend>(executor: &mut Executor<B>, op: &mut OperationIr, id: TensorId) -> u64 {
-    let Some(ir) = op.inputs().find(|ir| ir.id == id) else { return 0 };
+/// Puts a copy of an input, buffer and all, into an operation, which consumes it: its number and bytes.
+pub(super) fn lend_copy<B: RematBackend>(
+    executor: &mut Executor<B>,
+    op: &mut OperationIr,
+    id: TensorId,
+) -> Result<(TensorId, u64), Failure> {
+    let ir = op.inputs().find(|ir| ir.id == id).ok_or("internal error: an input was lost")?;
     let source = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
     let copy = TensorIr { id: fresh_id(), ..source.clone() };
-    executor.copy(&source, &copy);
+    caught(|| executor.copy(&source, &copy))?;
+    let bytes = executor.buffer_of_new(copy.id.value())?.bytes();
     op.visit_mut(&mut Rename { from: id, to: copy.id });
-    executor.buffer(&copy).bytes()
+    Ok((copy.id, bytes))
 }
 
 /// Gives an input of an operation another number, and lets the operation consume it.

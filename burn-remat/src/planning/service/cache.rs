@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use burn_remat_core::Trace;
@@ -19,6 +20,8 @@ use crate::planning::schedule::Schedule;
 
 /// Files beyond which the oldest of ours go.
 const MOST_FILES: usize = 500;
+/// No planner is given more time than this: what a file says may be anything.
+const MOST_TIME: Duration = Duration::from_secs(u32::MAX as u64);
 /// What the names of our files begin with, in a folder of our own inside the one that the user names.
 const PREFIX: &str = "step-";
 const OWN_FOLDER: &str = "burn-remat-plans";
@@ -97,8 +100,8 @@ impl CacheFile {
         self.folder.join(OWN_FOLDER).join(name)
     }
 
-    /// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
-    pub fn store(&self, time_limit: Duration, graph: &Graph, plan: &PlanFile) {
+    /// What it holds.
+    fn entry(&self, time_limit: Duration, graph: &Graph, plan: &PlanFile) -> Entry {
         let value = |text: String| serde_json::from_str(&text).unwrap_or_default();
         let mut entry = Entry {
             format: FORMAT.to_owned(),
@@ -110,15 +113,25 @@ impl CacheFile {
             digest: String::new(),
         };
         entry.digest = entry.own_digest();
+        entry
+    }
+
+    /// Stores a plan. A failure costs only the time of planning again, so it is logged and no error.
+    pub fn store(&self, time_limit: Duration, graph: &Graph, plan: &PlanFile) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let entry = self.entry(time_limit, graph, plan);
         let path = self.path();
-        // Written beside and renamed, so that no reader sees half a file.
-        let draft = path.with_extension(format!("{}.tmp", std::process::id()));
+        // Written beside and renamed, so that no reader sees half a file. Several devices of a process may store at once.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let draft = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
         let folder = self.folder.join(OWN_FOLDER);
         let done = std::fs::create_dir_all(&folder)
             .and_then(|()| std::fs::write(&draft, serde_json::to_string(&entry).unwrap_or_default()))
             .and_then(|()| std::fs::rename(&draft, &path));
         if let Err(error) = done {
             log::warn!("the plan could not be stored in {}: {error}", path.display());
+            // On a full disk there is half of it.
+            let _ = std::fs::remove_file(&draft);
         }
         prune(&folder);
     }
@@ -127,20 +140,23 @@ impl CacheFile {
     pub fn load(&self, trace: &Arc<Trace>, lowered: &Lowered) -> Option<Stored> {
         let path = self.path();
         let text = std::fs::read_to_string(&path).ok()?;
-        let found = read(&text, &self.key, &lowered.graph).and_then(|(checked, file, time_limit)| {
-            let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
-            if schedule.peak > self.key.budget {
-                return Err(format!("it holds {} bytes", schedule.peak));
-            }
-            Ok(Stored { schedule, file, time_limit })
-        });
-        match found {
+        match self.stored(&text, trace, lowered) {
             Ok(found) => Some(found),
             Err(reason) => {
                 log::warn!("the stored plan {} is not used: {reason}. The step is planned anew.", path.display());
                 None
             }
         }
+    }
+
+    /// The plan for this step in what a file holds.
+    fn stored(&self, text: &str, trace: &Arc<Trace>, lowered: &Lowered) -> Result<Stored, String> {
+        let (checked, file, time_limit) = read(text, &self.key, &lowered.graph)?;
+        let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
+        if schedule.peak > self.key.budget {
+            return Err(format!("it holds {} bytes", schedule.peak));
+        }
+        Ok(Stored { schedule, file, time_limit })
     }
 }
 
@@ -187,7 +203,7 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     let plan = file.plan().map_err(|error| error.to_string())?;
     // How much it really holds is seen when it becomes a schedule.
     let checked = check(graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
-    let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?;
+    let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?.min(MOST_TIME);
     Ok((checked, file, time_limit))
 }
 
@@ -202,6 +218,10 @@ fn same_structure(a: &Graph, b: &Graph) -> bool {
             .zip(b.ops())
             .all(|(a, b)| a.inputs == b.inputs && a.outputs == b.outputs && a.recomputable == b.recomputable)
 }
+
+#[cfg(test)]
+#[path = "cache_fuzz.rs"]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {
@@ -246,6 +266,26 @@ mod tests {
         assert_eq!(after(|text| text.replace(env!("CARGO_PKG_VERSION"), "0.0.9"), &same), None);
         assert_eq!(after(|_| String::new(), &same), None);
         assert_eq!(after(|text| text, &graph(201)), None);
+    }
+
+    #[test]
+    fn devices_that_store_the_same_plan_at_once_leave_whole_files() {
+        let folder = std::env::temp_dir().join(format!("burn-remat-cache-at-once-{}", std::process::id()));
+        let (file, graph) = (file(&folder, 1000), graph(200));
+        let outcome = solve(&StoreAll, &graph, &Request::new(1000)).unwrap().outcome;
+        let plan = PlanFile::of_outcome(&outcome, 1.5);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        file.store(Duration::from_secs(1), &graph, &plan);
+                        read(&std::fs::read_to_string(file.path()).unwrap(), &file.key, &graph).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(folder.join(OWN_FOLDER)).unwrap().count(), 1);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

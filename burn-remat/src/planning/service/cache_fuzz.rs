@@ -1,0 +1,227 @@
+//! Stored plans that somebody has been at: no panic, and no wrong plan taken up.
+//!
+//! A file is a tree. A case changes it in one to three places of its structure (a number, a text, a key, an item more or less), mends the digest in
+//! three cases of four, so that the change is not simply seen as one, and now and then cuts or flips its bytes. What is accepted is followed step by
+//! step by code that knows nothing of the checker. Complexity: O(size of the file) a case.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::{Graph, Request, Step, solve};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::planning::examples::chain;
+use crate::planning::lowering::lower;
+
+/// A small source of numbers (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit.max(1) as u64) as usize
+    }
+
+    fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+}
+
+/// A step, and the file that holds its plan.
+struct Case {
+    trace: Arc<Trace>,
+    lowered: Lowered,
+    file: CacheFile,
+    text: String,
+}
+
+impl Case {
+    fn new() -> Self {
+        let trace = Arc::new(chain());
+        let lowered = lower(&trace, "test").unwrap();
+        let planner = burn_remat_plan::registry::planner("search").unwrap();
+        let budget = 12 << 20;
+        let request = Request { time_limit: Duration::from_millis(200), threads: 1, ..Request::new(budget) };
+        let outcome = solve(&*planner, &lowered.graph, &request).unwrap().outcome;
+        assert!(plain_peak(&lowered.graph, &outcome.plan.as_ref().unwrap().steps).unwrap() <= budget);
+        let (device, planner) = ("test".to_owned(), "search".to_owned());
+        let key = CacheKey { signature: 7, device, budget, planner, planner_version: 1 };
+        let file = CacheFile { folder: PathBuf::new(), key };
+        let entry = file.entry(Duration::from_secs(1), &lowered.graph, &PlanFile::of_outcome(&outcome, 1.0));
+        let text = serde_json::to_string(&entry).unwrap();
+        Self { trace, lowered, file, text }
+    }
+
+    /// Whether a changed file was accepted; then its plan is a right one.
+    fn check(&self, text: &str) -> bool {
+        let Ok(found) = self.file.stored(text, &self.trace, &self.lowered) else { return false };
+        // What is done with it next.
+        assert!(found.time_limit.checked_mul(2).is_some(), "{text}");
+        let peak = plain_peak(&self.lowered.graph, &found.schedule.plan.steps);
+        let peak = peak.unwrap_or_else(|wrong| panic!("a wrong plan was taken up: {wrong}\n{text}"));
+        assert!(peak <= self.file.key.budget + self.slack(), "it holds {peak} bytes\n{text}");
+        true
+    }
+
+    /// A graph has no words for a result in the place of an input: a step may hold one value less than it says.
+    fn slack(&self) -> u64 {
+        self.lowered.graph.values().iter().map(|value| value.bytes).max().unwrap_or_default()
+    }
+}
+
+/// Follows a plan: most bytes held at once, or what is wrong with it.
+fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
+    let bytes = |held: &BTreeSet<usize>| held.iter().map(|&value| graph.values()[value].bytes).sum::<u64>();
+    let made: BTreeSet<usize> = graph.ops().iter().flat_map(|op| op.outputs.iter().copied()).collect();
+    let mut held: BTreeSet<usize> = (0..graph.values().len()).filter(|value| !made.contains(value)).collect();
+    let (mut run, mut peak) = (BTreeSet::new(), 0);
+    for (at, step) in steps.iter().enumerate() {
+        let Some(number) = step.op() else {
+            let Step::Evict(value) = step else { unreachable!() };
+            if !held.remove(value) {
+                return Err(format!("step {at} evicts {value}, which is not held"));
+            }
+            continue;
+        };
+        let op = graph.ops().get(number).ok_or_else(|| format!("step {at} runs an op that there is not"))?;
+        let (inputs, scratch) = match step {
+            Step::ComputeAlternative(_, k) => {
+                let other = op.alternatives.get(*k).ok_or_else(|| format!("step {at}: no such alternative"))?;
+                (&other.inputs, other.scratch_bytes)
+            }
+            _ => (&op.inputs, op.scratch_bytes),
+        };
+        if let Some(missing) = inputs.iter().find(|input| !held.contains(input)) {
+            return Err(format!("step {at} reads {missing}, which is not held"));
+        }
+        if !run.insert(number) && !op.recomputable {
+            return Err(format!("step {at} runs {number} again"));
+        }
+        held.extend(&op.outputs);
+        peak = peak.max(bytes(&held) + scratch + graph.constant_bytes());
+    }
+    match graph.results().iter().find(|result| !held.contains(result)) {
+        Some(missing) => Err(format!("the result {missing} is not held at the end")),
+        None if run.len() < graph.ops().len() => Err("an op never ran".to_owned()),
+        None => Ok(peak),
+    }
+}
+
+/// Changes one place of a tree.
+fn change(tree: &mut Value, numbers: &mut Numbers) {
+    // Down to a random depth.
+    let deeper = numbers.below(5) > 0;
+    match tree {
+        Value::Object(map) if deeper && !map.is_empty() => {
+            let keys: Vec<String> = map.keys().cloned().collect();
+            change(&mut map[numbers.one_of(&keys)], numbers);
+        }
+        Value::Array(items) if deeper && !items.is_empty() => {
+            let at = numbers.below(items.len());
+            change(&mut items[at], numbers);
+        }
+        Value::Object(map) => {
+            let keys: Vec<String> = map.keys().cloned().collect();
+            let Some(key) = keys.get(numbers.below(keys.len())) else { return };
+            let value = map.remove(key).unwrap_or_default();
+            if numbers.below(2) == 0 {
+                map.insert(format!("{key}s"), value);
+            }
+        }
+        Value::Array(items) => {
+            let (a, b) = (numbers.below(items.len()), numbers.below(items.len()));
+            match numbers.below(4) {
+                _ if items.is_empty() => items.push(json!(0)),
+                0 => drop(items.remove(a)),
+                1 => items.insert(a, items[b].clone()),
+                2 => items.swap(a, b),
+                _ => items.truncate(a),
+            }
+        }
+        Value::Number(number) => {
+            let integer = number.as_i64().unwrap_or_default();
+            let others = [
+                json!(integer + 1),
+                json!(integer - 1),
+                json!(-integer),
+                json!(0),
+                json!(u64::MAX),
+                json!(1.8e19),
+                json!(1e308),
+                json!(5e-324),
+                json!(0.5),
+                json!("1"),
+                Value::Null,
+            ];
+            *tree = numbers.one_of(&others).clone();
+        }
+        Value::String(text) => {
+            let others =
+                ["", "+0", "-0", "+1:0", "+1:9", "-3", "+99999999999999999999", "\u{0}", "optimal", "remat-plan/1"];
+            *text = match numbers.below(3) {
+                0 => text.chars().rev().collect(),
+                1 => format!("{text}0"),
+                _ => (*numbers.one_of(&others)).to_owned(),
+            };
+        }
+        _ => *tree = numbers.one_of(&[json!(true), json!(1), json!([]), json!({})]).clone(),
+    }
+}
+
+/// The file with some changes.
+fn changed(original: &str, numbers: &mut Numbers) -> String {
+    let mut tree: Value = serde_json::from_str(original).unwrap();
+    for _ in 0..=numbers.below(3) {
+        change(&mut tree, numbers);
+    }
+    if numbers.below(4) > 0 {
+        let entry: Result<Entry, _> = serde_json::from_value(tree.clone());
+        if let Ok(entry) = entry {
+            tree["digest"] = json!(entry.own_digest());
+        }
+    }
+    let mut text = tree.to_string();
+    if numbers.below(16) == 0 {
+        let mut bytes = text.into_bytes();
+        let at = numbers.below(bytes.len());
+        match numbers.below(3) {
+            0 => bytes.truncate(at),
+            1 => bytes[at] ^= 1 << numbers.below(8),
+            _ => drop(bytes.drain(at..(at + 9).min(bytes.len()))),
+        }
+        text = String::from_utf8_lossy(&bytes).into_owned();
+    }
+    text
+}
+
+fn check(cases: usize) {
+    let case = Case::new();
+    assert!(case.check(&case.text), "the file itself is accepted");
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut accepted = 0;
+    for number in 0..cases {
+        let text = changed(&case.text, &mut numbers);
+        accepted += usize::from(case.check(&text));
+        if number % 1_000_000 == 999_999 {
+            println!("{} files, {accepted} of them accepted", number + 1);
+        }
+    }
+    println!("{cases} changed files, {accepted} of them accepted");
+    // Names, costs and remarks may be changed; steps in another order may be as good.
+    assert!(accepted > 0 && accepted < cases / 2, "{accepted} of {cases}");
+}
+
+#[test]
+fn a_file_that_somebody_has_been_at_gives_a_right_plan_or_none() {
+    check(5_000);
+}
+
+#[test]
+#[ignore = "10 million files: an hour"]
+fn ten_million_files_that_somebody_has_been_at_give_a_right_plan_or_none() {
+    check(10_000_000);
+}

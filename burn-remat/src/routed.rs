@@ -1,0 +1,86 @@
+//! A backend of one's own below [`Remat`](crate::Remat) that sees every operation as data before it runs.
+//!
+//! Burn's backend traits have some 400 methods. Its router makes one of them, with an operation as data: whoever writes a channel for it
+//! gets a whole backend, `BackendRouter<MyChannel>`, and may count, log, delay or refuse what passes. A [`RoutedChannel`] says
+//! which backend runs the operations in the end; what the engine wants to know of buffers is asked of that one. The tests
+//! plant faults in this way (`tests/tests/faulty`).
+
+use burn_backend::{Backend, BackendTypes, Shape, TensorMetadata};
+use burn_ir::{BackendIr, OperationIr, TensorIr, TensorStatus};
+use burn_router::{BackendRouter, MultiBackendBridge, RouterChannel, RouterTensor};
+
+use crate::backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBackend};
+
+/// A channel of Burn's router over which [`Remat`](crate::Remat) can be laid.
+///
+/// Compressed forms that look at memory without reading it (signs of an activation) are left out: the numbers are behind the channel.
+pub trait RoutedChannel:
+    RouterChannel<
+        Device: DeviceMemory,
+        Bridge: MultiBackendBridge<TensorHandle = <<Self as RoutedChannel>::Below as BackendIr>::Handle>,
+    >
+{
+    /// The backend that runs what passes.
+    type Below: RematBackend;
+
+    /// Its device.
+    fn below(device: &Self::Device) -> <Self::Below as BackendTypes>::Device;
+}
+
+/// The tensor of the backend below that a handle stands for.
+fn below<C: RoutedChannel>(handle: &RouterTensor<C::Client>) -> <C::Below as BackendIr>::Handle {
+    let ir = TensorIr { id: handle.id(), shape: handle.shape(), status: TensorStatus::ReadOnly, dtype: handle.dtype() };
+    C::get_tensor_handle(&ir, &handle.client)
+}
+
+/// A handle in place of `handle` for another tensor of the same shape and type.
+fn instead<C: RoutedChannel>(
+    handle: &RouterTensor<C::Client>,
+    tensor: <C::Below as BackendIr>::Handle,
+) -> RouterTensor<C::Client> {
+    C::register_tensor(&handle.client, tensor, handle.shape(), handle.dtype())
+}
+
+impl<C: RoutedChannel> RematBackend for BackendRouter<C> {
+    const IS_HOST: bool = C::Below::IS_HOST;
+    const LAYOUT_FOLLOWS_REUSE: bool = C::Below::LAYOUT_FOLLOWS_REUSE;
+    const PARTS_FOLLOW_REUSE: bool = C::Below::PARTS_FOLLOW_REUSE;
+
+    fn device_name(device: &Self::Device) -> String {
+        format!("{} over {}", Self::name(device), C::Below::device_name(&C::below(device)))
+    }
+
+    fn buffer(handle: &Self::Handle) -> BufferId {
+        C::Below::buffer(&below::<C>(handle))
+    }
+
+    fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool {
+        C::Below::is_in_order(&below::<C>(handle), shape)
+    }
+
+    fn padding(device: &Self::Device) -> Padding {
+        C::Below::padding(&C::below(device))
+    }
+
+    fn memory_order(handle: &Self::Handle, shape: &Shape) -> Option<MemoryOrder> {
+        C::Below::memory_order(&below::<C>(handle), shape)
+    }
+
+    fn laid(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
+        let laid = C::Below::laid(below::<C>(&handle), shape, order);
+        instead::<C>(&handle, laid)
+    }
+
+    fn extent(handle: &Self::Handle, shape: &Shape) -> Extent {
+        C::Below::extent(&below::<C>(handle), shape)
+    }
+
+    fn copied(handle: Self::Handle, shape: &Shape) -> Self::Handle {
+        let copied = C::Below::copied(below::<C>(&handle), shape);
+        instead::<C>(&handle, copied)
+    }
+
+    fn repeats(device: &Self::Device, op: &OperationIr) -> bool {
+        C::Below::repeats(&C::below(device), op)
+    }
+}
