@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -585,6 +586,19 @@ impl<B: RematBackend> RematClient<B> {
 
     pub(crate) fn report(&self) -> RematReport {
         self.engine().report()
+    }
+
+    #[cfg(feature = "learner")]
+    pub(crate) fn usage(&self) -> crate::learner::Usage {
+        self.engine().usage()
+    }
+
+    pub(crate) fn record(&self, path: &Path) -> Result<(), RematError> {
+        self.engine().record(path)
+    }
+
+    pub(crate) fn finish_recording(&self) -> std::io::Result<()> {
+        self.engine().finish_recording()
     }
 
     pub(crate) fn restart(&self, config: RematConfig) {

@@ -6,6 +6,7 @@
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use crate::backend::{Remat, RematBackend, RematChannel, RematClient, RematDevice
 use crate::config::RematConfig;
 use crate::drive::panic_message;
 use crate::error::RematError;
+#[cfg(feature = "learner")]
+use crate::learner::Usage;
 use crate::rehearse::Rehearsal;
 use crate::report::RematReport;
 use crate::stage::{self, NameId, Stage};
@@ -99,6 +102,33 @@ pub trait RematExt: Sized {
     /// itself; with them it knows exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
 
+    /// Writes down what the program asks of this remat device from here on (operations, sizes, drops, reads, marks, stages; no data), so that
+    /// [`Recorded`](crate::Recorded) can play it back and `remat-plan` plan it: a bug report that becomes a test. Ends when the
+    /// [`Recording`] is finished or dropped. A step of a few thousand operations takes about a megabyte.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use burn_remat::{Recorded, RematExt};
+    ///
+    /// let path = std::env::temp_dir().join(format!("recording-{}.jsonl", std::process::id()));
+    /// let device = Device::flex().remat("64 MiB")?;
+    /// let recording = device.remat_record(&path)?;
+    /// let x = Tensor::<2>::ones([64, 64], &device);
+    /// assert_eq!(x.clone().matmul(x).sum().into_scalar::<f32>(), 262144.0);
+    /// recording.finish()?;
+    ///
+    /// let recorded = Recorded::read(&path)?;
+    /// let played = recorded.play(recorded.config())?;
+    /// assert_eq!(played.peak_bytes, device.remat_report()?.peak_bytes);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device, [`RematError::Recording`] where the file cannot be made or the device has been used already.
+    fn remat_record(&self, path: impl AsRef<Path>) -> Result<Recording, RematError>;
+
     /// Says that this remote device is one that burn-remat serves ([`serve`](crate::serve)) in another process: from now on
     /// [`remat_mark_step`](Self::remat_mark_step) is sent to it. Any other remote device would refuse it as an unknown
     /// operation. Stages are not sent: their names are known only in this process.
@@ -159,9 +189,41 @@ impl RematExt for Device {
         }
     }
 
+    fn remat_record(&self, path: impl AsRef<Path>) -> Result<Recording, RematError> {
+        let engine = engine_of(self)?;
+        engine.record(path.as_ref())?;
+        Ok(Recording { engine: Some(engine) })
+    }
+
     #[cfg(feature = "serve")]
     fn remat_is_served(&self) {
         crate::serve::remember(self.clone().without_autodiff());
+    }
+}
+
+/// A recording under way: see [`RematExt::remat_record`].
+#[derive(Debug)]
+#[must_use = "the recording ends when this is dropped"]
+pub struct Recording {
+    engine: Option<Arc<dyn EngineControl>>,
+}
+
+impl Recording {
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// What the file system said first.
+    pub fn finish(mut self) -> std::io::Result<()> {
+        self.engine.take().map_or(Ok(()), |engine| engine.finish_recording())
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.engine.take().map(|engine| engine.finish_recording()) {
+            log::error!("the recording is not whole: {error}");
+        }
     }
 }
 
@@ -183,6 +245,10 @@ pub(crate) trait EngineControl: Debug + Send + Sync {
     fn reset_report(&self);
     fn wait_for_plan(&self, limit: Duration) -> bool;
     fn rehearsed(&self) -> Vec<Trace>;
+    #[cfg(feature = "learner")]
+    fn usage(&self) -> Usage;
+    fn record(&self, path: &Path) -> Result<(), RematError>;
+    fn finish_recording(&self) -> std::io::Result<()>;
     /// Forgets everything, and goes on as a new engine would.
     fn restart(&self, config: RematConfig);
 }
@@ -214,6 +280,19 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
 
     fn rehearsed(&self) -> Vec<Trace> {
         self.rehearsed()
+    }
+
+    #[cfg(feature = "learner")]
+    fn usage(&self) -> Usage {
+        self.usage()
+    }
+
+    fn record(&self, path: &Path) -> Result<(), RematError> {
+        self.record(path)
+    }
+
+    fn finish_recording(&self) -> std::io::Result<()> {
+        self.finish_recording()
     }
 
     fn restart(&self, config: RematConfig) {
@@ -280,7 +359,7 @@ pub(crate) fn control_of(plain: &Device) -> Option<Arc<dyn EngineControl>> {
     lock(&ENGINES).iter().find(|(known, _)| known == plain).map(|(_, engine)| engine.clone())
 }
 
-fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
+pub(crate) fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
     control_of(&device.clone().without_autodiff()).ok_or_else(|| RematError::NotRemat { device: format!("{device:?}") })
 }
 

@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex};
 use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{
-    Buffer, Circumstances, Driver, Event, Failure, Followed, Kind, Left, Limits, Need, OpKey, Planning, Ran, Run,
-    Schedule, Substitute, TensorFacts, Trace,
+    Buffer, Circumstances, Driver, Event, Failure, HasPlanning, Kind, Need, OpKey, Ran, Run, Substitute, TensorFacts,
+    Trace,
 };
 use burn_std::future::DynFut;
 use rustc_hash::FxHashMap;
@@ -34,6 +34,7 @@ use crate::backend::{BufferId, Padding, RematBackend};
 use crate::budget::DisplayBytes;
 use crate::config::MemoryProbe;
 use crate::planning::Plans;
+use crate::recording::Writer;
 use crate::stage::name_of;
 pub(crate) use boxes::Boxes;
 use clock::Clock;
@@ -41,8 +42,7 @@ use compress::Compression;
 use executor::Executor;
 pub(crate) use failures::panic_message;
 use failures::{Late, watched};
-pub(crate) use operation::asked;
-use operation::operation_name;
+pub(crate) use operation::{asked, operation_name};
 use run::Prepared;
 use substitutes::Left as LeftSubstitute;
 
@@ -86,6 +86,8 @@ pub(crate) struct Drive<B: RematBackend> {
     substitutes: FxHashMap<u64, LeftSubstitute>,
     /// The first failure of a read that had left the engine.
     late: Late,
+    /// Where what the program asks for is written down, while it is.
+    pub recorder: Option<Box<Writer>>,
     pub plans: Plans,
 }
 
@@ -106,6 +108,7 @@ impl<B: RematBackend> Drive<B> {
             compression: Compression::default(),
             substitutes: FxHashMap::default(),
             late: Late::default(),
+            recorder: None,
             plans,
         }
     }
@@ -203,6 +206,21 @@ impl<B: RematBackend> Drive<B> {
         }
     }
 
+    /// Runs an operation and writes down how it went.
+    fn run_recorded(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
+        let spared = run.substitute.map(|(id, _)| id);
+        let inputs = self.recorder.as_ref().and_then(|recorder| Some(recorder.inputs(run)?.to_vec()));
+        // An evicted one has none.
+        let before: Option<Vec<Option<Buffer>>> = inputs.map(|inputs| {
+            inputs.iter().map(|input| (spared != Some(input.id)).then(|| self.buffer(&bare(input.id)))).collect()
+        });
+        let ran = self.run_prepared(run);
+        if let (Some(recorder), Some(before)) = (&mut self.recorder, before) {
+            recorder.ran(run, &before, ran.as_ref().map_err(|failure| &**failure));
+        }
+        ran
+    }
+
     /// The name of a kind of operation, or `else_`.
     fn name_or(&self, kind: Kind, else_: &str) -> String {
         self.names.get(&kind).cloned().unwrap_or_else(|| else_.to_owned())
@@ -226,16 +244,24 @@ impl<B: RematBackend> Driver for Drive<B> {
 
     #[inline]
     fn needs(&mut self, run: &Run<'_>) -> u64 {
-        self.prepare(run)
+        let bytes = self.prepare(run);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.needs(run, bytes);
+        }
+        bytes
     }
 
     fn arrangement(&mut self) -> u64 {
-        self.arrangement_of_taken()
+        let arrangement = self.arrangement_of_taken();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.arrangement(arrangement);
+        }
+        arrangement
     }
 
     #[inline]
     fn run(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
-        self.run_prepared(run)
+        if self.recorder.is_some() { self.run_recorded(run) } else { self.run_prepared(run) }
     }
 
     fn arrive(&mut self, id: u64) -> Result<Buffer, Failure> {
@@ -247,7 +273,11 @@ impl<B: RematBackend> Driver for Drive<B> {
             Hand::Nothing | Hand::Operation(_) => {}
         }));
         arrived.map_err(|payload| Failure::from(panic_message(&*payload)))?;
-        Ok(self.buffer(&bare(id.value())))
+        let buffer = self.buffer(&bare(id.value()));
+        if let Some(recorder) = &mut self.recorder {
+            recorder.arrives(buffer);
+        }
+        Ok(buffer)
     }
 
     fn alias(&mut self, new: u64, source: u64) -> Buffer {
@@ -288,7 +318,11 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 
     fn substitute(&mut self, id: u64, need: Need) -> Option<Substitute> {
-        self.possible_substitute(id, need)
+        let substitute = self.possible_substitute(id, need);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.substitute(substitute);
+        }
+        substitute
     }
 
     fn leave_substitute(&mut self, id: u64, need: Need) -> Option<(u64, u64)> {
@@ -358,56 +392,14 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 }
 
-impl<B: RematBackend> Planning for Drive<B> {
-    fn is_on(&self) -> bool {
-        self.plans.is_on()
+impl<B: RematBackend> HasPlanning for Drive<B> {
+    type Planning = Plans;
+
+    fn planning(&self) -> &Plans {
+        &self.plans
     }
 
-    fn is_settled(&self) -> bool {
-        self.plans.is_settled()
-    }
-
-    fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
-        self.plans.observe(trace, structure, limits.budget)
-    }
-
-    fn poll(&mut self, limits: Limits) {
-        self.plans.poll(limits);
-    }
-
-    fn next(&self) -> Option<Arc<Schedule>> {
-        self.plans.next()
-    }
-
-    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
-        self.plans.beginning_with(count, prefix)
-    }
-
-    fn is_unmeasured(&self, schedule: &Schedule) -> bool {
-        self.plans.is_unmeasured(schedule.structure())
-    }
-
-    fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
-        self.plans.followed(schedule.structure(), outcome, limits.budget)
-    }
-
-    fn left(&mut self, why: Left) {
-        self.plans.left(why);
-    }
-
-    fn outgrown(&mut self, structure: u64) {
-        self.plans.outgrown(structure);
-    }
-
-    fn plan_anew(&mut self) {
-        self.plans.plan_anew();
-    }
-
-    fn unsettle(&mut self) {
-        self.plans.unsettle();
-    }
-
-    fn taken_up(&self) -> u64 {
-        self.plans.state.made + self.plans.state.from_cache
+    fn planning_mut(&mut self) -> &mut Plans {
+        &mut self.plans
     }
 }

@@ -5,6 +5,8 @@
 //! to ([`Fit`]), or the [cache](cache) has the plan already; a [`Schedule`] turns the checked plan into what the engine
 //! does between operations.
 
+mod asked;
+mod budgets;
 mod cache;
 mod chosen;
 mod compare;
@@ -15,15 +17,16 @@ mod fit;
 mod forced;
 mod fused;
 mod lower;
-mod others;
-mod page;
-mod picture;
 mod plain;
 mod plans;
 mod report;
 mod schedule;
+#[cfg(feature = "show")]
+mod show;
 mod stages;
+mod times;
 
+pub(crate) use budgets::budgets;
 pub(crate) use chosen::ChosenPlanner;
 pub use compare::AlternativesPlan;
 pub use explain::{ActivationPlan, Explanation};
@@ -33,3 +36,5 @@ pub(crate) use lower::lower;
 pub(crate) use plans::{Origin, PlanSettings, Plans, Wait};
 pub use report::{PlanReport, StagePlan};
 pub(crate) use schedule::Schedule;
+#[cfg(feature = "show")]
+pub(crate) use show::picture;
