@@ -6,13 +6,16 @@
 //! Larger than the rule: `run`, because it is all that the observer does for one command, in the order in which it is done.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+pub mod random;
+
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use burn_remat_core::{
-    Alternative, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Input, Kind, Left, Limits, Machine,
-    Nature, Need, OpKey, Operation, Planning, Ran, Run, Schedule, Source, TensorFacts, TensorId, Trace, TracedOp,
+    Alternative, Asking, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Input, Kind, Left, Limits,
+    Machine, Made, Nature, Need, OpKey, Operation, OperationCall, Planning, Ran, Run, Schedule, Source, TensorFacts,
+    TensorId, Trace, TracedOp,
 };
 
 /// What a tensor holds.
@@ -120,8 +123,11 @@ pub struct Sim {
     pub logs: bool,
     /// Whether steps are written down.
     pub traces: bool,
-    /// The last step that was.
+    /// The last step that was, and the signatures of all.
     pub trace: Option<Trace>,
+    pub signatures: Vec<u64>,
+    /// How the operation at hand went when it first ran, for a recording.
+    pub went: OperationCall,
     /// The plan of all steps.
     pub plan: Option<Arc<Schedule>>,
     /// Steps that went by it, and what the others left it for.
@@ -195,6 +201,9 @@ impl Driver for Sim {
             for id in takes {
                 self.handles.remove(&id);
             }
+            if matches!(run.source, Source::AtHand { .. }) {
+                self.went = OperationCall { failure: Some(failure.to_string()), ..OperationCall::default() };
+            }
             return Err(failure);
         }
         let spared = run.substitute.map(|(id, _)| id);
@@ -205,14 +214,20 @@ impl Driver for Sim {
         let contents: Vec<Content> = asked.inputs.iter().map(content).collect();
         let inputs: Vec<Handle> = asked.inputs.iter().filter_map(|id| self.handles.get(id).copied()).collect();
         let mut ran = Ran { ns: 10 + asked.kind % 7, ..Ran::default() };
+        let mut went = OperationCall { ns: ran.ns, ..OperationCall::default() };
         let mut free: Vec<u64> = takes.iter().filter_map(|id| Some(self.handles.get(id)?.buffer)).collect();
         free.retain(|&buffer| self.owners(buffer) == 1);
+        // The input that it writes over, if any.
+        let over = asked.inputs.iter().position(|id| asked.last.contains(id));
+        let over = over.and_then(|at| Some((at, self.handles.get(&asked.inputs[at])?.buffer)));
         for (k, (&id, &(_, bytes))) in run.outputs.iter().zip(&asked.outputs).enumerate() {
             let content = asked.content(k, &contents, drawn);
             let reused = match asked.works {
                 Works::View => inputs.first().map(|handle| handle.buffer),
                 Works::InPlace => {
-                    free.iter().position(|buffer| self.buffers[buffer] == bytes).map(|at| free.remove(at))
+                    let over = over.filter(|&(_, buffer)| self.buffers[&buffer] == bytes);
+                    over.and_then(|(_, buffer)| free.iter().position(|&known| known == buffer))
+                        .map(|at| free.remove(at))
                 }
                 _ => None,
             };
@@ -223,9 +238,19 @@ impl Driver for Sim {
                 }
                 None => self.add(id, content, bytes),
             };
+            went.made.push(match (asked.works, over) {
+                (Works::View, _) => Made::View(0),
+                // Whether it may now or not.
+                (Works::InPlace, Some((at, buffer))) if self.buffers[&buffer] == bytes => Made::Over(at, bytes),
+                _ => Made::New(bytes),
+            });
             let packs = run.compressible && self.compresses && asked.works == Works::Random;
             let packs = packs.then_some(Compressible { alternative: Alternative::MaskBits, bytes: 1, cost_ns: 1 });
+            went.compressible.push(packs);
             ran.buffers.push((buffer, packs));
+        }
+        if matches!(run.source, Source::AtHand { .. }) {
+            self.went = went;
         }
         self.peak = self.peak.max(self.bytes());
         for id in takes {
@@ -327,6 +352,7 @@ impl Planning for Sim {
     }
 
     fn observe(&mut self, trace: Trace, _structure: u64, _limits: Limits) -> bool {
+        self.signatures.push(trace.signature());
         self.trace = Some(trace);
         false
     }
@@ -363,6 +389,8 @@ pub struct Program {
     pub any_failed: bool,
     /// Most bytes that plain Burn would need at once for one operation: its inputs and outputs.
     pub largest: u64,
+    /// What it has asked for.
+    pub asked: Vec<Asking>,
 }
 
 impl Program {
@@ -375,6 +403,7 @@ impl Program {
             drawn: 0,
             any_failed: false,
             largest: 0,
+            asked: Vec::new(),
         }
     }
 
@@ -388,7 +417,9 @@ impl Program {
         let id = self.fresh(bytes);
         let content = hash(("upload", id));
         self.machine.world_mut().upload = Some((content, bytes));
-        self.machine.upload(thread, TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes });
+        let tensor = TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes };
+        self.machine.upload(thread, tensor);
+        self.asked.push(Asking::Upload { thread, tensor, made: Made::New(bytes) });
         self.expected.insert(id, content);
         self.check();
         id
@@ -426,6 +457,17 @@ impl Program {
         let before = world.drawn;
         self.machine.operation(thread, &operation);
         let world = self.machine.world_mut();
+        let Operation { kind, inputs: asked_inputs, outputs: made, nature, weak, .. } = operation;
+        self.asked.push(Asking::Operation(OperationCall {
+            thread,
+            kind,
+            name: Some(format!("op{kind}")),
+            inputs: asked_inputs.into_vec(),
+            outputs: made.into_vec(),
+            nature,
+            weak,
+            ..std::mem::take(&mut world.went)
+        }));
         self.drawn = world.last_drawn;
         self.any_failed |= world.drawn == before;
         for (k, &(id, _)) in outputs.iter().enumerate() {
@@ -438,14 +480,21 @@ impl Program {
         outputs.into_iter().map(|(id, _)| id).collect()
     }
 
+    pub fn mark(&mut self, thread: u64) {
+        self.machine.mark(thread);
+        self.asked.push(Asking::Mark { thread });
+    }
+
     pub fn drop_tensor(&mut self, thread: u64, id: TensorId) {
         self.machine.dropped(thread, id);
+        self.asked.push(Asking::Drop { thread, tensor: id });
         self.expected.remove(&id);
         self.check();
     }
 
     pub fn read(&mut self, thread: u64, id: TensorId) {
         let expected = self.expected[&id];
+        self.asked.push(Asking::Read { thread, tensor: id, last: false });
         let read = self.machine.read(thread, id, false, |machine| Ok(machine.world().content(id)));
         match read {
             Ok(content) => assert_eq!(content, Some(expected), "tensor {id} holds something else"),
