@@ -5,6 +5,8 @@
 //!
 //! Each [`Asking`] is one call of a [`Machine`](crate::Machine). The driver's answers stand beside the operations that they belong to, as
 //! relations ("over input 0"), not as identities of buffers: a player that evicts other tensors still knows them.
+//!
+//! Larger than the rule: `OperationCall`, because it is a record, written once and read by name.
 
 use alloc::string::String;
 use alloc::vec::Vec;
