@@ -17,6 +17,9 @@ const STEPS: usize = 4;
 /// Steps after which a program that trains has been planned with what was measured.
 const WARMUP: usize = 6;
 
+/// Most time for a plan where it is only to be seen that everything works.
+const QUICK: Duration = Duration::from_millis(100);
+
 /// Tell what a training program needs, what a budget costs, and how large its batch may be.
 #[derive(Parser)]
 struct Arguments {
@@ -62,6 +65,10 @@ fn run(arguments: &Arguments) -> Outcome {
     let config = RematConfig::new(&*arguments.budget).with_alternatives(arguments.alternatives).without_cache();
     let plan_time =
         Duration::try_from_secs_f64(arguments.plan_time).map_err(|error| format!("--plan-time: {error}"))?;
+    let (config, plan_time) = match arguments.quick {
+        true => (config.with_time_limit(QUICK), QUICK.min(plan_time)),
+        false => (config, plan_time),
+    };
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(100));
     let shown = bar.clone();
