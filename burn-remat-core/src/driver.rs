@@ -264,6 +264,17 @@ pub trait Driver {
     }
 }
 
+/// How far a pass has done other things than its plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mended {
+    /// Planned operations that did not come.
+    pub skipped: u32,
+    /// Operations that came and were not planned.
+    pub beside: u32,
+    /// Of these, how many in a row just now.
+    pub(crate) in_a_row: u32,
+}
+
 /// What a step that went by its plan tells.
 #[derive(Clone, Debug)]
 pub struct Followed {
@@ -273,6 +284,8 @@ pub struct Followed {
     pub held: Vec<u64>,
     /// Whether the plan was one for tensors of other sizes. Nothing was foreseen then.
     pub carried: bool,
+    /// How far it did other things than the plan, if it did.
+    pub mended: Option<Mended>,
     /// The step with the time and scratch bytes of each operation, where they were wanted.
     pub trace: Option<Trace>,
 }

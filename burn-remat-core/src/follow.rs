@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::carry::Carried;
-use crate::driver::Followed;
+use crate::driver::{Followed, Mended};
 use crate::facts::TensorId;
 use crate::keys::TensorKey;
 use crate::schedule::Schedule;
@@ -48,6 +48,8 @@ pub(crate) struct Follow {
     pub measures: Option<Vec<(u64, u64)>>,
     /// Where the plan is carried to other sizes: those.
     pub carried: Option<Carried>,
+    /// Where the pass has done other things than the plan: how many.
+    pub mended: Option<Mended>,
 }
 
 impl Follow {
@@ -63,6 +65,7 @@ impl Follow {
             measured: Vec::new(),
             measures: measures.then(Vec::new),
             carried: None,
+            mended: None,
         }
     }
 
@@ -73,12 +76,20 @@ impl Follow {
         self.measures.get_or_insert_with(|| planned.take(self.made.len()).collect());
     }
 
-    /// What has been done so far, and what is planned after that.
-    pub fn trace(&self) -> Arc<Trace> {
-        match &self.carried {
+    /// What has been done so far, and what is planned after that. `None` where other things were done.
+    pub fn trace(&self) -> Option<Arc<Trace>> {
+        if self.is_mended() {
+            return None;
+        }
+        Some(match &self.carried {
             Some(carried) => Arc::new(carried.trace(&self.schedule.trace, self.start.needed)),
             None => self.schedule.trace.clone(),
-        }
+        })
+    }
+
+    /// Whether the pass has done other things than the plan.
+    pub fn is_mended(&self) -> bool {
+        self.mended.is_some()
     }
 
     /// Whether the whole step went by the plan.
@@ -88,7 +99,9 @@ impl Follow {
 
     pub fn outcome(mut self) -> Followed {
         let (trace, measures) = (self.trace(), self.measures.take());
-        let trace = measures.map(|measures| Arc::unwrap_or_clone(trace).with_measures(measures));
-        Followed { deviation: self.deviation, held: self.measured, carried: self.carried.is_some(), trace }
+        let measured = trace.zip(measures);
+        let trace = measured.map(|(trace, measures)| Arc::unwrap_or_clone(trace).with_measures(measures));
+        let (carried, mended) = (self.carried.is_some(), self.mended);
+        Followed { deviation: self.deviation, held: self.measured, carried, mended, trace }
     }
 }

@@ -26,6 +26,7 @@ extern crate std;
 mod accounts;
 mod carry;
 mod counters;
+mod differences;
 mod driver;
 mod facts;
 mod follow;
@@ -52,8 +53,8 @@ mod tracer;
 
 pub use counters::{AlternativeCounts, Counters, Most, StageCounts, Times};
 pub use driver::{
-    Buffer, Circumstances, Compressible, Driver, Event, Followed, LayoutFollows, Left, Limits, OpKey, Planning, Ran,
-    Reused, Run, Source, Substitute, World,
+    Buffer, Circumstances, Compressible, Driver, Event, Followed, LayoutFollows, Left, Limits, Mended, OpKey, Planning,
+    Ran, Reused, Run, Source, Substitute, World,
 };
 pub use facts::{
     Alternative, CheckpointPolicy, Failure, Input, Kind, Nature, Need, Operation, Rule, TensorFacts, TensorId, ThreadId,

@@ -14,6 +14,7 @@ mod bring_back;
 mod call;
 mod carry;
 mod compress;
+mod mend;
 mod online;
 mod operation;
 mod parameters;
@@ -30,6 +31,7 @@ use alloc::string::String;
 use rustc_hash::FxHashSet;
 
 use crate::counters::{Counters, StageCounts};
+use crate::differences::Differences;
 use crate::driver::{Circumstances, Event, LayoutFollows, Left, Limits, World};
 use crate::facts::{Failure, Kind, TensorFacts, TensorId, ThreadId};
 use crate::follow::Follow;
@@ -168,6 +170,8 @@ struct Watch {
     left: Option<Left>,
     /// First operations of what was taken for a pass like a planned one and soon was none.
     refused: FxHashSet<u64>,
+    /// Where passes have differed from their plans.
+    differences: Differences,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
     /// Bytes that the last operation used beside its tensors, where they count.

@@ -1,7 +1,8 @@
 //! What of a step counts.
 //!
-//! A program does much beside the work that takes memory: it puts batches together item by item, keeps scores, draws indices. Such
-//! operations on small tensors, *glue*, come in any number and order. Steps are the same if their other operations are, the *spine*.
+//! A program does much beside the work that takes memory: it puts batches together item by item, keeps scores, draws indices, looks at what its layers
+//! give. Such operations, *glue*, make only what is small, of what is small or lives on; they come in any number and order. Steps are the same if their other
+//! operations are, the *spine*.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,7 +15,7 @@ use crate::trace::{Number, Trace, TracedOp, extend};
 /// A tensor is small if it takes less than one part in so many of what the step holds at most.
 const PART: u64 = 4096;
 
-/// What of a step counts: the operations on tensors that are not small. The others are glue, which comes in any number and order.
+/// What of a step counts: the operations that make something large or are the last to read it. The others are glue, which comes in any number and order.
 #[derive(Clone, Debug, Default)]
 pub struct Spine {
     /// Most bytes of a small tensor: a power of two, so that steps that hold about as much agree on it.
@@ -37,23 +38,23 @@ impl Spine {
             (*known.get_or_insert_with(|| (count, count += 1).0), is_new)
         };
         for op in &trace.ops {
+            let ends_any = spine.large_inputs(trace, op).any(|(_, last)| last);
+            let is_glue = !ends_any && spine.large_outputs(trace, op).next().is_none();
+            spine.glue.push(is_glue);
+            if is_glue {
+                continue;
+            }
             let mut hasher = FxHasher::default();
             (op.kind, op.rule).hash(&mut hasher);
-            let mut is_glue = true;
             for (number, last) in spine.large_inputs(trace, op) {
                 let (at, is_new) = order(number);
                 let shape = is_new.then(|| trace.tensors[number as usize].shape);
                 (at, shape, last).hash(&mut hasher);
-                is_glue = false;
             }
             for number in spine.large_outputs(trace, op) {
                 (order(number).0, trace.tensors[number as usize].shape).hash(&mut hasher);
-                is_glue = false;
             }
-            spine.glue.push(is_glue);
-            if !is_glue {
-                spine.structure = extend(spine.structure, hasher.finish());
-            }
+            spine.structure = extend(spine.structure, hasher.finish());
         }
         spine
     }

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use burn_remat_core::{Action, Asked, Config, Schedule, Trace, TracedStorage, replay};
+use burn_remat_core::{Action, Asked, Config, Left, Schedule, Trace, TracedStorage, replay};
 use common::{ONE, Program, Works};
 
 const UNIT: u64 = 1 << 16;
@@ -222,4 +222,76 @@ fn a_pass_is_not_over_while_the_backward_looks_at_what_was_saved() {
     // Forward, seed, and two operations for each layer: the last of them reads what was made first.
     assert_eq!((trace.is_pass, trace.ops.len()), (true, 3 * DEPTH as usize + 1));
     assert_eq!(trace.ops[0].kind, 100);
+}
+
+/// A pass through these layers, of one kind each or all of the same, with a head; some of what it makes has a loss of its own.
+fn pass_through(program: &mut Program, parameters: &[u64], layers: &[usize], kind: impl Fn(usize) -> u64, extra: bool) {
+    let mut saved = vec![(99, parameters[0])];
+    for &layer in layers {
+        let input = saved[saved.len() - 1].1;
+        let made = program.run(1, kind(layer), Works::New, &[input, parameters[layer]], &[], &[UNIT])[0];
+        saved.push((kind(layer), made));
+    }
+    let (_, output) = saved[saved.len() - 1];
+    let mut losses = program.run(1, 90, Works::New, &[output, parameters[0]], &[], &[UNIT]);
+    if extra {
+        losses.extend(program.run(1, 91, Works::New, &[output], &[], &[UNIT]));
+    }
+    let one = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+    let mut gradient = program.run(1, 92, Works::New, &[one, losses[0]], &[one, losses[0]], &[UNIT])[0];
+    if let Some(&loss) = losses.get(1) {
+        gradient = program.run(1, 93, Works::New, &[gradient, loss], &[gradient, loss], &[UNIT])[0];
+    }
+    for (kind, id) in saved.drain(1..).rev() {
+        gradient = program.run(1, 200 + kind, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+    }
+    program.read(1, gradient);
+    program.drop_tensor(1, gradient);
+}
+
+#[test]
+fn a_plan_is_mended_where_a_pass_skips_layers_or_has_another_loss() {
+    const LAYERS: usize = 12;
+    for (is_uniform, budget) in [(false, 10), (true, 10), (false, 8), (true, 8)] {
+        let kind = |layer: usize| if is_uniform { 100 } else { 100 + layer as u64 };
+        let whole: Vec<usize> = (0..LAYERS).collect();
+        let (mut program, _) = start(1 << 30);
+        let parameters: Vec<u64> = (0..LAYERS).map(|_| program.upload(1, 16)).collect();
+        (0..12).for_each(|_| pass_through(&mut program, &parameters, &whole, kind, false));
+        program.run(1, 300, Works::New, &[], &[], &[4]);
+        let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+        let none = vec![false; trace.storages.len()];
+        let mut known = Schedule::new(Arc::new(trace), none.clone(), none);
+        known.peak = known.trace.peak();
+
+        let (mut program, _) = start(budget * UNIT);
+        let parameters: Vec<u64> = (0..LAYERS).map(|_| program.upload(1, 16)).collect();
+        program.machine.world_mut().plan = Some(Arc::new(known));
+        let mut random = 7_u64;
+        let mut left = 0;
+        for round in 0..300 {
+            let layers: Vec<usize> = whole
+                .iter()
+                .copied()
+                .filter(|_| {
+                    random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    random >> 61 != 0
+                })
+                .collect();
+            program.machine.world_mut().peak = 0;
+            pass_through(&mut program, &parameters, &layers, kind, round % 3 == 0);
+            let held = program.machine.world().peak;
+            assert!(held <= budget * UNIT, "{is_uniform}, {budget}, round {round}: {held}");
+            if round == 200 {
+                left = program.machine.world().left.len();
+            }
+        }
+        let world = program.machine.world();
+        // One that differs from the second operation on may be something else.
+        let later = world.left[left..].iter().filter(|why| !matches!(why, Left::Differs { at: 1, .. }));
+        assert_eq!(later.count(), 0, "{is_uniform}, {budget}: none of the last hundred leaves its plan");
+        let mended = world.followed.iter().filter(|followed| followed.mended.is_some()).count();
+        assert!(mended > 150 && world.followed.len() > 200, "{mended} of {}", world.followed.len());
+        assert!(world.followed.iter().all(|followed| followed.mended.is_none() || followed.trace.is_none()));
+    }
 }

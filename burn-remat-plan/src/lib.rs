@@ -30,6 +30,7 @@
 //! [`planners`] has tables that lead from each planner to its paper, and from the papers' equations and algorithms to the
 //! code.
 
+mod allowance;
 pub mod chain;
 pub mod check;
 mod choice;

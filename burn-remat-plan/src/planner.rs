@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::allowance::Allowance;
 use crate::chain::{self, Chain, ChainPlan};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
@@ -48,6 +49,11 @@ impl Request {
     /// When the time limit is over, counted from now.
     pub fn deadline(&self) -> Deadline {
         Deadline::after(self.time_limit)
+    }
+
+    /// The limits other than the budget, the time counted from now.
+    pub(crate) fn allowance(&self) -> Allowance {
+        Allowance { deadline: self.deadline(), memory: self.memory_limit, threads: self.threads }
     }
 
     /// Tells the caller how far the work is.

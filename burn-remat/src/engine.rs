@@ -18,7 +18,7 @@ use crate::error::RematError;
 use crate::names::{NameId, name_of};
 use crate::planning::{PlanReport, Plans, Wait};
 use crate::recording::Writer;
-use crate::report::{FormReport, RematReport, StageReport};
+use crate::report::{FormReport, MendedReport, RematReport, StageReport};
 
 /// See the [module](self).
 pub(crate) struct Engine<B: RematBackend> {
@@ -269,6 +269,7 @@ impl<B: RematBackend> Engine<B> {
             planning_seconds: world.plans.planning_since().map(|since| since.elapsed().as_secs_f64()),
             planning_problem: state.problem.clone(),
             steps_guided: state.guided,
+            mended: MendedReport { steps: state.mended, skipped: state.skipped, added: state.added },
             why_no_plan: world.plans.why_none(),
             tensors: holdings.tensors as u64,
             recipes: holdings.recipes as u64,

@@ -131,5 +131,5 @@ pub use module::RematModule;
 pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
 pub use recording::{Played, Recorded, RecordingError};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
-pub use report::{FormReport, RematReport, StageReport};
+pub use report::{FormReport, MendedReport, RematReport, StageReport};
 pub use stage::Stage;

@@ -71,6 +71,8 @@ pub struct RematReport {
     pub plan: Option<PlanReport>,
     /// Steps without a plan of their own that went by what is known of one like them: its plan for tensors of other sizes, or what it was seen to do.
     pub steps_guided: u64,
+    /// Those of them that did something else in between: skipped a layer, left early, had another term in their loss.
+    pub mended: MendedReport,
     /// Seconds that the planner has been at work, while it is.
     pub planning_seconds: Option<f64>,
     /// Why there is no plan, or no better one, where planning failed.
@@ -109,6 +111,18 @@ pub struct StageReport {
     pub recompute_ns: u64,
     /// Bytes that they wrote.
     pub recomputed_bytes: u64,
+}
+
+/// Steps that left out a part of what is planned, or did something that is not, and went by the plan everywhere else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct MendedReport {
+    /// How many.
+    pub steps: u64,
+    /// Planned operations that did not come, in all of them.
+    pub skipped: u64,
+    /// Operations that came and are not planned, in all of them.
+    pub added: u64,
 }
 
 /// What one kind of [alternative](crate::Alternatives) has saved and cost.
@@ -193,6 +207,12 @@ impl fmt::Display for RematReport {
         }
         if self.steps_guided > 0 {
             table.row("guided steps", format_args!("{}, by what is known of one like them", self.steps_guided))?;
+        }
+        if let MendedReport { steps: steps @ 1.., skipped, added } = self.mended {
+            let each = |operations: u64| operations.div_ceil(steps);
+            let text =
+                format_args!("{steps}, which on average skip {} operations and add {}", each(skipped), each(added));
+            table.row("mended steps", text)?;
         }
         if let Some(why) = &self.why_no_plan {
             table.row("no plan", why)?;

@@ -141,7 +141,7 @@ impl<W: World> Machine<W> {
         if let Some(follow) = self.watch.follow.take()
             && whole
         {
-            if follow.is_complete() {
+            if follow.is_complete() || follow.is_mended() {
                 // What is counted may have begun anew meanwhile.
                 if follow.carried.is_none() {
                     let times = &mut self.counters.times;
@@ -159,7 +159,9 @@ impl<W: World> Machine<W> {
             } else {
                 let at = self.steps.position;
                 self.world.left(Left::Ended { at });
-                self.resume_trace(&follow.trace(), at);
+                if let Some(trace) = follow.trace() {
+                    self.resume_trace(&trace, at);
+                }
             }
         }
         let mut trace = self.watch.tracer.take().map(|tracer| self.finish_trace(tracer));
@@ -183,8 +185,10 @@ impl<W: World> Machine<W> {
             return;
         }
         let limits = self.limits();
-        if let Some(trace) = unit {
-            let (structure, room) = (Spine::of(&trace).structure(), self.room.beside_tensors());
+        let structure = unit.as_ref().map(|trace| Spine::of(trace).structure());
+        self.watch.differences.ends(structure);
+        if let Some((trace, structure)) = unit.zip(structure) {
+            let room = self.room.beside_tensors();
             if self.world.observe(trace, structure, limits) {
                 self.room.pool.plan_with(structure, room);
             }

@@ -11,7 +11,7 @@ use crate::schedule::Schedule;
 use crate::trace::{Number, Place};
 
 /// What differs from a plan within so many operations of its spine is refused from then on.
-const EARLY: usize = 8;
+pub(super) const EARLY: usize = 8;
 /// Most first operations that are refused.
 const MOST_REFUSED: usize = 4096;
 /// By how many times what the plan has given up goes rather than what it keeps.

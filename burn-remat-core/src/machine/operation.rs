@@ -183,7 +183,7 @@ impl<W: World> Machine<W> {
         if call.watched {
             self.trace_op(op, call, traced, &outputs, ran.ns, (settled.recordable, update.is_some()));
             self.follow_outputs(&outputs, ran.ns);
-        } else if self.now.foreign || self.now.beside {
+        } else if self.now.foreign || self.now.beside && !self.is_carried() {
             self.note_foreign(&outputs);
         }
         if let Err(failure) = counted {

@@ -77,7 +77,7 @@ impl<W: World> Machine<W> {
         }
         let (position, is_over) = (self.steps.position as usize, self.steps.passes.is_over());
         let ends = match &self.watch.follow {
-            Some(follow) if follow.schedule.trace.is_pass => {
+            Some(follow) if follow.schedule.trace.is_pass && !follow.is_mended() => {
                 follow.schedule.spine.is_over(position) && (is_over || is_other(self, &follow.schedule))
             }
             _ => is_over,
@@ -148,14 +148,11 @@ impl<W: World> Machine<W> {
         self.steps.position = 1;
         self.watch.most_held = self.ledger.live;
         self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
-        let foreseen = self.foreseen(&schedule);
-        let exceeds = |most: u64| self.limits().budget.is_some_and(|budget| foreseen > budget.max(most));
-        // A plan that holds more than the budget holds the least that is known; what decides nothing holds all.
-        let is_plan = schedule.decides.iter().any(|&decides| decides);
-        let (is_outgrown, needs_more) = (exceeds(schedule.peak), !is_plan && exceeds(0));
-        if is_outgrown {
+        // A plan that holds more than the budget holds the least that is known.
+        if self.exceeds(&schedule, schedule.peak) {
             self.world.outgrown(schedule.structure());
         }
+        let needs_more = self.needs_more(&schedule);
         self.follow(schedule);
         if needs_more || like != 0 {
             self.carry();
@@ -171,10 +168,16 @@ impl<W: World> Machine<W> {
         true
     }
 
-    /// Most bytes that a plan would hold with what is there now.
-    fn foreseen(&self, schedule: &Schedule) -> u64 {
-        let more = (self.ledger.live - self.ledger.foreign).saturating_sub(schedule.trace.held_at_start);
-        schedule.peak.saturating_add(more)
+    /// Whether a plan holds more than the budget, and more than `most`, with what was there when the pass began.
+    fn exceeds(&self, schedule: &Schedule, most: u64) -> bool {
+        let more = self.steps.held_at_start.saturating_sub(schedule.trace.held_at_start);
+        let foreseen = schedule.peak.saturating_add(more);
+        self.limits().budget.is_some_and(|budget| foreseen > budget.max(most))
+    }
+
+    /// Whether a plan decides nothing, so that all is held, though that is more than the budget allows.
+    pub(super) fn needs_more(&self, schedule: &Schedule) -> bool {
+        !schedule.decides.iter().any(|&decides| decides) && self.exceeds(schedule, 0)
     }
 
     fn pass_that_begins(&self, op: &Operation, call: &Call) -> Option<Arc<Schedule>> {

@@ -32,6 +32,7 @@ impl<W: World> Machine<W> {
             Stands::Nowhere if self.goes_on(next, op, call) => self.place_in_plan(next, self.sizes(), op, call),
             stands => stands,
         };
+        let stands = if matches!(stands, Stands::Nowhere) { self.mend(next, op, call) } else { stands };
         let at = match stands {
             Stands::At(at) => at,
             Stands::Beside => return self.pass_beside(call),
@@ -277,6 +278,9 @@ impl<W: World> Machine<W> {
     fn goes_on(&mut self, at: usize, op: &Operation, call: &Call) -> bool {
         let Some(follow) = &self.watch.follow else { return false };
         let old = follow.schedule.clone();
+        if follow.is_mended() {
+            return false;
+        }
         if follow.carried.is_none() {
             if let Some(schedule) = self.world.beginning_with(at + 1, extend(old.prefixes[at], call.signature)) {
                 self.switch_plan(at, schedule);
@@ -322,8 +326,11 @@ impl<W: World> Machine<W> {
             }
         }
         // What began in the middle of something else would be written down without its beginning.
-        if !is_false_start {
-            self.resume_trace(&follow.trace(), at as u32);
+        if !is_false_start && let Some(trace) = follow.trace() {
+            if trace.is_pass {
+                self.watch.differences.leaves(old.structure(), at);
+            }
+            self.resume_trace(&trace, at as u32);
         }
     }
 
@@ -340,6 +347,9 @@ impl<W: World> Machine<W> {
         let measured = carried.is_some() || self.world.is_unmeasured(&schedule);
         let measures = if measured { follow.measures } else { None };
         self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, carried, ..follow });
+        if self.needs_more(&schedule) {
+            self.carry();
+        }
         for (place, held) in schedule.held_before(at).into_iter().enumerate() {
             let owners = self.owners_of(place as Place);
             match owners.first() {
@@ -381,9 +391,9 @@ impl<W: World> Machine<W> {
         self.release_holds();
         if let Some(follow) = self.watch.follow.take() {
             self.world.left(why);
-            let trace = follow.trace();
-            let done = done.min(trace.ops.len());
-            self.resume_trace(&trace, done as u32);
+            if let Some(trace) = follow.trace() {
+                self.resume_trace(&trace, done.min(trace.ops.len()) as u32);
+            }
         }
     }
 }

@@ -6,7 +6,6 @@ use super::Machine;
 use super::call::Call;
 use crate::driver::World;
 use crate::facts::Operation;
-use crate::history::ARRIVED;
 use crate::keys::{TensorKey, few};
 use crate::schedule::{Action, Schedule};
 use crate::trace::{Number, Place};
@@ -36,10 +35,7 @@ impl<W: World> Machine<W> {
     pub(super) fn place_in_plan(&self, at: usize, sizes: Sizes, op: &Operation, call: &Call) -> Stands {
         let Some(follow) = &self.watch.follow else { return Stands::Nowhere };
         let schedule = &*follow.schedule;
-        let number = |input: TensorKey| {
-            let spot = &self.history.tensors[input].spot;
-            (spot.step == self.steps.number && spot.place != ARRIVED).then_some(spot.number)
-        };
+        let number = |input: TensorKey| self.number_in_plan(input);
         let is_planned = |place: usize| {
             let planned = schedule.trace.ops.get(place);
             planned.is_some_and(|planned| {
@@ -60,16 +56,18 @@ impl<W: World> Machine<W> {
         stands.unwrap_or(Stands::Nowhere)
     }
 
-    /// Whether an operation is on small tensors only.
+    /// Whether an operation makes only what is small, of what is small or lives on.
     pub(super) fn is_glue(&self, schedule: &Schedule, op: &Operation, call: &Call) -> bool {
         self.is_below(schedule, op, call, 1)
     }
 
-    /// Whether an operation is on tensors only that are at most so many times as large as a small one.
+    /// The same where what is small may be so many times as large.
     fn is_below(&self, schedule: &Schedule, op: &Operation, call: &Call, times: u64) -> bool {
-        let inputs = call.inputs.iter().map(|&input| self.history.tensors[input].facts.buffer_bytes);
-        let mut sizes = op.outputs.iter().map(|output| output.buffer_bytes).chain(inputs);
-        sizes.all(|bytes| schedule.spine.is_small(bytes.div_ceil(times)))
+        let is_small = |bytes: u64| schedule.spine.is_small(bytes.div_ceil(times));
+        let ends = |&input: &TensorKey| call.dying.contains(&input);
+        let mut ended =
+            call.inputs.iter().copied().filter(ends).map(|input| self.history.tensors[input].facts.buffer_bytes);
+        op.outputs.iter().all(|output| is_small(output.buffer_bytes)) && ended.all(is_small)
     }
 
     /// Whether the planned step is over, what it had made is mostly gone, and an operation is the first of another like it. Where the program
@@ -159,7 +157,14 @@ impl<W: World> Machine<W> {
                 measures.push((planned.cost_ns, planned.scratch));
             }
             let steps = schedule.before[at].iter().chain(&schedule.after[at]);
-            for action in steps.filter(|action| !matches!(action, Action::Check(_))) {
+            // What is computed again for what does not come may not be needed.
+            let is_needed = |action: &&Action| match action {
+                Action::Check(_) => false,
+                Action::Recompute(_) => follow.mended.is_none(),
+                _ => true,
+            };
+            let steps: SmallVec<[Action; 4]> = steps.filter(is_needed).cloned().collect();
+            for action in &steps {
                 if let Err(failure) = self.take(core::slice::from_ref(action)) {
                     self.remember(&failure);
                 }

@@ -10,10 +10,11 @@
 //!
 //! Complexity: O(n³) for the upper half; the search visits a bounded number of states.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::terms::{Grouped, Terms};
 use super::{Chain, ChainPlan, StageId, peak_stage, simulate};
+use crate::allowance::Allowance;
 use crate::planners::chain_exact::{Exact, exact};
 use crate::planners::chain_persistent::least_persistent;
 
@@ -52,20 +53,20 @@ impl ChainMinimum {
 /// # Ok::<(), burn_remat_plan::ChainError>(())
 /// ```
 pub fn minimum(chain: &Chain) -> ChainMinimum {
-    minimum_until(chain, Instant::now() + SEARCH_TIME)
+    minimum_within(chain, Allowance::of_time(SEARCH_TIME))
 }
 
-/// [`minimum`], with the exact search ending at `deadline`.
-pub(crate) fn minimum_until(chain: &Chain, deadline: Instant) -> ChainMinimum {
+/// [`minimum`], with the exact search within `allowance`.
+pub(crate) fn minimum_within(chain: &Chain, allowance: Allowance) -> ChainMinimum {
     let terms = Terms::of_chain(chain);
     let mut lower_bound = terms.least_bytes();
-    let mut plan = ChainPlan { steps: least_persistent(&terms, lower_bound) };
+    let mut plan = ChainPlan { steps: least_persistent(&terms, lower_bound, allowance.memory) };
     let mut achieved = simulate(chain, &plan).peak_bytes;
     // Where only memory counts, every operation is free.
     let joined = Grouped::joining_idle(&terms.without_costs());
     let mut probe = lower_bound;
     while lower_bound < achieved {
-        match exact(&joined, probe, f64::INFINITY, deadline) {
+        match exact(&joined, probe, f64::INFINITY, allowance) {
             Exact::Cheapest(steps) => {
                 plan.steps = steps;
                 achieved = simulate(chain, &plan).peak_bytes;

@@ -48,7 +48,7 @@ pub use plan::{ChainPlan, ChainStep, ParseChainStepError};
 pub use simulate::{ChainTimeline, simulate};
 pub(crate) use store_all::peak_stage;
 
-pub(crate) use minimum::minimum_until;
+pub(crate) use minimum::minimum_within;
 
 use crate::error::ChainError;
 

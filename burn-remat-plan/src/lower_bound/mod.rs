@@ -61,6 +61,8 @@ use relax::Relaxation;
 pub struct Effort {
     /// Wall-clock limit.
     pub time_limit: Duration,
+    /// About the most bytes at once.
+    pub bytes: u64,
     /// Most iterations per level; with a generous time limit it makes the bound reproducible.
     pub iterations: u64,
     /// Stop when the bound reaches this makespan.
@@ -68,9 +70,9 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// No limit but time.
+    /// No limit but time and a quarter of a GiB.
     pub fn time(limit: Duration) -> Self {
-        Self { time_limit: limit, iterations: u64::MAX, enough: f64::INFINITY }
+        Self { time_limit: limit, bytes: MOST_BYTES, iterations: u64::MAX, enough: f64::INFINITY }
     }
 }
 
@@ -99,6 +101,7 @@ pub fn lower_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
         return relaxed;
     }
     let states = StateEffort {
+        bytes: usize::try_from(effort.bytes).unwrap_or(usize::MAX),
         states: usize::try_from(effort.iterations).unwrap_or(usize::MAX),
         enough: effort.enough,
         ..StateEffort::time(effort.time_limit.saturating_sub(start.elapsed()))
@@ -151,12 +154,15 @@ fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints
         if left.is_zero() || best >= effort.enough {
             break;
         }
-        let relaxation = Relaxation::new(graph, budget, moments);
-        if moments.len() > 1 && relaxation.entries() > MOST_ENTRIES {
-            break;
+        if relax::bytes_of(graph, moments.len()) > effort.bytes {
+            continue;
         }
         // No level may use more than a part of what is left.
         let deadline = Instant::now() + left.mul_f64(0.35).min(Duration::from_secs(86_400));
+        let Some(relaxation) = Relaxation::new(graph, budget, moments, deadline) else { continue };
+        if moments.len() > 1 && relaxation.entries() > MOST_ENTRIES {
+            break;
+        }
         let solved = Solver::new(&relaxation.program).solve(effort.iterations, deadline, effort.enough - base);
         let (gain, solution) = (solved.bound, solved.solution);
         if let [moment] = moments[..] {
@@ -204,6 +210,9 @@ fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     levels.dedup();
     levels
 }
+
+/// What a bound takes at most by default.
+const MOST_BYTES: u64 = 1 << 28;
 
 /// How many moments are tried alone.
 const SINGLES: usize = 6;

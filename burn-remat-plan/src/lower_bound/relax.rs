@@ -1,5 +1,7 @@
 //! Builds the linear program of [`lower_bound`](super::lower_bound()).
 
+use std::time::Instant;
+
 use super::pdhg::{Program, Row};
 use crate::choice::{Choice, implementation, least_cost, least_makespan, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
@@ -95,8 +97,20 @@ struct Builder<'g> {
 
 const FIXED: u32 = u32::MAX - 1;
 
+/// About what an entry takes, in the program and in its solution.
+const BYTES_PER_ENTRY: u64 = 80;
+
+/// About what the relaxation of so many moments takes, and its solution.
+pub(super) fn bytes_of(graph: &Graph, moments: usize) -> u64 {
+    let ops = graph.ops().iter();
+    let uses: usize =
+        ops.map(|op| 1 + op.inputs.len() + op.alternatives.iter().map(|a| a.inputs.len()).sum::<usize>()).sum();
+    3 * ((graph.values().len() + uses) * moments) as u64 * BYTES_PER_ENTRY
+}
+
 impl Relaxation {
-    pub fn new(graph: &Graph, budget: u64, moments: &[OpId]) -> Self {
+    /// The relaxation with these moments; `None` where the deadline comes first.
+    pub fn new(graph: &Graph, budget: u64, moments: &[OpId], deadline: Instant) -> Option<Self> {
         let inputs = graph
             .ops()
             .iter()
@@ -122,15 +136,22 @@ impl Relaxation {
             again: Vec::new(),
             chosen,
         };
+        let late = || Instant::now() >= deadline;
         for at in 0..moments.len() {
             builder.columns(at, budget);
+            if late() {
+                return None;
+            }
         }
         for at in 0..moments.len() {
+            if late() {
+                return None;
+            }
             builder.memory(at, budget);
             builder.interval(at);
         }
         let Builder { program, keep, ways, first_way, chosen, again, .. } = builder;
-        Self { program, keep, ways, first_way, chosen, again }
+        Some(Self { program, keep, ways, first_way, chosen, again })
     }
 
     /// To which part each value is kept at the first moment of a solution.

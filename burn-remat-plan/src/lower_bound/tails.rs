@@ -20,19 +20,22 @@ pub(super) struct Tail {
     pub regrets: Vec<f64>,
 }
 
-fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Instant) -> Tail {
-    let relaxation = Relaxation::new(graph, budget, &[moment]);
+fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Instant) -> Option<Tail> {
+    let relaxation = Relaxation::new(graph, budget, &[moment], deadline)?;
     let solver = Solver::new(&relaxation.program);
     let solved = solver.solve(iterations, deadline, f64::INFINITY);
     let regrets = relaxation.regrets(&solver.regrets(&solved));
     // Which implementation the op of the moment itself runs in is spent then.
     let chooses = !graph.ops()[moment].alternatives.is_empty();
-    Tail { done: moment + usize::from(!chooses), bound: solved.bound, regrets }
+    Some(Tail { done: moment + usize::from(!chooses), bound: solved.bound, regrets })
 }
 
-/// The tails of some crowded moments, within so many iterations each: the latest first, as many as `limit` allows.
-pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, limit: Duration) -> Vec<Tail> {
+/// The tails of some crowded moments, within so many iterations and bytes each: the latest first, as many as `limit` allows.
+pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, bytes: u64, limit: Duration) -> Vec<Tail> {
     let deadline = Instant::now() + limit;
+    if relax::bytes_of(graph, 1) > bytes {
+        return Vec::new();
+    }
     let crowded = relax::crowded_moments(graph, budget);
     if crowded.is_empty() {
         return Vec::new();
@@ -47,7 +50,7 @@ pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, limit: Duration
         tail(graph, budget, moment, iterations, Instant::now() + part)
     };
     let in_time = |_: &(usize, OpId)| Instant::now() < deadline;
-    moments.into_iter().rev().enumerate().take_while(in_time).map(tail_of).collect()
+    moments.into_iter().rev().enumerate().take_while(in_time).filter_map(tail_of).collect()
 }
 
 /// Of how many moments tails are computed.

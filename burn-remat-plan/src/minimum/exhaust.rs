@@ -6,11 +6,11 @@
 //!
 //! Complexity: at most [`MOST_PROBES`] searches of [`STATES`] states.
 
+use crate::allowance::Allowance;
 use crate::graph::{Graph, GraphBuilder};
 use crate::planners::search::exact::{StateLimits, Verdict, exact};
 use crate::sequence::plan_of_choices;
 
-use super::limits::Limits;
 use super::upper::Best;
 
 /// Most states of one search.
@@ -21,7 +21,7 @@ const MOST_PROBES: usize = 25;
 const MOST_GIVEN_UP: usize = 3;
 
 /// Tries budgets from `low` to the peak of `best`, which it improves; returns what is then known to bound every schedule.
-pub(super) fn close(graph: &Graph, mut low: u64, best: &mut Best, limits: Limits) -> u64 {
+pub(super) fn close(graph: &Graph, mut low: u64, best: &mut Best, limits: Allowance) -> u64 {
     if low >= best.peak || graph.values().len() > 64 {
         return low;
     }

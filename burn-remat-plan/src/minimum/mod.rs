@@ -13,7 +13,6 @@
 //! on memory: it then knows less.
 
 mod exhaust;
-mod limits;
 mod upper;
 
 use crate::choice::Choice;
@@ -22,7 +21,6 @@ use crate::need::{largest, together};
 use crate::plan::{Plan, Step};
 use crate::planner::{Request, StopReason};
 use crate::simulate::simulate;
-use limits::Limits;
 use upper::Best;
 
 pub use crate::need::SetBy;
@@ -91,7 +89,7 @@ pub fn minimum(graph: &Graph) -> Minimum {
 /// As [`minimum`], within the time and the memory that `request` allows; its budget plays no part. What was found is
 /// valid wherever the search was cut short: [`Minimum::stop_reason`] tells.
 pub fn minimum_within(graph: &Graph, request: &Request) -> Minimum {
-    let limits = Limits { deadline: request.deadline(), memory: request.memory_limit, threads: request.threads };
+    let limits = request.allowance();
     let (certified, set_by) = largest(graph);
     let mut best = upper::best(graph, certified, limits);
     let lower_bound = exhaust::close(graph, certified, &mut best, limits);

@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use super::limits::Limits;
+use crate::allowance::Allowance;
 use crate::choice::has_alternatives;
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
@@ -58,7 +58,7 @@ impl Best {
 }
 
 /// The best plan of `graph`, of which none holds less than `lower`.
-pub(super) fn best(graph: &Graph, lower: u64, limits: Limits) -> Best {
+pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     let mut best = by_default(graph, lower, limits);
     if has_alternatives(graph) && lower < best.peak {
         let lightest = Plain::lightest(graph);
@@ -69,7 +69,7 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Limits) -> Best {
 }
 
 /// The best plan with every op in its default implementation.
-fn by_default(graph: &Graph, lower: u64, limits: Limits) -> Best {
+fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     let deadline = limits.deadline;
     let all: Vec<OpId> = (0..graph.ops().len()).collect();
     let mut best = Best::new(graph, plan_of(graph, &all));
@@ -93,7 +93,7 @@ fn by_default(graph: &Graph, lower: u64, limits: Limits) -> Best {
         }
     } else {
         if deadline.left() > time_of_chains(graph) {
-            for plan in least_memory_plans(graph) {
+            for plan in least_memory_plans(graph, deadline) {
                 best.offer(graph, tightened(graph, &plan));
             }
         }

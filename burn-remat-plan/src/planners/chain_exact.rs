@@ -10,14 +10,14 @@
 //! A schedule never gains by releasing what holds no bytes, nor by passing a stage whose saved set is no heavier than
 //! its activation without saving it; A* tries neither.
 //!
-//! Complexity: at most [`MOST_STATES`] states are visited.
+//! Complexity: at most [`MOST_STATES`] states are visited, fewer where the memory does not hold them.
 //!
 //! Source: this project.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
-use std::time::Instant;
 
+use crate::allowance::Allowance;
 use crate::chain::terms::{Grouped, Terms};
 use crate::chain::{ChainStep, StageId};
 
@@ -40,11 +40,11 @@ pub(crate) enum Exact {
 }
 
 /// The cheapest of all schedules that cost less than `known`, by A*.
-pub(crate) fn exact(joined: &Grouped, budget: u64, known: f64, deadline: Instant) -> Exact {
+pub(crate) fn exact(joined: &Grouped, budget: u64, known: f64, allowance: Allowance) -> Exact {
     if joined.terms.len() > MOST_EXACT_STAGES {
         return Exact::Stopped(0.0);
     }
-    match Search::new(&joined.terms, budget, known).run(deadline) {
+    match Search::new(&joined.terms, budget, known).run(allowance) {
         Exact::Cheapest(steps) => Exact::Cheapest(tidy(&joined.expand_idle(&steps))),
         other => other,
     }
@@ -117,7 +117,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn run(mut self, deadline: Instant) -> Exact {
+    fn run(mut self, allowance: Allowance) -> Exact {
         let n = self.terms.len();
         let start = (n as u8, with(0, 0, 1));
         if !self.fits(self.terms.activation[0] + self.terms.gradient[n - 1]) {
@@ -133,14 +133,20 @@ impl<'a> Search<'a> {
             if open.state.0 == 0 {
                 return Exact::Cheapest(self.way_to(open.state));
             }
-            let is_late = rounds % 64 == 0 && Instant::now() >= deadline;
-            if self.best.len() > most_states || is_late {
+            let is_late = rounds % 64 == 0 && allowance.deadline.passed();
+            if self.best.len() > most_states || self.bytes() > allowance.memory || is_late {
                 return Exact::Stopped(open.bound);
             }
             rounds += 1;
             self.expand(open.state, open.cost);
         }
         Exact::NoneCheaper { next_budget: self.least_refused }
+    }
+
+    /// About the most that the states take until this is asked again: where a container grows, the larger one stands beside it for a while.
+    fn bytes(&self) -> u64 {
+        let known = 3 * self.best.capacity() * size_of::<(State, (f64, Option<(State, ChainStep)>))>();
+        (known + 3 * self.queue.capacity() * size_of::<Open>()) as u64
     }
 
     fn fits(&mut self, bytes: u64) -> bool {

@@ -23,7 +23,7 @@
 //!
 //! Larger than the rule: `schedule`, because it is one table of moves, as the recurrence above has them.
 
-use std::time::Instant;
+use crate::deadline::Deadline;
 
 use super::chain_table::Run;
 use crate::chain::terms::Terms;
@@ -48,7 +48,7 @@ pub(super) struct Exchange<'a> {
     limit: usize,
     /// `chains[s][t - s]`.
     chains: Vec<Vec<Row>>,
-    deadline: Instant,
+    deadline: Deadline,
 }
 
 /// Rows `X(s, r, t)` of one `s`: `[r - s - 1][t - r]`.
@@ -68,13 +68,20 @@ fn relax(row: &mut [f64], need: u64, constant: f64, parts: [(&Row, u64); 2]) {
 
 impl<'a> Exchange<'a> {
     /// Fills the tables; `None` where `deadline` passes first.
-    pub(super) fn fill(terms: &'a Terms, limit: usize, deadline: Instant) -> Option<Self> {
+    pub(super) fn fill(terms: &'a Terms, limit: usize, deadline: Deadline) -> Option<Self> {
         let n = terms.len();
         let mut tables = Self { terms, limit, chains: vec![Vec::new(); n], deadline };
         for s in (0..n).rev() {
             tables.fill_start(s)?;
         }
         Some(tables)
+    }
+
+    /// The most memory units for which the tables of so many stages take no more than `memory` bytes.
+    pub(super) fn units_within(stages: usize, memory: u64) -> u64 {
+        // Rows of both kinds, and a few at work.
+        let rows = (stages * (stages + 1) + 8) as u64;
+        (memory / size_of::<f64>() as u64 / rows).saturating_sub(1)
     }
 
     fn chain(&self, s: StageId, t: StageId) -> &Row {
@@ -87,7 +94,7 @@ impl<'a> Exchange<'a> {
         self.chains[s].clear();
         let mut held: Held = vec![Vec::new(); n - s - 1];
         for t in s..n {
-            if Instant::now() >= self.deadline {
+            if self.deadline.passed() {
                 return None;
             }
             for r in s + 1..=t {
@@ -175,6 +182,8 @@ impl<'a> Exchange<'a> {
                 Task::Chain(s, _, m) | Task::Held(s, _, _, m) => (s, m),
             };
             if rows.0 != s {
+                // Those of another start go first: there is memory for one.
+                rows.1 = Vec::new();
                 rows = (s, self.fill_start(s)?);
             }
             let mut best = (f64::INFINITY, Move::Save);

@@ -11,6 +11,7 @@ use super::chain_persistent::{EASY_CELLS, least_memory_schedule, solve_terms};
 use super::chain_sets;
 use super::chain_table::Choices;
 use super::store_all::peak_op;
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::need::is_too_little;
@@ -22,15 +23,13 @@ use crate::views::chain_of::ChainView;
 const QUICK_CELLS: usize = 1 << 20;
 
 /// The schedules of least memory of every candidate view, with inputs of stages as checkpoints and with saved sets.
-/// Their peaks on the graph may differ from what the view counts.
-pub(crate) fn least_memory_plans(graph: &Graph) -> Vec<Plan> {
+/// Their peaks on the graph may differ from what the view counts. After the deadline no more are found.
+pub(crate) fn least_memory_plans(graph: &Graph, deadline: Deadline) -> Vec<Plan> {
     let views = ChainView::candidates(graph);
     let views = views.iter().filter(|view| view.stages().len() > 1);
-    let plans = |view: &ChainView| {
-        let plan = |choices| view.plan(graph, &least_memory_schedule(view.terms(), choices));
-        [Choices::InputsOnly, Choices::SavedAndInputs].map(plan)
-    };
-    views.flat_map(plans).collect()
+    let cases = views.flat_map(|view| [(view, Choices::InputsOnly), (view, Choices::SavedAndInputs)]);
+    let steps = |(view, choices): (&ChainView, Choices)| least_memory_schedule(view.terms(), choices, deadline);
+    cases.filter_map(|case| Some(case.0.plan(graph, &steps(case)?))).collect()
 }
 
 /// Plans `graph` as a chain for the planner called `name`.
@@ -56,11 +55,12 @@ pub(super) fn solve(
     let mut best: Option<Outcome> = None;
     let mut least: Option<(u64, Plan)> = None;
     for view in &views {
-        if deadline.passed() && best.is_some() {
+        if deadline.passed() {
             break;
         }
         let (steps, reason) = match solve_terms(view.terms(), choices, &rest(bytes_for_values), cells) {
-            Ok(found) => (found.steps, found.stop_reason),
+            Ok(Some(found)) => (found.steps, found.stop_reason),
+            Ok(None) => break,
             Err(shortage) => (shortage.steps, StopReason::Heuristic),
         };
         let reason = if reason == StopReason::TimeLimit { reason } else { StopReason::Heuristic };
@@ -79,10 +79,15 @@ pub(super) fn solve(
     {
         best = Some(Outcome::of_plan(name, graph, plan, Status::Feasible, StopReason::Heuristic));
     }
-    best.ok_or_else(|| PlanError::Infeasible {
-        budget: request.budget,
-        minimum: least.as_ref().map(|least| least.0),
-        blocking_op: least.and_then(|(_, plan)| peak_op(graph, &plan)),
-        proven: is_too_little(graph, request.budget),
-    })
+    let proven = is_too_little(graph, request.budget);
+    match best {
+        Some(best) => Ok(best),
+        None if deadline.passed() && !proven => Ok(Outcome::without_plan(name, None)),
+        None => Err(PlanError::Infeasible {
+            budget: request.budget,
+            minimum: least.as_ref().map(|least| least.0),
+            blocking_op: least.and_then(|(_, plan)| peak_op(graph, &plan)),
+            proven,
+        }),
+    }
 }

@@ -25,12 +25,13 @@
 //! and Theorem 1 forgets; a run without saving is charged up to the checkpoint only, not to `t`, which differs where a
 //! saved set is smaller than its activation; `F_∅` stops one stage earlier than Algorithm 2 prints, as its cost does.
 
-use std::time::Instant;
-
 use super::chain_table::{Choices, Minimum, Run, Table};
+use crate::allowance::Allowance;
 use crate::chain::terms::{Grouped, Terms};
 use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
+use crate::deadline::Deadline;
 use crate::error::PlanError;
+use crate::memory::default_limit;
 use crate::planner::{Progress, Request, Status, StopReason};
 
 /// Fewest memory units that a table in slots has: the report's figure.
@@ -55,15 +56,17 @@ const WEIGHED_PER_SECOND: f64 = 1e9;
 /// [`chain::minimum`].
 pub fn minimum_budget(chain: &Chain) -> (u64, StageId) {
     let terms = Terms::of_chain(chain);
-    let plan = ChainPlan { steps: least_persistent(&terms, terms.least_bytes()) };
+    let plan = ChainPlan { steps: least_persistent(&terms, terms.least_bytes(), default_limit()) };
     (chain::simulate(chain, &plan).peak_bytes, peak_stage(chain, &plan))
 }
 
-/// A persistent schedule of the least memory, or of no more than `enough`.
-pub(crate) fn least_persistent(terms: &Terms, enough: u64) -> Vec<ChainStep> {
+/// A persistent schedule of the least memory, or of no more than `enough`, found in about so much memory.
+pub(crate) fn least_persistent(terms: &Terms, enough: u64, memory: u64) -> Vec<ChainStep> {
     let grouped = Grouped::of(terms, MOST_STAGES);
-    let least = least_memory(&grouped, Choices::SavedAndInputs);
-    finer(terms, Choices::SavedAndInputs, least, enough).steps
+    // Without a deadline there is always an answer.
+    let least = least_memory(&grouped, Choices::SavedAndInputs, Deadline::NEVER).unwrap_or_else(|| from_input(terms));
+    let allowance = Allowance { deadline: Deadline::NEVER, memory, threads: 1 };
+    finer(terms, Choices::SavedAndInputs, least, enough, allowance).steps
 }
 
 /// The stage at which `plan` has its peak.
@@ -87,6 +90,7 @@ pub(crate) fn solve_chain(
         blocking_op: Some(peak_stage(chain, &ChainPlan { steps: shortage.steps })),
         proven: request.budget < terms.least_bytes(),
     })?;
+    let Some(found) = found else { return Ok(ChainOutcome::without_plan(name, None)) };
     let plan = ChainPlan { steps: found.steps };
     let mut outcome = ChainOutcome::of_plan(name, chain, plan, found.status, found.stop_reason);
     // The optimum of a class binds no schedule outside of it.
@@ -102,6 +106,16 @@ pub(crate) struct Found {
     pub stop_reason: StopReason,
 }
 
+impl Found {
+    fn proved(steps: Vec<ChainStep>) -> Self {
+        Self { steps, status: Status::Optimal, stop_reason: StopReason::Proved }
+    }
+
+    fn feasible(steps: Vec<ChainStep>, stop_reason: StopReason) -> Self {
+        Self { steps, status: Status::Feasible, stop_reason }
+    }
+}
+
 /// No schedule fits; this one needs the least memory.
 #[derive(Debug)]
 pub(crate) struct Shortage {
@@ -109,17 +123,23 @@ pub(crate) struct Shortage {
     pub steps: Vec<ChainStep>,
 }
 
-fn least_memory(grouped: &Grouped, choices: Choices) -> Shortage {
+/// The schedule of least memory; `None` where the deadline comes first.
+fn least_memory(grouped: &Grouped, choices: Choices, deadline: Deadline) -> Option<Shortage> {
     let terms = &grouped.terms;
-    let minimum = Minimum::of(terms, choices);
+    let minimum = Minimum::of(terms, choices, deadline)?;
     // What is held before the first step counts too.
     let bytes = minimum.get(0, terms.len() - 1).max(terms.gradient[terms.len() - 1]);
-    Shortage { minimum: terms.activation[0] + bytes, steps: grouped.expand(&minimum.schedule(terms, choices)) }
+    Some(Shortage { minimum: terms.activation[0] + bytes, steps: grouped.expand(&minimum.schedule(terms, choices)) })
 }
 
-/// The schedule of least memory.
-pub(super) fn least_memory_schedule(terms: &Terms, choices: Choices) -> Vec<ChainStep> {
-    least_memory(&Grouped::of(terms, MOST_STAGES), choices).steps
+/// The schedule of least memory of few groups of stages, which takes a few milliseconds.
+fn coarse_least(terms: &Terms, choices: Choices) -> Option<Shortage> {
+    least_memory(&Grouped::of(terms, QUICK_GROUPS), choices, Deadline::NEVER)
+}
+
+/// The schedule of least memory; `None` where the deadline comes first.
+pub(super) fn least_memory_schedule(terms: &Terms, choices: Choices, deadline: Deadline) -> Option<Vec<ChainStep>> {
+    least_memory(&Grouped::of(terms, MOST_STAGES), choices, deadline).map(|least| least.steps)
 }
 
 /// The schedule that keeps the input only and goes forward from it anew for every stage: that of least memory where all
@@ -139,13 +159,13 @@ fn from_input(terms: &Terms) -> Shortage {
 }
 
 /// A schedule of less memory than `least`, which is for groups of stages, where it needs more than `enough`.
-fn finer(terms: &Terms, choices: Choices, mut least: Shortage, enough: u64) -> Shortage {
+fn finer(terms: &Terms, choices: Choices, mut least: Shortage, enough: u64, allowance: Allowance) -> Shortage {
     let n = terms.len();
     if n > MOST_STAGES && n <= MOST_STAGES_FROM_INPUT && least.minimum > enough {
         least = std::cmp::min_by_key(least, from_input(terms), |shortage| shortage.minimum);
     }
-    if n > MOST_STAGES && n <= MOST_WHOLE_STAGES && least.minimum > enough {
-        least = least_memory(&Grouped::of(terms, n), choices);
+    if n > MOST_STAGES && n <= MOST_WHOLE_STAGES && least.minimum > enough && Minimum::bytes_of(n) <= allowance.memory {
+        least = least_memory(&Grouped::of(terms, n), choices, allowance.deadline).unwrap_or(least);
     }
     least
 }
@@ -162,7 +182,7 @@ fn quick_steps(
     choices: Choices,
     request: &Request,
     limit: u64,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Option<Vec<ChainStep>> {
     let grouped = Grouped::of(terms, QUICK_GROUPS);
     let slots = SLOTS.min(cells_in_memory(request) / pairs(QUICK_GROUPS));
@@ -189,29 +209,33 @@ fn cells_in_time(request: &Request, stages: usize) -> usize {
     (request.time_limit.as_secs_f64() / 2.0 * WEIGHED_PER_SECOND / weighed_per_cell) as usize
 }
 
-/// The cheapest schedule of `terms` within the request's budget. The table has up to `easy_cells` cells, if there is time, wherever that
+/// The cheapest schedule of `terms` within the request's budget; `None` where the time is over before it is known whether there is one. The table has up to `easy_cells` cells, if there is time, wherever that
 /// makes it finer than [`SLOTS`].
 pub(crate) fn solve_terms(
     terms: &Terms,
     choices: Choices,
     request: &Request,
     easy_cells: usize,
-) -> Result<Found, Shortage> {
-    let deadline = request.deadline().instant();
+) -> Result<Option<Found>, Shortage> {
+    let allowance = request.allowance();
+    let deadline = allowance.deadline;
     let grouped = Grouped::of(terms, MOST_STAGES);
-    let least = least_memory(&grouped, choices);
+    let Some(least) = least_memory(&grouped, choices, deadline) else {
+        let coarse = coarse_least(terms, choices).filter(|least| least.minimum <= request.budget);
+        return Ok(coarse.map(|least| Found::feasible(least.steps, StopReason::TimeLimit)));
+    };
     if least.minimum > request.budget {
-        let least = finer(terms, choices, least, request.budget);
+        let least = finer(terms, choices, least, request.budget, allowance);
         if least.minimum > request.budget {
             return Err(least);
         }
-        return Ok(Found { steps: least.steps, status: Status::Feasible, stop_reason: StopReason::Heuristic });
+        return Ok(Some(Found::feasible(least.steps, StopReason::Heuristic)));
     }
     let n = grouped.terms.len();
     let peak = grouped.terms.store_all_peak();
     if choices == Choices::SavedAndInputs && peak <= request.budget {
         let steps = (0..terms.len()).map(ChainStep::SaveAll).chain((0..terms.len()).rev().map(ChainStep::Backward));
-        return Ok(Found { steps: steps.collect(), status: Status::Optimal, stop_reason: StopReason::Proved });
+        return Ok(Some(Found::proved(steps.collect())));
     }
     // With inputs only, the most that is ever of use is every activation beside one saved set.
     let most = grouped.terms.activation.iter().sum::<u64>().saturating_add(peak);
@@ -228,26 +252,22 @@ pub(crate) fn solve_terms(
         let unit = if exact.is_some() { common } else { limit.div_ceil(slots as u64).next_multiple_of(common) };
         let scaled = grouped.terms.in_units(unit);
         let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline);
-        let is_late = table.is_none();
-        if let Some(steps) = table.and_then(|table| table.schedule()) {
+        let Some(table) = table else {
+            stop_reason = StopReason::TimeLimit;
+            break;
+        };
+        if let Some(steps) = table.schedule() {
             let steps = cheaper(terms, grouped.expand(&steps), quick);
             request.report(Progress { incumbent: Some(terms.cost_of(&steps)), lower_bound: None });
-            let (status, stop_reason) = match exact.is_some() && n == terms.len() {
-                true => (Status::Optimal, StopReason::Proved),
-                false => (Status::Feasible, StopReason::Heuristic),
-            };
-            return Ok(Found { steps, status, stop_reason });
+            let proved = exact.is_some() && n == terms.len();
+            return Ok(Some(if proved { Found::proved(steps) } else { Found::feasible(steps, StopReason::Heuristic) }));
         }
         // A feasible budget, but slots of this size are too coarse to see it.
         slots = slots.saturating_mul(2);
-        if is_late {
-            stop_reason = StopReason::TimeLimit;
-            break;
-        }
         if slots.saturating_mul(pairs) > most_cells {
             break;
         }
     }
     let steps = cheaper(terms, least.steps, quick);
-    Ok(Found { steps, status: Status::Feasible, stop_reason })
+    Ok(Some(Found::feasible(steps, stop_reason)))
 }

@@ -17,8 +17,10 @@ use std::time::Instant;
 use super::ChainDp;
 use super::chain_exact::{Exact, exact};
 use super::chain_exchange::Exchange;
+use crate::allowance::Allowance;
 use crate::chain::terms::{Grouped, Terms};
 use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep};
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::planner::{Planner, Progress, Request, Status, StopReason};
 
@@ -26,6 +28,8 @@ use crate::planner::{Planner, Progress, Request, Status, StopReason};
 const MOST_GROUPS: usize = 48;
 /// Most memory units of the exchange program.
 const MOST_UNITS: u64 = 500;
+/// With fewer it is not tried.
+const LEAST_UNITS: u64 = 20;
 
 /// Plans `chain` for the planner called `name`.
 ///
@@ -51,7 +55,7 @@ pub(crate) fn improve(
     request: &Request,
     persistent: Result<ChainOutcome, PlanError>,
 ) -> Result<ChainOutcome, PlanError> {
-    let deadline = request.deadline().instant();
+    let allowance = request.allowance();
     let terms = Terms::of_chain(chain);
     let store_all = chain.store_all_makespan();
     let mut best = match persistent {
@@ -73,11 +77,11 @@ pub(crate) fn improve(
         }
     };
     let joined = Grouped::joining_idle(&terms);
-    if let Some(steps) = exchange(&joined.terms, request.budget, deadline) {
+    if let Some(steps) = exchange(&joined.terms, request.budget, allowance) {
         consider(joined.expand_idle(&steps), &mut best);
     }
     let known = best.as_ref().map_or(f64::INFINITY, |best| best.makespan);
-    let bound = match exact(&joined, request.budget, known, deadline) {
+    let bound = match exact(&joined, request.budget, known, allowance) {
         Exact::Cheapest(steps) => {
             consider(steps, &mut best);
             f64::INFINITY
@@ -86,7 +90,7 @@ pub(crate) fn improve(
         Exact::Stopped(lower) => store_all.max(lower),
     };
     if best.is_err() {
-        let least = chain::minimum_until(chain, deadline);
+        let least = chain::minimum_within(chain, allowance);
         if least.achieved > request.budget {
             return Err(PlanError::Infeasible {
                 budget: request.budget,
@@ -97,29 +101,33 @@ pub(crate) fn improve(
         }
         consider(least.plan.steps, &mut best);
     }
-    best.map(|best| closed(ChainOutcome { planner: name.to_owned(), ..best }, bound, deadline))
+    best.map(|best| closed(ChainOutcome { planner: name.to_owned(), ..best }, bound, allowance.deadline))
 }
 
 /// What has been found, with what the bound says of it.
-fn closed(mut best: ChainOutcome, bound: f64, deadline: Instant) -> ChainOutcome {
+fn closed(mut best: ChainOutcome, bound: f64, deadline: Deadline) -> ChainOutcome {
     best.lower_bound = Some(bound.min(best.makespan));
     if bound >= best.makespan {
         (best.status, best.stop_reason) = (Status::Optimal, StopReason::Proved);
-    } else if Instant::now() >= deadline {
+    } else if deadline.passed() {
         best.stop_reason = StopReason::TimeLimit;
     }
     best
 }
 
 /// The best schedule of the exchange program within `budget`.
-fn exchange(terms: &Terms, budget: u64, deadline: Instant) -> Option<Vec<ChainStep>> {
+fn exchange(terms: &Terms, budget: u64, allowance: Allowance) -> Option<Vec<ChainStep>> {
     let grouped = Grouped::of(terms, MOST_GROUPS);
     let terms = &grouped.terms;
     let limit = budget.min(terms.store_all_peak()).checked_sub(terms.activation[0])?;
     let common = terms.common_unit();
-    let unit = if limit / common <= MOST_UNITS { common } else { limit.div_ceil(MOST_UNITS).next_multiple_of(common) };
+    let most = MOST_UNITS.min(Exchange::units_within(terms.len(), allowance.memory));
+    if most < LEAST_UNITS {
+        return None;
+    }
+    let unit = if limit / common <= most { common } else { limit.div_ceil(most).next_multiple_of(common) };
     let scaled = terms.in_units(unit);
     let units = usize::try_from(limit / unit).ok()?;
-    let steps = Exchange::fill(&scaled, units, deadline)?.schedule()?;
+    let steps = Exchange::fill(&scaled, units, allowance.deadline)?.schedule()?;
     Some(grouped.expand(&steps))
 }

@@ -20,8 +20,8 @@
 
 use std::collections::HashMap;
 
+use crate::allowance::Allowance;
 use crate::chain::StageId;
-use crate::deadline::Deadline;
 use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::planner::Request;
@@ -41,12 +41,9 @@ const ROUNDS: usize = 14;
 
 /// The cheapest plan within the request's budget that some view gives within its other limits, with its cost.
 pub(super) fn best_plan(graph: &Graph, request: &Request) -> Option<(f64, Plan)> {
-    let deadline = request.deadline();
-    let limits = Limits {
-        budget: request.budget.saturating_sub(graph.constant_bytes()),
-        deadline,
-        memory: request.memory_limit,
-    };
+    let allowance = request.allowance();
+    let deadline = allowance.deadline;
+    let bytes_for_values = request.budget.saturating_sub(graph.constant_bytes());
     let mut best: Option<(f64, Plan)> = None;
     for view in OptionView::candidates(graph, deadline).iter().filter(|view| view.len() > 1) {
         if deadline.passed() {
@@ -54,7 +51,7 @@ pub(super) fn best_plan(graph: &Graph, request: &Request) -> Option<(f64, Plan)>
         }
         let most = view.options.iter().flatten().map(|option| option.stages).max().unwrap_or(1);
         for &together in TOGETHER.iter().filter(|&&together| together < most || together > 1) {
-            let Some(table) = Table::fill(view, together, &limits) else { continue };
+            let Some(table) = Table::fill(view, together, bytes_for_values, allowance) else { continue };
             if let Some(found) = table.most_that_fits(graph, request.budget) {
                 log::debug!("{} stages, {} rows: {}", view.len(), table.rows.len(), found.0);
                 if best.as_ref().is_none_or(|best| found.0 < best.0) {
@@ -64,15 +61,6 @@ pub(super) fn best_plan(graph: &Graph, request: &Request) -> Option<(f64, Plan)>
         }
     }
     best
-}
-
-/// Limits of a table.
-struct Limits {
-    /// Bytes for values.
-    budget: u64,
-    deadline: Deadline,
-    /// Bytes for the table itself.
-    memory: u64,
 }
 
 /// What a run of stages does first.
@@ -96,9 +84,9 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// Fills the table; `None` where the time is over first or it would be too large.
-    fn fill(view: &'a OptionView, together: usize, limits: &Limits) -> Option<Self> {
+    fn fill(view: &'a OptionView, together: usize, budget: u64, allowance: Allowance) -> Option<Self> {
         let n = view.len();
-        let cells = usize::try_from(limits.memory / size_of::<f64>() as u64).unwrap_or(usize::MAX);
+        let cells = usize::try_from(allowance.memory / size_of::<f64>() as u64).unwrap_or(usize::MAX);
         let units_of = |rows: usize| (MOST_WORK / (rows * n).max(1)).min(cells / rows.max(1)).min(UNITS.0);
         // There are at least as many rows as lengths of runs.
         if units_of(n) < UNITS.1 {
@@ -113,11 +101,11 @@ impl<'a> Table<'a> {
         let saved: u64 = view.options.iter().map(|options| options[0].saved).sum();
         let during = view.options.iter().map(|options| options[0].backward_bytes + options[0].save_scratch).max();
         let whole = saved + during.unwrap_or(0) + view.gradient[n - 1];
-        let most = ((limits.budget as f64 * SLACK).min(whole as f64)).max(1.0);
+        let most = ((budget as f64 * SLACK).min(whole as f64)).max(1.0);
         let unit = most / units as f64;
         let mut table = Self { view, together, unit, limit: units, row_of, rows: Vec::with_capacity(starts.len()) };
         for (s, t) in starts {
-            if limits.deadline.passed() {
+            if allowance.deadline.passed() {
                 return None;
             }
             let mut row = vec![f64::INFINITY; units + 1];

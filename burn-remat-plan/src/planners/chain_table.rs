@@ -3,11 +3,10 @@
 //! The notation is that of its header. Both tables hold one entry for each sub-chain `s..=t`, which depends on
 //! shorter sub-chains only: a number, or a row of costs per memory unit, which is stored in [tiles](Tiles).
 
-use std::time::Instant;
-
 use super::chain_tiles::{Recipe, Tiles};
 use crate::chain::terms::Terms;
 use crate::chain::{ChainStep, StageId};
+use crate::deadline::Deadline;
 
 /// Which schedules a table ranges over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,21 +91,29 @@ pub(crate) struct Minimum {
 }
 
 impl Minimum {
-    /// Fills the table. O(n³).
-    pub(crate) fn of(terms: &Terms, choices: Choices) -> Self {
+    /// Fills the table; `None` where the deadline comes first. O(n³).
+    pub(crate) fn of(terms: &Terms, choices: Choices, deadline: Deadline) -> Option<Self> {
         let n = terms.len();
         let mut table = Self { bytes: Pairs::new(n) };
         for s in 0..n {
             table.bytes.add(s, s, terms.save_need(s, s));
         }
         for d in 1..n {
+            if d.is_multiple_of(16) && deadline.passed() {
+                return None;
+            }
             for s in 0..n - d {
                 let least = table.options(terms, choices, s, s + d).map(|(_, need)| need).min();
                 let least = least.expect("a sub-chain of two stages or more has a checkpoint to choose");
                 table.bytes.add(s, s + d, least);
             }
         }
-        table
+        Some(table)
+    }
+
+    /// What the table of so many stages takes, twice of that while its rows grow.
+    pub(crate) fn bytes_of(stages: usize) -> u64 {
+        2 * (stages * (stages + 1) * size_of::<u64>()) as u64
     }
 
     /// Least memory of `s..=t`.
@@ -194,7 +201,7 @@ impl<'a> Table<'a> {
         choices: Choices,
         limit: usize,
         threads: usize,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Option<Self> {
         let n = terms.len();
         let run = |s| {
@@ -204,12 +211,12 @@ impl<'a> Table<'a> {
         let mut table = Self {
             terms,
             choices,
-            minimum: Minimum::of(terms, choices),
+            minimum: Minimum::of(terms, choices, deadline)?,
             runs: (0..n).map(run).collect(),
             rows: Tiles::new(n, 0),
             limit,
         };
-        let rows = Tiles::fill(n, limit + 1, threads, deadline, &table)?;
+        let rows = Tiles::fill(n, limit + 1, threads, deadline.instant(), &table)?;
         table.rows = rows;
         Some(table)
     }

@@ -63,9 +63,10 @@ pub fn judge(graph: &Graph, request: &Request, around: &mut dyn FnMut(&str, &mut
         }
         let time_limit = request.time_limit;
         let moments: Vec<usize> = (0..graph.ops().len()).step_by(graph.ops().len().div_ceil(3)).collect();
+        let effort = Effort { bytes: request.memory_limit, ..Effort::time(time_limit) };
         let bounds: [(&str, &dyn Fn() -> f64); 3] = [
-            ("lower_bound", &|| lower_bound(graph, budget, Effort::time(time_limit))),
-            ("lower_bound_at", &|| lower_bound_at(graph, budget, &moments, Effort::time(time_limit))),
+            ("lower_bound", &|| lower_bound(graph, budget, effort)),
+            ("lower_bound_at", &|| lower_bound_at(graph, budget, &moments, effort)),
             ("state_bound", &|| state_bound(graph, budget, StateEffort { bytes, ..StateEffort::time(time_limit) })),
         ];
         for (name, bound) in bounds {

@@ -85,12 +85,15 @@ pub fn state_bound(graph: &Graph, budget: u64, effort: StateEffort) -> f64 {
     }
     let limit = effort.time_limit.min(Duration::from_secs(86_400));
     let iterations = if effort.states == usize::MAX { u64::MAX } else { 1000 };
-    let tails = tails(graph, budget, iterations, limit.mul_f64(0.2));
+    let tails = tails(graph, budget, iterations, effort.bytes as u64, limit.mul_f64(0.2));
     let mut spent = vec![0.0; count + 1];
     tails.iter().for_each(|tail| spent[tail.done] = tail.bound);
     fall(&mut spent);
     let enough = effort.enough - base;
     let mut gain: f64 = spent[0];
+    if Shape::bytes_of(graph) > effort.bytes {
+        return safe(graph, base + gain);
+    }
     let Some(shape) = Shape::of(graph, start + limit) else { return safe(graph, base + gain) };
     for (detail, share) in details(graph, &shape) {
         let left = limit.saturating_sub(start.elapsed());

@@ -113,6 +113,11 @@ impl Shape {
         Some(Self { useful, sure })
     }
 
+    /// What it takes.
+    pub fn bytes_of(graph: &Graph) -> usize {
+        (graph.ops().len() + 1) * graph.values().len()
+    }
+
     /// How many groups there would be.
     pub fn count_groups(&self, graph: &Graph, detail: Detail) -> usize {
         groups(graph, detail, &self.sure).1

@@ -37,12 +37,8 @@ const MOST_OVER: f64 = 1.3;
 
 /// The search of states takes no more than this.
 const MOST_STATE_BYTES: usize = 1 << 28;
-/// The share of the memory limit that relaxations, and the search of states, may take, and about what they take for an entry.
+/// The share of the memory limit that relaxations, and the search of states, may take.
 const RELAXATION_SHARE: u64 = 4;
-const BYTES_PER_ENTRY: u64 = 80;
-/// No relaxation of several moments has more entries, nor more moments.
-const MOST_ENTRIES: u64 = 3_000_000;
-const MOST_MOMENTS: u64 = 81;
 
 /// Where to begin.
 pub(super) struct Beginning {
@@ -73,13 +69,14 @@ pub(super) fn improve(
     clock.raise(bound);
     // In a short time walks gain more than a bound.
     let worth = clock.limit.as_secs_f64().min(1.0);
-    let joint = effort(&clock, JOINT_SHARE * worth);
+    let joint = effort(&clock, request, JOINT_SHARE * worth);
     let states = StateEffort {
         states: if settings.moves.is_some() { STATES } else { usize::MAX },
         bytes: usize::try_from(request.memory_limit / RELAXATION_SHARE).unwrap_or(usize::MAX).min(MOST_STATE_BYTES),
         enough: known.first().map_or(f64::INFINITY, cost),
         ..StateEffort::time(
-            effort(&clock, worth * if request.threads > 1 { STATES_SHARE } else { STATES_SHARE / 3.0 }).time_limit,
+            effort(&clock, request, worth * if request.threads > 1 { STATES_SHARE } else { STATES_SHARE / 3.0 })
+                .time_limit,
         )
     };
     let aside = || {
@@ -87,9 +84,7 @@ pub(super) fn improve(
         if clock.bound() >= states.enough {
             return;
         }
-        if relaxation_bytes(graph, MOST_MOMENTS) <= request.memory_limit / RELAXATION_SHARE {
-            clock.raise(joint_bound(graph, request.budget, joint));
-        }
+        clock.raise(joint_bound(graph, request.budget, joint));
         request.report(Progress { incumbent: None, lower_bound: Some(clock.bound()) });
     };
     let report = |cost| {
@@ -115,12 +110,7 @@ fn begin(
     clock: &Clock,
 ) -> (Vec<Vec<Choice>>, (f64, Vec<Hint>), Option<Minimum>) {
     let Beginning { mut known, quick } = start;
-    let relax = || {
-        if relaxation_bytes(graph, 1) > request.memory_limit / RELAXATION_SHARE {
-            return (0.0, Vec::new());
-        }
-        hints(graph, request.budget, effort(clock, HINT_SHARE))
-    };
+    let relax = || hints(graph, request.budget, effort(clock, request, HINT_SHARE));
     let find = |quick: Quick, request: &Request| seeds::feasible(graph, request, quick).map(seeds::by_default);
     let relaxed = match quick {
         Some(quick) if request.threads > 1 => std::thread::scope(|scope| {
@@ -144,20 +134,12 @@ fn begin(
 }
 
 /// The bound may work on the clock alone, or with a limit on moves on iterations alone.
-fn effort(clock: &Clock, share: f64) -> Effort {
+fn effort(clock: &Clock, request: &Request, share: f64) -> Effort {
+    let bytes = request.memory_limit / RELAXATION_SHARE;
     match clock.moves {
-        None => Effort::time(clock.left().min(clock.limit.mul_f64(share))),
-        Some(_) => Effort { iterations: ITERATIONS, ..Effort::time(clock.left()) },
+        None => Effort { bytes, ..Effort::time(clock.left().min(clock.limit.mul_f64(share))) },
+        Some(_) => Effort { bytes, iterations: ITERATIONS, ..Effort::time(clock.left()) },
     }
-}
-
-/// About what a relaxation of so many moments takes.
-fn relaxation_bytes(graph: &Graph, moments: u64) -> u64 {
-    let ops = graph.ops().iter();
-    let uses: usize =
-        ops.map(|op| 1 + op.inputs.len() + op.alternatives.iter().map(|a| a.inputs.len()).sum::<usize>()).sum();
-    let one = 3 * (graph.values().len() + uses) as u64;
-    (one * moments).min(MOST_ENTRIES.max(one)) * BYTES_PER_ENTRY
 }
 
 /// Where the walks begin: at what the relaxation says, and at the schedules known.

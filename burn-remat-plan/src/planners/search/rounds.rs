@@ -294,22 +294,24 @@ impl<'p, 'g> Walkers<'p, 'g> {
             aside();
         }
         for (number, &until) in ROUNDS.iter().enumerate() {
-            std::thread::scope(|scope| {
-                for (thread, ladder) in ladders.iter_mut().enumerate() {
-                    let (best, aside) = (&best, &aside);
-                    scope.spawn(move || {
-                        if number == 0 && thread + 1 == self.threads && clock.moves.is_none() {
-                            aside();
-                        }
-                        if let Some((_, order)) = best {
-                            ladder.walks[0].state.load(order);
-                        }
-                        match number + 1 == ROUNDS.len() {
-                            false => ladder.walk(clock, until),
-                            true => ladder.settle(clock, ROUNDS[number - 1]..until),
-                        }
-                    });
+            let round = |(thread, ladder): (usize, &mut Ladder<'_, '_>)| {
+                if number == 0 && thread + 1 == self.threads && clock.moves.is_none() {
+                    aside();
                 }
+                if let Some((_, order)) = &best {
+                    ladder.walks[0].state.load(order);
+                }
+                match number + 1 == ROUNDS.len() {
+                    false => ladder.walk(clock, until),
+                    true => ladder.settle(clock, ROUNDS[number - 1]..until),
+                }
+            };
+            std::thread::scope(|scope| {
+                let mut all = ladders.iter_mut().enumerate();
+                // On a busy machine a new thread waits for its turn: the first ladder does not need one.
+                let own = all.next();
+                all.for_each(|one| drop(scope.spawn(|| round(one))));
+                own.into_iter().for_each(round);
             });
             best = better(best.iter().chain(ladders.iter().filter_map(Ladder::best))).cloned();
             if let Some((cost, _)) = best {

@@ -94,7 +94,6 @@ fn for_each_table(
         if cells * BYTES_PER_CELL > request.memory_limit || least_time > deadline.left() {
             continue;
         }
-        let deadline = deadline.instant();
         if let Some(table) = Table::fill(&terms, Choices::SavedAndInputs, most, request.threads, deadline) {
             visit(most, &|units| {
                 let steps = grouped.expand(&table.schedule_within(units)?);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use burn_remat_core::Left;
+use burn_remat_core::{Left, Mended};
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{Outcome, Status, StopReason};
 
@@ -64,6 +64,10 @@ pub(crate) struct PlanState {
     pub followed: u64,
     /// Steps that went by what is known of one like them: its plan for other sizes, or what it does.
     pub guided: u64,
+    /// Those of them that did other things than what is known, and how many operations they left out and added.
+    pub mended: u64,
+    pub skipped: u64,
+    pub added: u64,
     /// Largest difference between bytes held and bytes foreseen in any of them.
     pub deviation: u64,
     /// Most bytes held during each operation of the last of them.
@@ -94,6 +98,16 @@ impl PlanState {
         self.deviation = self.deviation.max(deviation);
         if self.shows(structure) {
             self.measured = Arc::new(held);
+        }
+    }
+
+    /// A step went by what is known of one like it, and did so much that was not.
+    pub fn guided(&mut self, mended: Option<Mended>) {
+        self.guided += 1;
+        if let Some(Mended { skipped, beside, .. }) = mended {
+            self.mended += 1;
+            self.skipped += u64::from(skipped);
+            self.added += u64::from(beside);
         }
     }
 

@@ -1,0 +1,154 @@
+//! Programs as people write them: no marks, nothing tuned to the engine.
+
+mod loops;
+mod models;
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::optim::*;
+use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn_remat::{RematConfig, RematExt};
+use burn_remat_examples::device::under_test;
+
+const WIDTH: usize = 64;
+const ROWS: usize = 256;
+const ROUNDS: usize = 40;
+
+#[derive(Module, Debug)]
+struct Net {
+    norm: LayerNorm,
+    layers: Vec<Linear>,
+}
+
+impl Net {
+    fn new(device: &Device, layers: usize) -> Self {
+        let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(device);
+        Self { norm: LayerNormConfig::new(WIDTH).init(device), layers: (0..layers).map(layer).collect() }
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.layers.iter().fold(x, |x, layer| self.layer(layer, x))
+    }
+
+    fn layer(&self, layer: &Linear, x: Tensor<2>) -> Tensor<2> {
+        activation::gelu(layer.forward(self.norm.forward(x.clone()))) + x
+    }
+
+    fn loss(&self, x: Tensor<2>) -> Tensor<1> {
+        (self.forward(x.clone()) - x.flip([0])).powf_scalar(2.0).mean()
+    }
+
+    fn gradients(&self, x: Tensor<2>) -> GradientsParams {
+        GradientsParams::from_grads(self.loss(x).backward(), self)
+    }
+}
+
+fn input(round: usize, rows: usize, device: &Device) -> Tensor<2> {
+    let values: Vec<f32> = (0..rows * WIDTH).map(|at| ((at * 31 + round * 17) % 113) as f32 / 113.0 - 0.5).collect();
+    Tensor::from_data(TensorData::new(values, [rows, WIDTH]), device)
+}
+
+thread_local! {
+    /// Rounds that the program under way has begun, and steps over the budget when the first few were over.
+    static BEGUN: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// A round begins. One of a real program takes longer than these: planning keeps up with it.
+fn begin_round(device: &Device) {
+    let (rounds, mut over_budget) = BEGUN.get();
+    if device.remat_report().is_ok() {
+        device.remat_wait_for_plan(Duration::from_secs(5)).unwrap();
+        if rounds == BEFORE_PLANS {
+            over_budget = device.remat_report().unwrap().steps_over_budget;
+        }
+    }
+    BEGUN.set((rounds + 1, over_budget));
+}
+
+/// What a program computes, as bits; the device on which it trains is given.
+type Program = fn(&Device) -> Vec<Vec<u8>>;
+
+fn bytes(tensor: Tensor<2>) -> Vec<u8> {
+    tensor.into_data().as_bytes().to_vec()
+}
+
+fn weights(net: &Net) -> Vec<Vec<u8>> {
+    net.layers.iter().map(|layer| bytes(layer.weight.val())).collect()
+}
+
+/// Trains by what `gradients` gives for a model in a round.
+fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> GradientsParams) -> Net {
+    let mut optimizer = AdamConfig::new().init();
+    for round in 0..ROUNDS {
+        begin_round(device);
+        let gradients = gradients(&net, round);
+        net = optimizer.step(1e-3, net, gradients);
+    }
+    net
+}
+
+const PROGRAMS: [(&str, Program); 18] = [
+    ("plain loop", loops::plain),
+    ("accumulation", loops::accumulation),
+    ("accumulation with an average", loops::accumulation_with_average),
+    ("a copy before", loops::copy_before),
+    ("a copy after the first update", loops::copy_after_first),
+    ("replay", loops::replay),
+    ("padding item by item", loops::padding),
+    ("every third round", loops::third),
+    ("lengths", loops::lengths),
+    ("any length", loops::any_length),
+    ("validation and saving", loops::validation),
+    ("activations are read", loops::activations_are_read),
+    ("layers skipped at random", models::skipping),
+    ("early exit", models::early_exit),
+    ("truncated in time", models::truncated),
+    ("two networks against each other", models::adversaries),
+    ("two encoders", models::contrastive),
+    ("adapters on a frozen base", models::adapters),
+];
+
+fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {
+    let device = device.clone().autodiff();
+    device.seed(3);
+    BEGUN.set((0, 0));
+    program(&device)
+}
+
+/// Rounds that may go by before plans are there: each kind of pass is seen a few times, and where gradients are added up or an optimizer's state
+/// comes with the first update more is there from the second round on.
+const BEFORE_PLANS: usize = 4;
+
+#[test]
+fn programs_train_as_they_are() {
+    let _ = env_logger::try_init();
+    let mut problems = Vec::new();
+    for (name, program) in PROGRAMS {
+        let plain = run(program, &under_test());
+        let unlimited = under_test().remat("unlimited").unwrap();
+        assert_eq!(run(program, &unlimited), plain, "{name}");
+        let peak = unlimited.remat_report().unwrap().peak_bytes;
+        for share in [80, 60] {
+            let config = RematConfig::new(peak * share / 100).without_cache().with_time_limit(Duration::from_secs(1));
+            let device = under_test().remat(config).unwrap();
+            assert_eq!(run(program, &device), plain, "{name} at {share}%");
+            let report = device.remat_report().unwrap();
+            println!("{name} at {share}%\n{report}");
+            let (over, (_, before)) = (report.steps_over_budget, BEGUN.get());
+            if over > before {
+                problems.push(format!(
+                    "{name} at {share}%: over the budget in {} steps after the first rounds",
+                    over - before
+                ));
+            }
+            let planned = report.plan.map_or(0, |plan| plan.steps_followed) + report.steps_guided;
+            if 10 * planned < 6 * ROUNDS as u64 {
+                problems.push(format!("{name} at {share}%: only {planned} steps went by what is known"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+}
