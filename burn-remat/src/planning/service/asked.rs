@@ -16,7 +16,7 @@ impl Planning for Plans {
     }
 
     fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
-        Self::observe(self, trace, structure, limits)
+        Self::observe(self, trace, structure, limits.budget)
     }
 
     fn poll(&mut self, limits: Limits) {
@@ -40,7 +40,7 @@ impl Planning for Plans {
     }
 
     fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
-        Self::followed(self, schedule.structure(), outcome, limits)
+        Self::followed(self, schedule.structure(), outcome, limits.budget)
     }
 
     fn left(&mut self, why: Left) {

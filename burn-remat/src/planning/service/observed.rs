@@ -5,9 +5,8 @@
 
 use burn_remat_core::Trace;
 
-/// How often a step is seen before it is planned; and where the online policy cannot keep to the budget.
+/// How often a step is seen before it is planned.
 pub(super) const SEEN: usize = 3;
-const SEEN_AGAIN: usize = 2;
 /// How often a kind of step is planned anew because more is there when it begins than before.
 const MOST_REPLANS: u32 = 4;
 /// Kinds of step that are remembered, and plans that are kept.
@@ -73,11 +72,6 @@ impl Observed {
     /// Whether it has been seen often enough for its costs to be known.
     pub fn is_known(&self) -> bool {
         self.seen >= SEEN
-    }
-
-    /// Whether it has come again, so that it can be planned though its costs are not known well.
-    pub fn has_come_again(&self) -> bool {
-        self.seen >= SEEN_AGAIN
     }
 
     /// The signature of the last such step.

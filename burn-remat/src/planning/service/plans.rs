@@ -149,7 +149,7 @@ impl Plans {
     }
 
     /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
-    pub fn followed(&mut self, structure: u64, outcome: Followed, limits: Limits) -> bool {
+    pub fn followed(&mut self, structure: u64, outcome: Followed, budget: Option<u64>) -> bool {
         let Followed { deviation, held, carried, mended, trace } = outcome;
         let own = trace.as_ref().filter(|_| carried).map(|trace| Spine::of(trace).structure());
         if let Some(own) = own {
@@ -165,7 +165,7 @@ impl Plans {
         } else {
             self.state.followed(structure, deviation, held);
         }
-        trace.is_some_and(|trace| self.measured(trace, structure, limits))
+        trace.is_some_and(|trace| self.measured(trace, structure, budget))
     }
 
     /// A step left its plan.
@@ -174,7 +174,7 @@ impl Plans {
     }
 
     /// Takes the trace of a whole step of this structure. Tells whether it is planned now, or has a plan from the cache.
-    pub fn observe(&mut self, mut trace: Trace, structure: u64, limits: Limits) -> bool {
+    pub fn observe(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         trace.attribute_stages();
         self.known.finished(structure);
         match &mut self.rehearsed {
@@ -182,21 +182,19 @@ impl Plans {
                 write_down(rehearsed, trace);
                 false
             }
-            None => self.measured(trace, structure, limits),
+            None => self.measured(trace, structure, budget),
         }
     }
 
     /// Takes the costs of a step, and plans it once they are known well enough.
-    fn measured(&mut self, mut trace: Trace, structure: u64, Limits { budget, online }: Limits) -> bool {
+    fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         let known = self.kinds.of(structure);
         known.measure(&mut trace);
         let Some(budget) = budget.filter(|budget| trace.peak() > *budget) else {
             self.fits(trace, structure);
             return false;
         };
-        // Where too much is held without a plan, one that is made of little is better than none.
-        let is_urgent = online > budget && known.has_come_again() && !known.tried;
-        let (is_settled, is_known) = (known.settled, known.is_known() || is_urgent);
+        let (is_settled, is_known) = (known.settled, known.is_known());
         let is_guided = self.kinds.like(structure).any(|like| self.known.knows(like));
         if trace.is_pass && !is_guided && self.kinds.are_enough() {
             self.known.know(trace.clone());
@@ -206,7 +204,7 @@ impl Plans {
             return false;
         }
         let trace = Arc::new(self.kinds.of(structure).with_times(trace));
-        self.plan(trace, structure, budget, is_urgent)
+        self.plan(trace, structure, budget)
     }
 
     /// A step keeps to the budget without a plan.
@@ -233,7 +231,7 @@ impl Plans {
     }
 
     /// Takes the plan from the cache, or has one made where the costs are known; whether either.
-    fn plan(&mut self, trace: Arc<Trace>, structure: u64, budget: u64, is_urgent: bool) -> bool {
+    fn plan(&mut self, trace: Arc<Trace>, structure: u64, budget: u64) -> bool {
         let Some(lowered) = self.lowered(&trace) else {
             self.kinds.of(structure).settled = true;
             return false;
@@ -242,15 +240,11 @@ impl Plans {
         if self.stored(cache.as_ref(), &trace, &lowered, structure) {
             return true;
         }
-        let is_known = self.kinds.of(structure).is_known();
-        if !is_known && !is_urgent && !self.serves_others(&trace, structure) {
+        if !self.kinds.of(structure).is_known() && !self.serves_others(&trace, structure) {
             return false;
         }
         let known = self.kinds.of(structure);
-        (known.settled, known.tried) = (is_known || !is_urgent, true);
-        if !known.settled {
-            self.unmeasured.push(structure);
-        }
+        (known.settled, known.tried) = (true, true);
         let known = self.known.plan_for(structure);
         let is_another = known.is_none() && self.known.has_plans();
         let limit = if is_another { self.settings.time_limit / SHARE } else { self.settings.time_limit };
