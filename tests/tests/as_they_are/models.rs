@@ -10,7 +10,7 @@ use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, input, trained, weight
 /// Whether something that happens by chance happens here, to one in `of`.
 fn happens(round: usize, at: usize, of: u64) -> bool {
     let mixed = (round as u64 * 64 + at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed >> 40) % of == 0
+    (mixed >> 40).is_multiple_of(of)
 }
 
 /// One layer in four is left out, another one in each round.
