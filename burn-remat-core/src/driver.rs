@@ -118,7 +118,8 @@ pub struct Ran {
 }
 
 /// How a tensor can be compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Compressible {
     /// In which way.
     pub alternative: Alternative,
@@ -129,7 +130,8 @@ pub struct Compressible {
 }
 
 /// How an input could be spared: see [`Driver::substitute`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Substitute {
     /// What is needed of it.
     pub need: Need,

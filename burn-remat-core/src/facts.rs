@@ -14,7 +14,8 @@ pub type ThreadId = u64;
 pub type Failure = Arc<str>;
 
 /// What is known of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TensorFacts {
     /// Its number.
     pub id: TensorId,
@@ -27,7 +28,8 @@ pub struct TensorFacts {
 }
 
 /// A tensor that an operation reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Input {
     /// The tensor.
     pub id: TensorId,
@@ -38,7 +40,8 @@ pub struct Input {
 }
 
 /// What matters about the way in which an operation works.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Nature {
     /// Its result only looks at its first input's buffer in another way.
     pub view: bool,
@@ -55,7 +58,8 @@ pub struct Nature {
 }
 
 /// What an operation needs of an input, where that is less than its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Need {
     /// The signs.
     Signs,
@@ -106,7 +110,8 @@ impl Operation {
 }
 
 /// Another way to have a tensor again than to keep it or to run its operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Alternative {
     /// Masks drawn at random (dropout) as one bit for each element.
     MaskBits,

@@ -2,7 +2,8 @@
 //!
 //! It is told what a program asks for ([`Machine::operation`], uploads, reads, drops, marks of steps), keeps the books, and
 //! commands a [`Driver`]: run this operation, free that tensor. What a command returns is what happened. So the same machine
-//! trains on a backend, rehearses on nothing, and foresees what a plan will hold by going through a trace ([`replay`]).
+//! trains on a backend, rehearses on nothing, foresees what a plan will hold by going through a trace ([`replay`]), and goes through
+//! what another program asked for and was written down ([`play`]).
 //!
 //! There is no backend here, no thread, no clock, no disk and no log: the crate has no standard library.
 //!
@@ -22,18 +23,22 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod accounts;
 mod carry;
 mod counters;
 mod differences;
 mod driver;
 mod facts;
 mod follow;
+mod has_planning;
 mod history;
 mod keys;
 mod ledger;
 mod machine;
 mod passes;
+mod player;
 mod pool;
+mod recording;
 mod replay;
 mod reuse;
 mod room;
@@ -54,7 +59,10 @@ pub use driver::{
 pub use facts::{
     Alternative, CheckpointPolicy, Failure, Input, Kind, Nature, Need, Operation, Rule, TensorFacts, TensorId, ThreadId,
 };
+pub use has_planning::HasPlanning;
 pub use machine::{Asked, Config, Holdings, Machine};
+pub use player::{Player, play};
+pub use recording::{Asking, Made, Misfit, OperationCall, Recorder, Recording};
 pub use replay::{Foreseen, replay};
 pub use schedule::{Action, Schedule};
 pub use spine::Spine;

@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::accounts::Accounts;
 use crate::driver::{Buffer, Compressible, Driver, Followed, Limits, OpKey, Planning, Ran, Run, Source};
 use crate::facts::{Failure, Input, Kind, Need, Operation, TensorFacts, TensorId};
 use crate::machine::{Config, Machine};
@@ -56,7 +57,7 @@ pub fn replay(schedule: &Arc<Schedule>) -> Option<Foreseen> {
         machine.world_mut().at = at;
         machine.operation(TRAINER, &asked(&trace, op));
         let bytes = machine.holdings().bytes;
-        if machine.world().bytes != bytes {
+        if machine.world().accounts.bytes() != bytes {
             return None;
         }
         after.push(bytes);
@@ -134,18 +135,11 @@ struct Books {
     schedule: Arc<Schedule>,
     /// The operation that the program asks for.
     at: usize,
-    /// Buffers by tensor, and how many tensors each has.
-    buffers: FxHashMap<TensorId, u64>,
-    owners: FxHashMap<u64, (u32, u64)>,
-    /// Bytes of all buffers, and of what stands for evicted tensors.
-    bytes: u64,
-    /// The latter.
-    small: FxHashMap<(TensorId, bool), u64>,
+    accounts: Accounts,
     /// The buffer last made for each storage.
     places: FxHashMap<Place, u64>,
     /// The storage of a tensor that is laid out and not named, or its bytes.
     unnamed: (Option<Place>, u64),
-    next: u64,
     outcome: Option<Followed>,
 }
 
@@ -154,47 +148,10 @@ impl Books {
         Self {
             schedule: schedule.clone(),
             at: 0,
-            buffers: FxHashMap::default(),
-            owners: FxHashMap::default(),
-            bytes: 0,
-            small: FxHashMap::default(),
+            accounts: Accounts::default(),
             places: FxHashMap::default(),
             unnamed: (None, 0),
-            next: 0,
             outcome: None,
-        }
-    }
-
-    /// Something that stands for an evicted tensor takes so many bytes.
-    fn add_small(&mut self, of: (TensorId, bool), bytes: u64) {
-        self.bytes += bytes;
-        self.bytes -= self.small.insert(of, bytes).unwrap_or(0);
-    }
-
-    fn drop_small(&mut self, of: (TensorId, bool)) {
-        self.bytes -= self.small.remove(&of).unwrap_or(0);
-    }
-
-    fn give(&mut self, id: TensorId, identity: u64, bytes: u64) -> Buffer {
-        self.buffers.insert(id, identity);
-        let (count, bytes) = *self.owners.entry(identity).and_modify(|(count, _)| *count += 1).or_insert((1, bytes));
-        self.bytes += if count == 1 { bytes } else { 0 };
-        Buffer::Known { identity, bytes }
-    }
-
-    fn fresh(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
-    fn take(&mut self, id: TensorId) {
-        let Some(identity) = self.buffers.remove(&id) else { return };
-        if let Some((count, bytes)) = self.owners.get_mut(&identity) {
-            *count -= 1;
-            if *count == 0 {
-                self.bytes -= *bytes;
-                self.owners.remove(&identity);
-            }
         }
     }
 
@@ -207,8 +164,7 @@ impl Books {
         let base = self.schedule.trace.storages[place as usize].reuses?;
         let at = op.reads.iter().position(|&read| read == base)?;
         let id = TensorId::from(op.inputs[at].0);
-        let identity = *self.buffers.get(&id).filter(|_| takes.contains(&id))?;
-        self.owners.get(&identity).filter(|(count, _)| *count == 1).map(|_| identity)
+        if takes.contains(&id) { self.accounts.sole(id) } else { None }
     }
 
     fn form(&self, place: Place) -> Option<Compressible> {
@@ -235,40 +191,39 @@ impl Driver for Books {
         for (k, (&id, &place)) in run.outputs.iter().zip(&op.writes).enumerate() {
             let sibling = op.writes[..k].iter().position(|&other| other == place);
             let base = op.reads.iter().position(|&read| read == place);
-            let base = base.and_then(|at| self.buffers.get(&TensorId::from(op.inputs[at].0)).copied());
+            let base = base.and_then(|at| self.accounts.identity(op.inputs[at].0.into()));
             let known = match sibling {
-                Some(sibling) => self.buffers.get(&run.outputs[sibling]).copied(),
+                Some(sibling) => self.accounts.identity(run.outputs[sibling]),
                 None if trace.storages[place as usize].made_by != Some(at as Position) => base,
                 None => self.overwritten(op, place, &takes),
             };
-            let identity = known.unwrap_or_else(|| self.fresh());
+            let identity = known.unwrap_or_else(|| self.accounts.fresh());
             self.places.insert(place, identity);
-            let buffer = self.give(id, identity, trace.storages[place as usize].bytes);
+            let buffer = self.accounts.give(id, identity, trace.storages[place as usize].bytes);
             let form = if run.compressible { self.form(place) } else { None };
             ran.buffers.push((buffer, form));
         }
-        takes.into_iter().for_each(|id| self.take(id));
+        takes.into_iter().for_each(|id| self.accounts.take(id));
         Ok(ran)
     }
 
     fn arrive(&mut self, id: TensorId) -> Result<Buffer, Failure> {
         let Some(place) = self.place(id).or(self.unnamed.0) else {
-            let identity = self.fresh();
-            return Ok(self.give(id, identity, self.unnamed.1));
+            let identity = self.accounts.fresh();
+            return Ok(self.accounts.give(id, identity, self.unnamed.1));
         };
-        let known = self.places.get(&place).copied().filter(|identity| self.owners.contains_key(identity));
-        let identity = known.unwrap_or_else(|| self.fresh());
+        let known = self.places.get(&place).copied().filter(|identity| self.accounts.is_held(*identity));
+        let identity = known.unwrap_or_else(|| self.accounts.fresh());
         self.places.insert(place, identity);
-        Ok(self.give(id, identity, self.schedule.trace.storages[place as usize].bytes))
+        Ok(self.accounts.give(id, identity, self.schedule.trace.storages[place as usize].bytes))
     }
 
     fn alias(&mut self, new: TensorId, source: TensorId) -> Buffer {
-        let identity = self.buffers.get(&source).copied().unwrap_or_else(|| self.fresh());
-        self.give(new, identity, 0)
+        self.accounts.share(new, source)
     }
 
     fn free(&mut self, id: TensorId) {
-        self.take(id);
+        self.accounts.take(id);
     }
 
     fn forget(&mut self, _op: OpKey) {}
@@ -280,31 +235,31 @@ impl Driver for Books {
 
     fn compress(&mut self, id: TensorId) -> Option<(u64, u64)> {
         let form = self.form(self.place(id)?)?;
-        self.add_small((id, true), form.bytes);
+        self.accounts.add_small((id, true), form.bytes);
         Some((form.bytes, 0))
     }
 
     fn decompress(&mut self, id: TensorId) -> Result<(Buffer, u64), Failure> {
         let place = self.place(id).ok_or("internal error: an unknown tensor is compressed")?;
-        let identity = self.fresh();
+        let identity = self.accounts.fresh();
         self.places.insert(place, identity);
-        Ok((self.give(id, identity, self.schedule.trace.storages[place as usize].bytes), 0))
+        Ok((self.accounts.give(id, identity, self.schedule.trace.storages[place as usize].bytes), 0))
     }
 
     fn discard(&mut self, id: TensorId) {
-        self.drop_small((id, true));
+        self.accounts.drop_small((id, true));
     }
 
     fn leave_substitute(&mut self, id: TensorId, need: Need) -> Option<(u64, u64)> {
         let place = self.place(id)?;
         let stubs = self.schedule.trace.ops.iter().filter_map(|op| op.stub);
         let stub = stubs.into_iter().find(|stub| stub.place == place && stub.need == need)?;
-        self.add_small((id, false), stub.bytes);
+        self.accounts.add_small((id, false), stub.bytes);
         Some((stub.bytes, 0))
     }
 
     fn drop_substitute(&mut self, id: TensorId) {
-        self.drop_small((id, false));
+        self.accounts.drop_small((id, false));
     }
 
     fn name(&self, kind: Kind) -> String {

@@ -98,6 +98,42 @@ fn whoever_is_not_in_the_plan_gets_room_from_what_it_uses_last() {
     assert!(program.machine.counters().recomputed > 0, "what had to go comes back");
 }
 
+/// Forward through a chain of which the program keeps the last two results.
+fn keeping_step(program: &mut Program, parameter: u64) {
+    program.machine.mark(1);
+    let mut made = vec![parameter];
+    for kind in 0..4 {
+        made.extend(program.run(1, 1 + kind, Works::New, &[made[made.len() - 1]], &[], &[UNIT]));
+    }
+    program.read(1, made[4]);
+    made.drain(1..).for_each(|id| program.drop_tensor(1, id));
+}
+
+#[test]
+fn what_comes_back_behind_the_last_operation_is_foreseen_too() {
+    let trace = trace_of(UNIT, keeping_step);
+    let places: Vec<u32> = trace.ops.iter().map(|op| op.writes[0]).collect();
+    let none = vec![false; trace.storages.len()];
+    let mut plan = Schedule::new(trace, none.clone(), none);
+    // Only one at a time, until all are wanted.
+    plan.after[1].push(Action::Evict(places[0]));
+    plan.after[2].push(Action::Evict(places[1]));
+    plan.after[3].extend([Action::Evict(places[2]), Action::Recompute(places[..3].into())]);
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same").during;
+    let most = foreseen.iter().copied().max().unwrap_or(0);
+    plan.peak = most;
+    let mut program = Program::new(Config { budget: Asked::Bytes(1 << 20), ..Config::default() });
+    let parameter = program.upload(1, UNIT);
+    program.machine.world_mut().plan = Some(Arc::new(plan));
+    (0..3).for_each(|_| keeping_step(&mut program, parameter));
+    program.machine.mark(1);
+    let world = program.machine.world();
+    assert_eq!((world.left.len(), world.followed.len()), (0, 2));
+    assert!(program.machine.counters().recomputed > 0);
+    assert_eq!(most, world.peak, "what the observer has seen");
+    assert_eq!(world.followed.iter().map(|followed| followed.held.iter().copied().max()).max(), Some(Some(world.peak)));
+}
+
 /// Forward through two operations, of which the second needs only the signs of what the first has made.
 fn weak_step(program: &mut Program, parameter: u64, last_kind: u64) {
     program.machine.mark(1);

@@ -47,6 +47,7 @@ pub mod lower_bound;
 pub mod memory;
 pub mod minimum;
 mod need;
+#[cfg(feature = "page")]
 pub mod page;
 pub mod plan;
 pub mod planner;

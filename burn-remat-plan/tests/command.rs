@@ -347,6 +347,23 @@ fn planners_that_this_build_lacks_are_marked_and_refused_at_once() {
 }
 
 #[test]
+fn the_graph_of_a_recording_is_planned_and_one_without_is_refused() {
+    let (folder, _) = with_graph("recorded");
+    let graph = std::fs::read_to_string(folder.join("g.json")).unwrap();
+    let graph: serde_json::Value = serde_json::from_str(&graph).unwrap();
+    let asked = "{\"format\":\"remat-recording/1\"}\n{\"mark\":{\"thread\":1}}\n";
+    std::fs::write(folder.join("r.jsonl"), format!("{asked}{}\n", serde_json::json!({ "graph": graph }))).unwrap();
+    let solved = |file: &str| {
+        let output = run(&folder, 0, &["solve", file, "--planner", "hlo-remat", "--budget", "80%", "--json"]);
+        PlanFile::from_json(out(&output)).unwrap().plan().unwrap()
+    };
+    assert_eq!(solved("r.jsonl"), solved("g.json"));
+    std::fs::write(folder.join("r.jsonl"), asked).unwrap();
+    let output = run(&folder, 2, &["minimum", "r.jsonl"]);
+    assert!(err(&output).contains("has no graph"), "{}", err(&output));
+}
+
+#[test]
 fn texts_that_break_off_and_lists_are_called_so() {
     let (folder, _) = with_graph("broken");
     let graph = r#"{"format":"remat-graph/1","values":[[]],"ops":[]}"#;

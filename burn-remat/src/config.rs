@@ -224,6 +224,30 @@ impl RematConfig {
         }
     }
 
+    /// The same with a budget of so many bytes.
+    pub(crate) fn within(&self, bytes: u64) -> Self {
+        let mut config = self.clone();
+        config.budget = Budget::Bytes(bytes);
+        config
+    }
+
+    /// How plans are made: not at all without a budget.
+    pub(crate) fn planning_in_force(&self) -> PlanSettings {
+        let mut planning = self.planning.clone();
+        if self.budget == Budget::Unlimited {
+            planning.planner = None;
+        }
+        planning
+    }
+
+    /// The budget, where it is one in bytes.
+    pub(crate) fn budget_bytes(&self) -> Result<u64, RematError> {
+        match self.budget {
+            Budget::Bytes(bytes) => Ok(bytes),
+            _ => Err(RematError::BudgetInBytes),
+        }
+    }
+
     /// The configuration for `device`, if it can be: a share of free memory is bytes there.
     pub(crate) fn validated_on(self, device: &impl DeviceMemory) -> Result<Self, RematError> {
         let valid = self.validated()?;

@@ -1,9 +1,11 @@
 //! The engine of one device: a [`Machine`] that decides, and a [`Drive`] that carries out what it commands.
 
+use std::path::Path;
+
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{
-    Alternative, Asked, CheckpointPolicy, Config, Entered, Failure, Kind, LayoutFollows, Machine, Most, Trace,
+    Alternative, Asked, Asking, CheckpointPolicy, Config, Entered, Failure, Kind, LayoutFollows, Machine, Most, Trace,
 };
 use burn_std::future::DynFut;
 use burn_std::id::StreamId;
@@ -11,9 +13,11 @@ use burn_std::id::StreamId;
 use crate::backend::RematBackend;
 use crate::budget::Budget;
 use crate::config::{RandomPolicy, Rehearsal, RematConfig};
-use crate::drive::{Boxes, Drive, Hand, Settings, asked};
-use crate::names::NameId;
+use crate::drive::{Boxes, Drive, Hand, Settings, asked, operation_name};
+use crate::error::RematError;
+use crate::names::{NameId, name_of};
 use crate::planning::{PlanReport, Plans, Wait};
+use crate::recording::Writer;
 use crate::report::{FormReport, MendedReport, RematReport, StageReport};
 
 /// See the [module](self).
@@ -30,11 +34,7 @@ fn thread() -> u64 {
 impl<B: RematBackend> Engine<B> {
     /// An engine on `device` that holds nothing.
     pub fn new(device: B::Device, config: RematConfig) -> Self {
-        let mut planning = config.planning.clone();
-        if config.budget == Budget::Unlimited {
-            planning.planner = None;
-        }
-        let plans = Plans::new(planning, B::device_name(&device), config.rehearsal.is_some());
+        let plans = Plans::new(config.planning_in_force(), B::device_name(&device), config.rehearsal.is_some());
         let settings = Settings {
             alternatives: config.alternatives,
             probe: config.probe.clone(),
@@ -44,7 +44,7 @@ impl<B: RematBackend> Engine<B> {
             Some(Rehearsal::Dry(guide)) => Drive::dry(device.clone(), guide.clone(), settings, plans),
             _ => Drive::real(device.clone(), settings, plans),
         };
-        let machine = Machine::new(core_config::<B>(&config), world);
+        let machine = Machine::new(core_config(&config, layout::<B>(&config)), world);
         Self { machine, device, config }
     }
 
@@ -52,17 +52,24 @@ impl<B: RematBackend> Engine<B> {
     pub fn register(&mut self, mut op: Box<OperationIr>) {
         let world = self.machine.world_mut();
         match &*op {
-            OperationIr::Init(_) => world.boxes.keep(op),
+            OperationIr::Init(_) => world.ops.boxes.keep(op),
             OperationIr::Drop(tensor) => {
                 let id = tensor.id.value();
-                world.boxes.keep(op);
+                world.ops.boxes.keep(op);
+                self.note(|| Asking::Drop { thread: thread(), tensor: id });
                 self.machine.dropped(thread(), id);
             }
             _ => {
                 let asked = asked::<B>(&mut op, &self.device, world.padding());
                 world.learn_name(asked.kind, &op);
+                if let Some(recorder) = &mut world.recorder {
+                    recorder.begin(thread(), &asked, || operation_name(&op));
+                }
                 world.hand = Hand::Operation(op);
                 self.machine.operation(thread(), &asked);
+                if let Some(recorder) = &mut self.machine.world_mut().recorder {
+                    recorder.end();
+                }
             }
         }
     }
@@ -70,7 +77,7 @@ impl<B: RematBackend> Engine<B> {
     /// Empty boxes for operations.
     #[inline]
     pub fn boxes(&mut self) -> &mut Boxes {
-        &mut self.machine.world_mut().boxes
+        &mut self.machine.world_mut().ops.boxes
     }
 
     /// Takes data of the host as tensor `id`.
@@ -89,10 +96,49 @@ impl<B: RematBackend> Engine<B> {
         let facts = world.facts(ir);
         world.hand = hand;
         self.machine.upload(thread(), facts);
+        if let Some(recorder) = &mut self.machine.world_mut().recorder {
+            recorder.upload(thread(), facts);
+        }
+    }
+
+    /// Writes down what the program asks for, where that is done.
+    #[inline]
+    fn note(&mut self, asking: impl FnOnce() -> Asking) {
+        if let Some(recorder) = &mut self.machine.world_mut().recorder {
+            recorder.ask(&asking());
+        }
+    }
+
+    /// Begins to write down what the program asks for.
+    pub fn record(&mut self, path: &Path) -> Result<(), RematError> {
+        let refused = |reason: String| Err(RematError::Recording { reason });
+        let world = self.machine.world();
+        if world.recorder.is_some() {
+            return refused("this device is being recorded already".to_owned());
+        }
+        if self.machine.holdings().tensors > 0 || self.machine.counters().operations > 0 {
+            return refused("this device has been used: begin right after `remat`, before the first tensor".to_owned());
+        }
+        let (name, config) = (B::device_name(&self.device), core_config(&self.config, layout::<B>(&self.config)));
+        match Writer::new(path, &name, self.config.budget, &config) {
+            Ok(writer) => {
+                self.machine.world_mut().recorder = Some(Box::new(writer));
+                Ok(())
+            }
+            Err(error) => refused(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Ends that.
+    pub fn finish_recording(&mut self) -> std::io::Result<()> {
+        let world = self.machine.world_mut();
+        let graph = world.plans.state.schedule.as_ref().map(|schedule| &schedule.lowered.graph);
+        world.recorder.take().map_or(Ok(()), |writer| writer.finish(graph))
     }
 
     /// Makes `new` a second name for the buffer of `source`.
     pub fn alias(&mut self, new: TensorId, source: TensorId) {
+        self.note(|| Asking::Alias { thread: thread(), new: new.value(), source: source.value() });
         self.machine.alias(thread(), new.value(), source.value());
     }
 
@@ -120,6 +166,7 @@ impl<B: RematBackend> Engine<B> {
     ) -> Result<T, Failure> {
         let read = TensorIr { status: TensorStatus::ReadOnly, ..ir.clone() };
         let last = ir.status == TensorStatus::ReadWrite;
+        self.note(|| Asking::Read { thread: thread(), tensor: ir.id.value(), last });
         self.machine.read(thread(), ir.id.value(), last, |machine| action(machine, read))
     }
 
@@ -134,22 +181,29 @@ impl<B: RematBackend> Engine<B> {
 
     /// Seeds the backend's generator and the engine's own.
     pub fn seed(&mut self, seed: u64) {
+        self.note(|| Asking::Seed { seed });
         self.machine.seed(seed);
         self.machine.world().seed(seed);
     }
 
     /// The program says that a step begins here.
     pub fn mark(&mut self) {
+        self.note(|| Asking::Mark { thread: thread() });
         self.machine.mark(thread());
     }
 
     /// A stage begins.
     pub fn enter_stage(&mut self, name: NameId, number: i64, policy: Option<CheckpointPolicy>) {
+        self.note(|| {
+            let name = name_of(name).map_or_else(String::new, |name| name.to_string());
+            Asking::Enter { thread: thread(), name, number, policy }
+        });
         self.machine.enter_stage(thread(), Entered { name, number, policy });
     }
 
     /// A stage ends.
     pub fn leave_stage(&mut self, number: i64) {
+        self.note(|| Asking::Leave { number });
         self.machine.leave_stage(number);
     }
 
@@ -161,6 +215,18 @@ impl<B: RematBackend> Engine<B> {
     /// For waiting, without the engine, until no planner is at work.
     pub fn planning(&self) -> Wait {
         self.machine.world().plans.wait()
+    }
+
+    /// Counters for a metric.
+    #[cfg(feature = "learner")]
+    pub fn usage(&self) -> crate::report::Usage {
+        let counters = self.machine.counters();
+        crate::report::Usage {
+            peak_bytes: counters.peak.bytes,
+            budget_bytes: self.machine.budget(),
+            compute_ns: counters.times.compute,
+            recompute_ns: counters.times.recompute,
+        }
     }
 
     /// What has happened so far.
@@ -248,8 +314,7 @@ impl<B: RematBackend> Engine<B> {
 }
 
 /// What the core has to know of a configuration.
-fn core_config<B: RematBackend>(config: &RematConfig) -> Config {
-    let is_dry = matches!(config.rehearsal, Some(Rehearsal::Dry(_)));
+pub(crate) fn core_config(config: &RematConfig, layout: LayoutFollows) -> Config {
     Config {
         budget: match config.budget {
             Budget::Unlimited => Asked::Unlimited,
@@ -262,11 +327,16 @@ fn core_config<B: RematBackend>(config: &RematConfig) -> Config {
         recompute_limit: config.recompute_limit,
         count_workspaces: config.count_workspaces,
         rehearsing: config.rehearsal.is_some(),
-        layout: match (B::LAYOUT_FOLLOWS_REUSE, B::PARTS_FOLLOW_REUSE) {
-            _ if is_dry => LayoutFollows::Nothing,
-            (true, _) => LayoutFollows::Reuse,
-            (false, true) => LayoutFollows::Parts,
-            (false, false) => LayoutFollows::Nothing,
-        },
+        layout,
+    }
+}
+
+/// Whether what operations write over decides how results lie on the backend.
+fn layout<B: RematBackend>(config: &RematConfig) -> LayoutFollows {
+    match (B::LAYOUT_FOLLOWS_REUSE, B::PARTS_FOLLOW_REUSE) {
+        _ if matches!(config.rehearsal, Some(Rehearsal::Dry(_))) => LayoutFollows::Nothing,
+        (true, _) => LayoutFollows::Reuse,
+        (false, true) => LayoutFollows::Parts,
+        (false, false) => LayoutFollows::Nothing,
     }
 }

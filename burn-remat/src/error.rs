@@ -68,6 +68,14 @@ pub enum RematError {
         /// The operation that sets it.
         op: String,
     },
+    /// No plan is known for so small a budget.
+    #[error("no plan is known for {budget} bytes: the minimum is {minimum} bytes, or take a smaller batch")]
+    BelowMinimum {
+        /// The budget, in bytes.
+        budget: u64,
+        /// The smallest budget for which one is, in bytes.
+        minimum: u64,
+    },
     /// The device cannot carry a budget.
     #[error("{device} cannot be a remat device: {reason}")]
     UnsupportedDevice {
@@ -84,6 +92,12 @@ pub enum RematError {
     NotRemat {
         /// The device.
         device: String,
+    },
+    /// What the program asks for cannot be written down.
+    #[error("no recording: {reason}")]
+    Recording {
+        /// Why.
+        reason: String,
     },
     /// The server failed.
     #[cfg(feature = "serve")]

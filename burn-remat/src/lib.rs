@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Start at [`RematExt`], which gives any device a budget, [`RematConfig`], which sets everything else, and [`RematReport`], which tells what it cost.
-//! [`minimum_budget`] and [`largest_batch`] answer before anything is allocated; the attribute [`remat`](macro@remat) and [`checkpoint`] say by hand what the planner cannot know.
+//! [`remat_forecast`], [`minimum_budget`] and [`largest_batch`] answer before anything is allocated; the attribute [`remat`](macro@remat) and [`checkpoint`] say by hand what the planner cannot know.
 //! [`planner`] has what a planner of your own needs. At the backend level [`Remat`] decorates a Burn backend. The repository's `docs/guide.md` is the book.
 #![recursion_limit = "256"]
 
@@ -28,12 +28,16 @@ mod door;
 mod drive;
 mod engine;
 mod error;
+mod forecast;
 mod grammar;
+#[cfg(feature = "learner")]
+mod learner;
 mod module;
 mod names;
 mod panics;
 pub mod planner;
 mod planning;
+mod recording;
 mod rehearse;
 mod report;
 mod routed;
@@ -117,12 +121,16 @@ pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use burn_remat_core::CheckpointPolicy;
 pub use checkpoint::{checkpoint, checkpoint_sequential, checkpoint_with};
 pub use config::{MemoryProbe, RandomPolicy, RematConfig};
-pub use door::{Remat, RematBridge, RematChannel, RematClient, RematDevice, RematExt, remat_on};
+pub use door::{Recording, Remat, RematBridge, RematChannel, RematClient, RematDevice, RematExt, remat_on};
 #[cfg(feature = "serve")]
 pub use door::{random_token, serve};
 pub use error::RematError;
+pub use forecast::{Forecast, ForecastPoint, ForecastProgress, Forecaster, remat_forecast};
+#[cfg(feature = "learner")]
+pub use learner::{MemoryMetric, RecomputingMetric};
 pub use module::RematModule;
 pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
+pub use recording::{Played, Recorded, RecordingError};
 pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
 pub use report::{FormReport, MendedReport, RematReport, StageReport};
 pub use routed::RoutedChannel;

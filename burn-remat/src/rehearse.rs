@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use burn_remat_core::{Spine, Trace};
 
-use crate::budget::Budget;
 use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
@@ -36,6 +35,8 @@ pub struct Needs {
     pub minimum_bytes: u64,
     /// The operation that sets it.
     pub op: String,
+    /// The stage to which that belongs.
+    pub stage: Option<String>,
 }
 
 /// The result of [`largest_batch`].
@@ -109,16 +110,7 @@ pub fn minimum_budget_with<R>(
     train: impl FnOnce(&Device) -> R,
 ) -> Result<Needs, RematError> {
     let config = config.into().validated()?;
-    let traces = rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?;
-    let mut most: Option<Needs> = None;
-    for trace in &traces {
-        let needs = needs_of(trace)?;
-        log::debug!("a step of {} operations needs {needs:?}", trace.ops.len());
-        if most.as_ref().is_none_or(|most| needs.minimum_bytes > most.minimum_bytes) {
-            most = Some(needs);
-        }
-    }
-    most.ok_or(RematError::NoSteps)
+    Rehearsed::new(rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?)?.needs()
 }
 
 /// What is planned of a stretch of operations, and what comes before it and is not.
@@ -141,17 +133,47 @@ impl Parts {
     }
 }
 
-fn needs_of(trace: &Trace) -> Result<Needs, RematError> {
-    let Parts { planned, before } = Parts::of(trace);
-    let needs = |part: Trace| -> Result<Needs, RematError> {
-        let fit = fit(part)?;
-        let (minimum_bytes, op) = fit.floor();
-        Ok(Needs { store_all_bytes: trace.peak(), minimum_bytes, op: op.to_owned() })
-    };
-    let of_planned = needs(planned)?;
-    let Some(before) = before.filter(|before| before.peak() > of_planned.minimum_bytes) else { return Ok(of_planned) };
-    let of_before = needs(before)?;
-    Ok(if of_before.minimum_bytes > of_planned.minimum_bytes { of_before } else { of_planned })
+/// What a program has done on a dry device.
+pub(crate) struct Rehearsed {
+    traces: Vec<Trace>,
+    /// What is planned of it, each kind once.
+    pub kinds: Vec<Fit>,
+}
+
+impl Rehearsed {
+    pub fn new(traces: Vec<Trace>) -> Result<Self, RematError> {
+        let kinds = planned(&traces).into_iter().map(fit).collect::<Result<_, _>>()?;
+        Ok(Self { traces, kinds })
+    }
+
+    /// What the neediest step needs.
+    pub fn needs(&self) -> Result<Needs, RematError> {
+        let mut most = self.kinds.iter().max_by_key(|fit| fit.floor().0).map(Minimum::of).ok_or(RematError::NoSteps)?;
+        for trace in &self.traces {
+            let Some(before) = Parts::of(trace).before.filter(|before| before.peak() > most.bytes) else { continue };
+            let of_before = Minimum::of(&fit(before)?);
+            if of_before.bytes > most.bytes {
+                most = of_before;
+            }
+        }
+        let Minimum { bytes, op, stage } = most;
+        let store_all_bytes = self.traces.iter().map(Trace::peak).max().unwrap_or(0);
+        Ok(Needs { store_all_bytes, minimum_bytes: bytes, op, stage })
+    }
+}
+
+/// The smallest budget of a step, and what sets it.
+struct Minimum {
+    bytes: u64,
+    op: String,
+    stage: Option<String>,
+}
+
+impl Minimum {
+    fn of(fit: &Fit) -> Self {
+        let (bytes, op) = fit.floor();
+        Self { bytes, op: op.to_owned(), stage: fit.floor_stage().map(str::to_owned) }
+    }
 }
 
 fn fit(trace: Trace) -> Result<Fit, RematError> {
@@ -180,11 +202,32 @@ pub fn largest_batch<R>(
     train: impl Fn(&Device, usize) -> R,
 ) -> Result<LargestBatch, RematError> {
     let config = validated_on(device, config.into())?;
-    let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
-    let look =
-        |rehearsal, batch: usize| neediest(rehearse(device, &config, rehearsal, |device| drop(train(device, batch)))?);
-    let guide = Arc::new(look(Rehearsal::Real, GUIDE_BATCH)?);
-    let step = |batch| look(Rehearsal::Dry(Some(guide.clone())), batch);
+    config.budget_bytes()?;
+    let guide = guide(device, &config, &train)?;
+    largest_guided(device, config, overhead_limit, &guide, train)
+}
+
+/// The neediest step of a small measured run, which tells dry ones what is written in place and what operations take.
+pub(crate) fn guide<R>(
+    device: &Device,
+    config: &RematConfig,
+    train: impl Fn(&Device, usize) -> R,
+) -> Result<Arc<Trace>, RematError> {
+    let traces = rehearse(device, config, Rehearsal::Real, |device| drop(train(device, GUIDE_BATCH)))?;
+    Ok(Arc::new(neediest(traces)?))
+}
+
+/// [`largest_batch`] where the guide is known already.
+pub(crate) fn largest_guided<R>(
+    device: &Device,
+    config: RematConfig,
+    overhead_limit: f64,
+    guide: &Arc<Trace>,
+    train: impl Fn(&Device, usize) -> R,
+) -> Result<LargestBatch, RematError> {
+    let budget = config.budget_bytes()?;
+    let dry = || Rehearsal::Dry(Some(guide.clone()));
+    let step = |batch| neediest(rehearse(device, &config, dry(), |device| drop(train(device, batch)))?);
     let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
     // The plan of the largest batch that has fitted so far.
@@ -195,7 +238,7 @@ pub fn largest_batch<R>(
     };
     let batch = last_true(store_all_batch, fits)?;
     if batch == 0 {
-        let needs = needs_of(&step(1)?)?;
+        let needs = Rehearsed::new(vec![step(1)?])?.needs()?;
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
     let Some((schedule, origin)) = found else {
@@ -204,7 +247,7 @@ pub fn largest_batch<R>(
     };
     let mut config = config;
     // The other kinds of step, the first among them, need plans too.
-    let traces = rehearse(device, &config, Rehearsal::Dry(Some(guide)), |device| drop(train(device, batch)))?;
+    let traces = rehearse(device, &config, dry(), |device| drop(train(device, batch)))?;
     for trace in planned(&traces) {
         if Spine::of(&trace).structure() == schedule.structure() {
             config.planning.ready.push((schedule.clone(), origin.clone()));
@@ -237,10 +280,10 @@ fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
 }
 
 /// A plan for a step, and its account of itself.
-type Ready = (Arc<Schedule>, Origin);
+pub(crate) type Ready = (Arc<Schedule>, Origin);
 
 /// The cheapest plan that is found within the time limit.
-fn best(fit: &Fit, config: &RematConfig, budget: u64, limit: Duration) -> Option<Ready> {
+pub(crate) fn best(fit: &Fit, config: &RematConfig, budget: u64, limit: Duration) -> Option<Ready> {
     let start = Instant::now();
     let found = fit.best(&config.planning.any_planner(), budget, limit);
     found.map(|(schedule, outcome)| (schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())))
@@ -283,7 +326,7 @@ pub(crate) fn rehearsed(
     train: impl FnOnce(&Device),
 ) -> Result<Device, RematError> {
     config = validated_on(device, config)?;
-    let Budget::Bytes(budget) = config.budget else { return Err(RematError::BudgetInBytes) };
+    let budget = config.budget_bytes()?;
     let traces = rehearse(device, &config, Rehearsal::Dry(None), train)?;
     let traces = planned(&traces);
     let limit = config.planning.time_limit / traces.len().max(1) as u32;

@@ -150,6 +150,52 @@ impl RematReport {
     }
 }
 
+/// Counters of an engine, read while it works.
+#[cfg(feature = "learner")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Most bytes held at once.
+    pub peak_bytes: u64,
+    pub budget_bytes: Option<u64>,
+    /// Time of the program's operations, and of what ran again, in ns.
+    pub compute_ns: u64,
+    pub recompute_ns: u64,
+}
+
+impl RematReport {
+    /// All that matters in one line, for logs: `name=value` with a space between, always the same names in the same order, `-` where there is no value.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use burn_remat::RematExt;
+    ///
+    /// let line = Device::flex().remat("64 MiB")?.remat_report()?.summary();
+    /// assert!(line.starts_with("remat budget_bytes=67108864 peak_bytes=0 recomputing=0.0000 "), "{line}");
+    /// # Ok::<(), burn_remat::RematError>(())
+    /// ```
+    pub fn summary(&self) -> String {
+        let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let share = |share: f64| format!("{share:.4}");
+        let plan = self.plan.as_ref();
+        format!(
+            "remat budget_bytes={} peak_bytes={} recomputing={} steps={} over_budget={} floor_bytes={} plan={} planned_overhead={} \
+             followed={} left={} failure={}",
+            or_dash(self.budget_bytes.map(|bytes| bytes.to_string())),
+            self.peak_bytes,
+            share(self.recompute_ns as f64 / self.compute_ns.max(1) as f64),
+            self.steps,
+            self.steps_over_budget,
+            self.floor_bytes,
+            or_dash(plan.map(|plan| plan.planner.clone())),
+            or_dash(plan.map(|plan| share(plan.predicted_overhead))),
+            or_dash(plan.map(|plan| plan.steps_followed.to_string())),
+            or_dash(plan.map(|plan| plan.steps_left.to_string())),
+            // A line stays one.
+            or_dash(self.failure.as_ref().map(|failure| format!("{failure:?}"))),
+        )
+    }
+}
+
 impl fmt::Display for RematReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = &mut Table(f);

@@ -25,6 +25,10 @@ fn every_example_runs() {
     runs("image-segmentation", env!("CARGO_BIN_EXE_image-segmentation"), "\npeak ");
     runs("wgan", env!("CARGO_BIN_EXE_wgan"), "\npeak ");
     runs("modern-lstm", env!("CARGO_BIN_EXE_modern-lstm"), "\npeak ");
+    let forecast = runs("forecast", env!("CARGO_BIN_EXE_forecast"), "time added");
+    assert!(forecast.contains("needs ") && !forecast.contains("not measured"), "{forecast}");
+    let trained: Vec<&str> = forecast.lines().filter(|line| line.starts_with("trained ")).collect();
+    assert!(trained.len() >= 2 && trained.iter().all(|line| line.contains(": 0 over budget")), "{forecast}");
     runs("larger-batches", env!("CARGO_BIN_EXE_larger-batches"), "x  ");
     let table = runs("gpu-bench", env!("CARGO_BIN_EXE_gpu-bench"), "remat, 33%");
     assert!(!table.contains(" other"), "a run under a budget computed something else:\n{table}");

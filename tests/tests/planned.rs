@@ -342,6 +342,7 @@ fn a_report_saves_the_graph_the_pictures_and_the_page() {
     for picture in ["memory.svg", "overhead.svg"] {
         assert!(std::fs::read_to_string(folder.0.join(picture)).unwrap().ends_with("</svg>\n"), "{picture}");
     }
+    is_a_timeline(&std::fs::read_to_string(folder.0.join("trace.json")).unwrap(), &plan);
     let page = std::fs::read_to_string(folder.0.join("plan.html")).unwrap();
     let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
     let data: serde_json::Value = serde_json::from_str(data).unwrap();
@@ -351,4 +352,44 @@ fn a_report_saves_the_graph_the_pictures_and_the_page() {
     for stop in data["stops"].as_array().unwrap() {
         assert!(view(&stop["view"])["peak"].as_u64() <= stop["budget"].as_u64(), "{stop}");
     }
+}
+
+/// Checks what the Trace Event Format's documentation asks of events, and that they say what the plan does.
+fn is_a_timeline(text: &str, plan: &burn_remat::PlanReport) {
+    let trace: serde_json::Value = serde_json::from_str(text).unwrap();
+    assert!(["ms", "ns"].iter().any(|unit| trace["displayTimeUnit"] == *unit), "{}", trace["displayTimeUnit"]);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();
+    let number = |event: &serde_json::Value, key: &str| event[key].as_f64().unwrap_or_else(|| panic!("{key}: {event}"));
+    let (slices, counters, names) = (of("X"), of("C"), of("M"));
+    assert_eq!(slices.len() + counters.len() + names.len(), events.len(), "of other phases nothing is known here");
+    for event in events {
+        assert!(event["name"].is_string() && event["pid"].is_u64() && number(event, "ts") >= 0.0, "{event}");
+    }
+    assert!(names.iter().all(|event| event["args"]["name"].is_string()));
+    // Slices of a thread follow each other or lie within each other.
+    for thread in [1, 2] {
+        let mut open: Vec<f64> = Vec::new();
+        let mut own: Vec<_> = slices.iter().filter(|slice| slice["tid"] == thread).collect();
+        own.sort_by(|a, b| {
+            number(a, "ts").total_cmp(&number(b, "ts")).then(number(b, "dur").total_cmp(&number(a, "dur")))
+        });
+        for slice in own {
+            let (start, end) = (number(slice, "ts"), number(slice, "ts") + number(slice, "dur"));
+            open.retain(|&until| until > start + 1e-6);
+            assert!(open.iter().all(|&until| end <= until + 1e-6), "{slice}");
+            open.push(end);
+        }
+    }
+    let operations = slices.iter().filter(|slice| slice["args"]["operation"].is_u64()).count();
+    assert_eq!(operations, plan.operations);
+    let again: f64 = slices.iter().filter(|slice| slice["cat"] == "recomputed").map(|slice| number(slice, "dur")).sum();
+    assert!(again > 0.0 && (again * 1000.0 / plan.store_all_ns - plan.predicted_overhead).abs() < 0.05, "{again} us");
+    let bytes = |name: &str| {
+        let own = counters.iter().filter(|event| event["name"] == name);
+        own.map(|event| event["args"]["bytes"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(bytes("held").len(), plan.operations);
+    assert_eq!(bytes("held").into_iter().max(), plan.measured_peak_bytes());
+    assert_eq!(bytes("budget"), [BUDGET; 2]);
 }

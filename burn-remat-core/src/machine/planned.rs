@@ -122,6 +122,14 @@ impl<W: World> Machine<W> {
         {
             self.remember(&failure);
         }
+        let most = self.watch.most_held;
+        if let Some(follow) = &mut self.watch.follow
+            && follow.is_complete()
+            && let Some(last) = follow.measured.last_mut()
+        {
+            // What comes back behind the last operation counts as that one's: no other comes.
+            *last = (*last).max(most);
+        }
     }
 
     pub(super) fn take(&mut self, actions: &[Action]) -> Result<(), Failure> {

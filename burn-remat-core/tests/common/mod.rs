@@ -4,83 +4,21 @@
 //! observer: what a program reads is compared with a plain interpretation of it, and what is held with what the machine says.
 //!
 //! Larger than the rule: `run`, because it is all that the observer does for one command, in the order in which it is done.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
+
+pub mod asked;
+pub mod random;
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use burn_remat_core::{
-    Alternative, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Input, Kind, Left, Limits, Machine,
-    Nature, Need, OpKey, Operation, Planning, Ran, Run, Schedule, Source, TensorFacts, TensorId, Trace, TracedOp,
+    Alternative, Asking, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Kind, Left, Limits, Machine,
+    Made, Need, OpKey, Operation, OperationCall, Planning, Ran, Run, Schedule, Source, TensorFacts, TensorId, Trace,
+    TracedOp,
 };
 
-/// What a tensor holds.
-pub type Content = u64;
-
-/// The kind of operation with which an autodiff begins a backward pass.
-pub const ONE: Kind = 77;
-
-pub fn hash(of: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// How an operation works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Works {
-    /// It makes new results.
-    New,
-    /// It writes over an input that it may take.
-    InPlace,
-    /// It looks at its input in another way.
-    View,
-    /// It draws random numbers.
-    Random,
-    /// Nobody knows.
-    Opaque,
-}
-
-#[derive(Clone, Debug)]
-pub struct Asked {
-    pub kind: Kind,
-    pub works: Works,
-    pub inputs: Vec<TensorId>,
-    /// The input of which it needs less than the contents.
-    pub weak: Option<TensorId>,
-    /// Inputs that the program has no more.
-    pub last: Vec<TensorId>,
-    /// Outputs and their bytes.
-    pub outputs: Vec<(TensorId, u64)>,
-}
-
-impl Asked {
-    pub fn operation(&self) -> Operation {
-        let facts = |&(id, bytes)| TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes };
-        Operation {
-            kind: self.kind,
-            inputs: self.inputs.iter().map(|&id| Input { id, last: self.last.contains(&id), once: true }).collect(),
-            outputs: self.outputs.iter().map(facts).collect(),
-            nature: Nature {
-                view: self.works == Works::View,
-                random: self.works == Works::Random,
-                mask: self.works == Works::Random,
-                opaque: self.works == Works::Opaque,
-                varies: false,
-                one: self.kind == ONE,
-            },
-            weak: self.weak.map(|id| (id, Need::Signs)),
-            known: None,
-        }
-    }
-
-    /// What output `k` holds.
-    pub fn content(&self, k: usize, inputs: &[Content], drawn: u64) -> Content {
-        let drawn = if matches!(self.works, Works::Random | Works::Opaque) { drawn } else { 0 };
-        hash((self.kind, k, inputs, drawn))
-    }
-}
+pub use asked::{Asked, Content, ONE, Works, hash};
 
 #[derive(Clone, Copy, Debug)]
 struct Handle {
@@ -120,8 +58,11 @@ pub struct Sim {
     pub logs: bool,
     /// Whether steps are written down.
     pub traces: bool,
-    /// The last step that was.
+    /// The last step that was, and the signatures of all.
     pub trace: Option<Trace>,
+    pub signatures: Vec<u64>,
+    /// How the operation at hand went when it first ran, for a recording.
+    pub went: OperationCall,
     /// The plan of all steps.
     pub plan: Option<Arc<Schedule>>,
     /// What is known of another kind of step.
@@ -197,6 +138,9 @@ impl Driver for Sim {
             for id in takes {
                 self.handles.remove(&id);
             }
+            if matches!(run.source, Source::AtHand { .. }) {
+                self.went = OperationCall { failure: Some(failure.to_string()), ..OperationCall::default() };
+            }
             return Err(failure);
         }
         let spared = run.substitute.map(|(id, _)| id);
@@ -207,14 +151,20 @@ impl Driver for Sim {
         let contents: Vec<Content> = asked.inputs.iter().map(content).collect();
         let inputs: Vec<Handle> = asked.inputs.iter().filter_map(|id| self.handles.get(id).copied()).collect();
         let mut ran = Ran { ns: 10 + asked.kind % 7, ..Ran::default() };
+        let mut went = OperationCall { ns: ran.ns, ..OperationCall::default() };
         let mut free: Vec<u64> = takes.iter().filter_map(|id| Some(self.handles.get(id)?.buffer)).collect();
         free.retain(|&buffer| self.owners(buffer) == 1);
+        // The input that it writes over, if any.
+        let over = asked.inputs.iter().position(|id| asked.last.contains(id));
+        let over = over.and_then(|at| Some((at, self.handles.get(&asked.inputs[at])?.buffer)));
         for (k, (&id, &(_, bytes))) in run.outputs.iter().zip(&asked.outputs).enumerate() {
             let content = asked.content(k, &contents, drawn);
             let reused = match asked.works {
                 Works::View => inputs.first().map(|handle| handle.buffer),
                 Works::InPlace => {
-                    free.iter().position(|buffer| self.buffers[buffer] == bytes).map(|at| free.remove(at))
+                    let over = over.filter(|&(_, buffer)| self.buffers[&buffer] == bytes);
+                    over.and_then(|(_, buffer)| free.iter().position(|&known| known == buffer))
+                        .map(|at| free.remove(at))
                 }
                 _ => None,
             };
@@ -225,9 +175,19 @@ impl Driver for Sim {
                 }
                 None => self.add(id, content, bytes),
             };
+            went.made.push(match (asked.works, over) {
+                (Works::View, _) => Made::View(0),
+                // Whether it may now or not.
+                (Works::InPlace, Some((at, buffer))) if self.buffers[&buffer] == bytes => Made::Over(at, bytes),
+                _ => Made::New(bytes),
+            });
             let packs = run.compressible && self.compresses && asked.works == Works::Random;
             let packs = packs.then_some(Compressible { alternative: Alternative::MaskBits, bytes: 1, cost_ns: 1 });
+            went.compressible.push(packs);
             ran.buffers.push((buffer, packs));
+        }
+        if matches!(run.source, Source::AtHand { .. }) {
+            self.went = went;
         }
         self.peak = self.peak.max(self.bytes());
         for id in takes {
@@ -329,6 +289,7 @@ impl Planning for Sim {
     }
 
     fn observe(&mut self, trace: Trace, _structure: u64, _limits: Limits) -> bool {
+        self.signatures.push(trace.signature());
         self.trace = Some(trace);
         false
     }
@@ -369,6 +330,8 @@ pub struct Program {
     pub any_failed: bool,
     /// Most bytes that plain Burn would need at once for one operation: its inputs and outputs.
     pub largest: u64,
+    /// What it has asked for.
+    pub asked: Vec<Asking>,
 }
 
 impl Program {
@@ -381,6 +344,7 @@ impl Program {
             drawn: 0,
             any_failed: false,
             largest: 0,
+            asked: Vec::new(),
         }
     }
 
@@ -394,7 +358,9 @@ impl Program {
         let id = self.fresh(bytes);
         let content = hash(("upload", id));
         self.machine.world_mut().upload = Some((content, bytes));
-        self.machine.upload(thread, TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes });
+        let tensor = TensorFacts { id, shape: bytes, bytes, buffer_bytes: bytes };
+        self.machine.upload(thread, tensor);
+        self.asked.push(Asking::Upload { thread, tensor, made: Made::New(bytes) });
         self.expected.insert(id, content);
         self.check();
         id
@@ -432,6 +398,17 @@ impl Program {
         let before = world.drawn;
         self.machine.operation(thread, &operation);
         let world = self.machine.world_mut();
+        let Operation { kind, inputs: asked_inputs, outputs: made, nature, weak, .. } = operation;
+        self.asked.push(Asking::Operation(OperationCall {
+            thread,
+            kind,
+            name: Some(format!("op{kind}")),
+            inputs: asked_inputs.into_vec(),
+            outputs: made.into_vec(),
+            nature,
+            weak,
+            ..std::mem::take(&mut world.went)
+        }));
         self.drawn = world.last_drawn;
         self.any_failed |= world.drawn == before;
         for (k, &(id, _)) in outputs.iter().enumerate() {
@@ -444,14 +421,21 @@ impl Program {
         outputs.into_iter().map(|(id, _)| id).collect()
     }
 
+    pub fn mark(&mut self, thread: u64) {
+        self.machine.mark(thread);
+        self.asked.push(Asking::Mark { thread });
+    }
+
     pub fn drop_tensor(&mut self, thread: u64, id: TensorId) {
         self.machine.dropped(thread, id);
+        self.asked.push(Asking::Drop { thread, tensor: id });
         self.expected.remove(&id);
         self.check();
     }
 
     pub fn read(&mut self, thread: u64, id: TensorId) {
         let expected = self.expected[&id];
+        self.asked.push(Asking::Read { thread, tensor: id, last: false });
         let read = self.machine.read(thread, id, false, |machine| Ok(machine.world().content(id)));
         match read {
             Ok(content) => assert_eq!(content, Some(expected), "tensor {id} holds something else"),

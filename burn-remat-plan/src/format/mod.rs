@@ -39,9 +39,11 @@
 
 mod graph;
 mod plan;
+mod recording;
 
 pub use graph::GRAPH_FORMAT;
 pub use plan::{PLAN_FORMAT, PlanFile};
+pub use recording::{RECORDING_FORMAT, graph_of_recording};
 
 use serde::de::DeserializeOwned;
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,9 +29,12 @@ use crate::backend::{DeviceMemory, RematBackend};
 use crate::config::RematConfig;
 use crate::drive::{fresh_id, typed};
 use crate::engine::Engine;
+use crate::error::RematError;
 use crate::names::NameId;
 use crate::panics::lock;
 use crate::report::RematReport;
+#[cfg(feature = "learner")]
+use crate::report::Usage;
 
 /// A backend whose tensors are evicted and recomputed to stay inside a memory budget.
 ///
@@ -232,6 +236,19 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
 
     fn rehearsed(&self) -> Vec<Trace> {
         self.engine().rehearsed()
+    }
+
+    #[cfg(feature = "learner")]
+    fn usage(&self) -> Usage {
+        self.engine().usage()
+    }
+
+    fn record(&self, path: &Path) -> Result<(), RematError> {
+        self.engine().record(path)
+    }
+
+    fn finish_recording(&self) -> std::io::Result<()> {
+        self.engine().finish_recording()
     }
 
     fn restart(&self, config: RematConfig) {

@@ -1,6 +1,7 @@
 //! The remat devices of this process, and what is asked of their engines beside operations.
 
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,6 +15,8 @@ use crate::error::RematError;
 use crate::names::NameId;
 use crate::panics::lock;
 use crate::report::RematReport;
+#[cfg(feature = "learner")]
+use crate::report::Usage;
 
 /// What an engine is asked beside operations, whatever its backend.
 pub(crate) trait EngineControl: Debug + Send + Sync {
@@ -24,6 +27,11 @@ pub(crate) trait EngineControl: Debug + Send + Sync {
     fn reset_report(&self);
     fn wait_for_plan(&self, limit: Duration) -> bool;
     fn rehearsed(&self) -> Vec<Trace>;
+    #[cfg(feature = "learner")]
+    fn usage(&self) -> Usage;
+    /// Begins to write down what the program asks for.
+    fn record(&self, path: &Path) -> Result<(), RematError>;
+    fn finish_recording(&self) -> std::io::Result<()>;
     /// Forgets everything, and goes on as a new engine would.
     fn restart(&self, config: RematConfig);
 }
@@ -62,6 +70,6 @@ pub(crate) fn control_of(plain: &Device) -> Option<Arc<dyn EngineControl>> {
 /// # Errors
 ///
 /// [`RematError::NotRemat`] where it is no remat device of this process.
-pub(super) fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
+pub(crate) fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
     control_of(&device.clone().without_autodiff()).ok_or_else(|| RematError::NotRemat { device: format!("{device:?}") })
 }

@@ -1,11 +1,13 @@
 //! Budgets for Burn's own `Device`: [`RematExt`].
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_remat_core::CheckpointPolicy;
 
-use super::control::{control_of, engine_of};
+use super::control::{EngineControl, control_of, engine_of};
 use super::group::remat;
 #[cfg(feature = "serve")]
 use super::serve;
@@ -92,6 +94,33 @@ pub trait RematExt: Sized {
     /// itself; with them it knows exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
 
+    /// Writes down what the program asks of this remat device from here on (operations, sizes, drops, reads, marks, stages; no data), so that
+    /// [`Recorded`](crate::Recorded) can play it back and `remat-plan` plan it: a bug report that becomes a test. Ends when the
+    /// [`Recording`] is finished or dropped. A step of a few thousand operations takes about a megabyte.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use burn_remat::{Recorded, RematExt};
+    ///
+    /// let path = std::env::temp_dir().join(format!("recording-{}.jsonl", std::process::id()));
+    /// let device = Device::flex().remat("64 MiB")?;
+    /// let recording = device.remat_record(&path)?;
+    /// let x = Tensor::<2>::ones([64, 64], &device);
+    /// assert_eq!(x.clone().matmul(x).sum().into_scalar::<f32>(), 262144.0);
+    /// recording.finish()?;
+    ///
+    /// let recorded = Recorded::read(&path)?;
+    /// let played = recorded.play(recorded.config())?;
+    /// assert_eq!(played.peak_bytes, device.remat_report()?.peak_bytes);
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NotRemat`] for any other device, [`RematError::Recording`] where the file cannot be made or the device has been used already.
+    fn remat_record(&self, path: impl AsRef<Path>) -> Result<Recording, RematError>;
+
     /// Says that this remote device is one that burn-remat serves ([`serve`](crate::serve)) in another process: from now on
     /// [`remat_mark_step`](Self::remat_mark_step) is sent to it. Any other remote device would refuse it as an unknown
     /// operation. Stages are not sent: their names are known only in this process.
@@ -150,8 +179,40 @@ impl RematExt for Device {
         }
     }
 
+    fn remat_record(&self, path: impl AsRef<Path>) -> Result<Recording, RematError> {
+        let engine = engine_of(self)?;
+        engine.record(path.as_ref())?;
+        Ok(Recording { engine: Some(engine) })
+    }
+
     #[cfg(feature = "serve")]
     fn remat_is_served(&self) {
         serve::remember(self.clone().without_autodiff());
+    }
+}
+
+/// A recording under way: see [`RematExt::remat_record`].
+#[derive(Debug)]
+#[must_use = "the recording ends when this is dropped"]
+pub struct Recording {
+    engine: Option<Arc<dyn EngineControl>>,
+}
+
+impl Recording {
+    /// Ends it.
+    ///
+    /// # Errors
+    ///
+    /// What the file system said first.
+    pub fn finish(mut self) -> std::io::Result<()> {
+        self.engine.take().map_or(Ok(()), |engine| engine.finish_recording())
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.engine.take().map(|engine| engine.finish_recording()) {
+            log::error!("the recording is not whole: {error}");
+        }
     }
 }

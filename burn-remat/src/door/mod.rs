@@ -17,8 +17,10 @@ mod serve;
 
 pub(crate) use backends::validated_on;
 pub use client::{Remat, RematBridge, RematChannel, RematClient};
+#[cfg(feature = "learner")]
+pub(crate) use control::engine_of;
 pub(crate) use control::{EngineControl, any_device, control_of};
-pub use device::RematExt;
+pub use device::{Recording, RematExt};
 pub use group::remat_on;
 pub(crate) use group::{rehearse, remat};
 pub use remat_device::RematDevice;

@@ -2,6 +2,7 @@
 //! each would show in steps of small operations.
 
 use burn_ir::OperationIr;
+use slab::Slab;
 
 use super::tensors::bare;
 
@@ -42,6 +43,15 @@ impl Boxes {
         other.0.append(&mut self.0);
         other.0.truncate(LIMIT);
     }
+}
+
+/// The operations of a driver.
+#[derive(Default)]
+pub(crate) struct Operations {
+    /// Those that were recorded.
+    pub(super) kept: Slab<Box<OperationIr>>,
+    /// Boxes of those that are done or forgotten.
+    pub boxes: Boxes,
 }
 
 /// Takes an operation out of its place.

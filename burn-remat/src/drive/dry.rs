@@ -34,6 +34,9 @@ enum Outcome {
 
 /// How many operations of the guide are looked through for the one at hand.
 const WINDOW: usize = 4;
+/// So many operations in a row must be the guide's next ones for it to be believed: the first step of a program, which initialises its
+/// parameters, meets some of the guide's kinds of operation by chance.
+const IN_STEP: usize = 4;
 
 /// Tensors without data.
 #[derive(Default)]
@@ -45,6 +48,8 @@ pub(super) struct Dry {
     /// The guide's operation that the next one should be, and the one that the operation at hand is.
     expected: usize,
     guiding: Option<usize>,
+    /// How many operations in a row have been the guide's next ones.
+    in_step: usize,
     padding: Padding,
     /// Whether the backend is one for the host, which has no kernels of its own for the gradients of convolutions.
     on_host: bool,
@@ -59,11 +64,13 @@ impl Dry {
     /// the guide, which is a later one, has not.
     pub fn at(&mut self, position: usize, kind: u64) {
         if position == 0 {
-            self.expected = 0;
+            (self.expected, self.in_step) = (0, IN_STEP);
         }
         let Some(guide) = &self.guide else { return };
         let ahead = guide.ops[self.expected.min(guide.ops.len())..].iter().take(WINDOW);
         self.guiding = ahead.zip(self.expected..).find(|(op, _)| op.kind == kind).map(|(_, at)| at);
+        let is_next = self.guiding == Some(self.expected);
+        self.in_step = if is_next { self.in_step + 1 } else { 0 };
         if let Some(at) = self.guiding {
             self.expected = at + 1;
         }
@@ -118,7 +125,7 @@ impl Dry {
 
     /// What the guide's operation here did for its output `k`; `None` if it does not know.
     fn guided(&self, k: usize) -> Option<Outcome> {
-        let (guide, at) = self.guide.as_ref().zip(self.guiding)?;
+        let (guide, at) = self.guide.as_ref().zip(self.guiding).filter(|_| self.in_step >= IN_STEP)?;
         let op = &guide.ops[at];
         let place = *op.writes.get(k)?;
         let storage = &guide.storages[place as usize];

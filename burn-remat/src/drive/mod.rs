@@ -23,12 +23,11 @@ use std::sync::{Arc, Mutex};
 use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr};
 use burn_remat_core::{
-    Buffer, Circumstances, Driver, Event, Failure, Followed, Kind, Left, Limits, Need, OpKey, Planning, Ran, Run,
-    Schedule, Substitute, TensorFacts, Trace, TracedOp,
+    Buffer, Circumstances, Driver, Event, Failure, HasPlanning, Kind, Need, OpKey, Ran, Run, Substitute, TensorFacts,
+    Trace,
 };
 use burn_std::future::DynFut;
 use rustc_hash::FxHashMap;
-use slab::Slab;
 
 use crate::alternatives::Alternatives;
 use crate::backend::{Padding, RematBackend};
@@ -37,13 +36,14 @@ use crate::config::MemoryProbe;
 use crate::names::name_of;
 use crate::panics::{caught, lock};
 use crate::planning::Plans;
+use crate::recording::Writer;
 pub(crate) use boxes::Boxes;
+use boxes::Operations;
 use clock::Clock;
 use compress::Compression;
 use executor::Executor;
 use failures::{Late, watched};
-use operation::operation_name;
-pub(crate) use operation::{asked, is_random};
+pub(crate) use operation::{asked, is_random, operation_name};
 use prepared::Prepared;
 use substitutes::{Substitutes, substitute};
 use tensors::bare;
@@ -76,16 +76,15 @@ pub(crate) struct Drive<B: RematBackend> {
     pub hand: Hand<B>,
     /// An operation that is ready to run.
     prepared: Option<Prepared>,
-    /// Recorded operations.
-    kept: Slab<Box<OperationIr>>,
-    /// Boxes of operations that are done or forgotten.
-    pub boxes: Boxes,
+    pub ops: Operations,
     names: FxHashMap<Kind, String>,
     clock: Clock,
     compression: Compression,
     substitutes: Substitutes,
     /// The first failure of a read that had left the engine.
     late: Late,
+    /// Where what the program asks for is written down, while it is.
+    pub recorder: Option<Box<Writer>>,
     pub plans: Plans,
 }
 
@@ -96,13 +95,13 @@ impl<B: RematBackend> Drive<B> {
             settings,
             hand: Hand::Nothing,
             prepared: None,
-            kept: Slab::new(),
-            boxes: Boxes::default(),
+            ops: Operations::default(),
             names: FxHashMap::default(),
             clock: Clock::default(),
             compression: Compression::default(),
             substitutes: Substitutes::default(),
             late: Late::default(),
+            recorder: None,
             plans,
         }
     }
@@ -194,6 +193,22 @@ impl<B: RematBackend> Drive<B> {
         failures::Told { circumstances, planner: planner.to_owned() }
     }
 
+    /// Runs an operation and writes down how it went.
+    fn run_recorded(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
+        let spared = run.substitute.map(|(id, _)| id);
+        let inputs = self.recorder.as_ref().and_then(|recorder| Some(recorder.inputs(run)?.to_vec()));
+        // An evicted one has none.
+        let before: Option<Vec<Option<Buffer>>> = inputs.map(|inputs| {
+            let mut buffer = |id| self.executor.buffer(&bare(id)).ok().map(Into::into);
+            inputs.iter().map(|input| (spared != Some(input.id)).then(|| buffer(input.id)).flatten()).collect()
+        });
+        let ran = self.run_prepared(run);
+        if let (Some(recorder), Some(before)) = (&mut self.recorder, before) {
+            recorder.ran(run, &before, ran.as_ref().map_err(|failure| &**failure));
+        }
+        ran
+    }
+
     /// The name of a kind of operation, or `else_`.
     fn name_or(&self, kind: Kind, else_: &str) -> String {
         self.names.get(&kind).cloned().unwrap_or_else(|| else_.to_owned())
@@ -207,16 +222,24 @@ impl<B: RematBackend> Driver for Drive<B> {
 
     #[inline]
     fn needs(&mut self, run: &Run<'_>) -> u64 {
-        self.prepare(run)
+        let bytes = self.prepare(run);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.needs(run, bytes);
+        }
+        bytes
     }
 
     fn arrangement(&mut self) -> u64 {
-        self.arrangement_of_taken()
+        let arrangement = self.arrangement_of_taken();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.arrangement(arrangement);
+        }
+        arrangement
     }
 
     #[inline]
     fn run(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
-        self.run_prepared(run)
+        if self.recorder.is_some() { self.run_recorded(run) } else { self.run_prepared(run) }
     }
 
     fn arrive(&mut self, id: u64) -> Result<Buffer, Failure> {
@@ -227,7 +250,11 @@ impl<B: RematBackend> Driver for Drive<B> {
             Hand::Tensor(ir, tensor) => executor.import(&ir, tensor),
             Hand::Nothing | Hand::Operation(_) => {}
         })?;
-        self.executor.buffer_of_new(id.value()).map(Into::into)
+        let buffer = self.executor.buffer_of_new(id.value())?.into();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.arrives(buffer);
+        }
+        Ok(buffer)
     }
 
     fn alias(&mut self, new: u64, source: u64) -> Buffer {
@@ -242,12 +269,12 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 
     fn forget(&mut self, op: OpKey) {
-        let op = self.kept.remove(op as usize);
-        self.boxes.keep(op);
+        let op = self.ops.kept.remove(op as usize);
+        self.ops.boxes.keep(op);
     }
 
     fn output(&mut self, op: OpKey, k: usize) -> TensorFacts {
-        let output = self.kept.get(op as usize).and_then(|op| op.outputs().nth(k));
+        let output = self.ops.kept.get(op as usize).and_then(|op| op.outputs().nth(k));
         let nothing = TensorFacts { id: 0, shape: 0, bytes: 0, buffer_bytes: 0 };
         output.map_or(nothing, |ir| self.executor.facts(ir))
     }
@@ -274,7 +301,11 @@ impl<B: RematBackend> Driver for Drive<B> {
             return None;
         }
         let ir = self.prepared.as_ref()?.op.inputs().find(|ir| ir.id.value() == id)?;
-        substitute(&mut self.executor, &mut self.compression, ir, need)
+        let substitute = substitute(&mut self.executor, &mut self.compression, ir, need);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.substitute(substitute);
+        }
+        substitute
     }
 
     fn leave_substitute(&mut self, id: u64, need: Need) -> Option<(u64, u64)> {
@@ -344,60 +375,14 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 }
 
-impl<B: RematBackend> Planning for Drive<B> {
-    fn is_on(&self) -> bool {
-        self.plans.is_on()
+impl<B: RematBackend> HasPlanning for Drive<B> {
+    type Planning = Plans;
+
+    fn planning(&self) -> &Plans {
+        &self.plans
     }
 
-    fn is_settled(&self) -> bool {
-        self.plans.is_settled()
-    }
-
-    fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
-        self.plans.observe(trace, structure, limits.budget)
-    }
-
-    fn poll(&mut self, limits: Limits) {
-        self.plans.poll(limits);
-    }
-
-    fn next(&self) -> Option<Arc<Schedule>> {
-        self.plans.next()
-    }
-
-    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
-        self.plans.beginning_with(count, prefix)
-    }
-
-    fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Schedule>> {
-        self.plans.like(done, kind, bytes)
-    }
-
-    fn is_unmeasured(&self, schedule: &Schedule) -> bool {
-        self.plans.is_unmeasured(schedule.structure())
-    }
-
-    fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
-        self.plans.followed(schedule.structure(), outcome, limits.budget)
-    }
-
-    fn left(&mut self, why: Left) {
-        self.plans.left(&why);
-    }
-
-    fn outgrown(&mut self, structure: u64) {
-        self.plans.outgrown(structure);
-    }
-
-    fn plan_anew(&mut self) {
-        self.plans.plan_anew();
-    }
-
-    fn unsettle(&mut self) {
-        self.plans.unsettle();
-    }
-
-    fn taken_up(&self) -> u64 {
-        self.plans.state.made + self.plans.state.from_cache
+    fn planning_mut(&mut self) -> &mut Plans {
+        &mut self.plans
     }
 }

@@ -75,7 +75,7 @@ impl<B: RematBackend> Drive<B> {
                 Some(op)
             }
             Source::Kept { op, takes, renamed } => {
-                let mut op = self.boxes.fill(OperationIr::clone(self.kept.get(op as usize)?));
+                let mut op = self.ops.boxes.fill(OperationIr::clone(self.ops.kept.get(op as usize)?));
                 let mut uses = FxHashMap::default();
                 for input in op.inputs().filter(|input| takes.contains(&input.id.value())) {
                     *uses.entry(input.id).or_insert(0) += 1;
@@ -139,7 +139,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// A copy of an operation. What the driver lets it only read, it may take again.
     fn keep(&mut self, op: &OperationIr) -> OpKey {
-        self.kept.insert(self.boxes.fill(op.clone())) as OpKey
+        self.ops.kept.insert(self.ops.boxes.fill(op.clone())) as OpKey
     }
 
     /// Gives it what it needs and runs it.
@@ -171,7 +171,7 @@ impl<B: RematBackend> Drive<B> {
         });
         let elapsed = start.elapsed().as_nanos() as u64;
         let rise = probe.map(|probe| probe.peak().saturating_sub(before));
-        self.boxes.keep(op);
+        self.ops.boxes.keep(op);
         let known = self.clock.end(&self.executor, timed, result.is_ok(), run);
         let ns = dry.or(known).unwrap_or(elapsed).max(1);
         result.inspect_err(|_| self.free_lent(&lent)).map(|()| Done { ns, rise, beside, candidates })

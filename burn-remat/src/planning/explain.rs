@@ -8,8 +8,8 @@ use burn_remat_plan::decisions::{Decision, activations, decisions, form_of, subs
 use burn_remat_plan::{Step, ValueId};
 use serde::Serialize;
 
-use super::page;
 use super::schedule::Schedule;
+use super::times::times;
 use crate::budget::DisplayBytes;
 
 /// The activations of a planned step, largest first; small ones that no plan decides on, together at most one percent of the peak, are left out.
@@ -54,7 +54,7 @@ impl Explanation {
     /// What `schedule` does.
     pub(super) fn of(schedule: &Schedule) -> Self {
         let graph = &schedule.lowered.graph;
-        let times = page::times(schedule, &schedule.plan);
+        let times = times(schedule, &schedule.plan);
         let found = decisions(graph, &schedule.plan, &times);
         let is_activation = activations(graph);
         let mut values: Vec<ValueId> = (0..found.len()).filter(|&value| is_activation[value]).collect();

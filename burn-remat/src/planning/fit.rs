@@ -136,6 +136,11 @@ impl Fit {
         (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
     }
 
+    /// The stage of that operation.
+    pub fn floor_stage(&self) -> Option<&str> {
+        self.lowered.graph.ops()[self.blocking_op].stage.as_deref()
+    }
+
     /// The cheapest plan that the planner finds.
     pub fn best(&self, planner: &ChosenPlanner, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
         let mut best = None;

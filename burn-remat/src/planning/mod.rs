@@ -5,6 +5,7 @@
 //! to ([`Fit`]), or the cache has the plan already; a [`Schedule`] turns the checked plan into what the engine
 //! does between operations.
 
+mod budgets;
 mod chosen;
 mod compare;
 #[cfg(test)]
@@ -13,15 +14,16 @@ mod explain;
 mod fit;
 mod fused;
 mod lowering;
-mod others;
-mod page;
-mod picture;
 mod plain;
 mod report;
 mod schedule;
 mod service;
+#[cfg(feature = "show")]
+mod show;
 mod stages;
+mod times;
 
+pub(crate) use budgets::budgets;
 pub(crate) use chosen::ChosenPlanner;
 pub use compare::AlternativesPlan;
 pub use explain::{ActivationPlan, Explanation};
@@ -31,3 +33,5 @@ pub(crate) use lowering::lower;
 pub use report::{PlanReport, StagePlan};
 pub(crate) use schedule::Schedule;
 pub(crate) use service::{Origin, PlanSettings, Plans, Wait};
+#[cfg(feature = "show")]
+pub(crate) use show::picture;

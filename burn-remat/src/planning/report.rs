@@ -12,16 +12,12 @@ use serde::Serialize;
 
 use super::compare::{self, AlternativesPlan};
 use super::explain::Explanation;
-use super::others::others;
 use super::schedule::Schedule;
 use super::service::{PlanState, Plans};
 use super::stages::Staged;
-use super::{page, picture};
 
 /// Operations listed as recomputed most.
 const MOST_RECOMPUTED: usize = 5;
-/// Most time for a plan of another budget, in what is saved.
-const LIMIT: Duration = Duration::from_millis(600);
 
 /// The plan of a training step, and how it went.
 ///
@@ -75,11 +71,11 @@ pub struct PlanReport {
     pub deviation_bytes: u64,
     /// Most bytes held during each operation of the last step that followed this plan, or an earlier one for the same kind of step.
     #[serde(skip)]
-    measured: Arc<Vec<u64>>,
+    pub(super) measured: Arc<Vec<u64>>,
     #[serde(skip)]
-    budget: Option<u64>,
+    pub(super) budget: Option<u64>,
     #[serde(skip)]
-    schedule: Arc<Schedule>,
+    pub(super) schedule: Arc<Schedule>,
 }
 
 impl PlanReport {
@@ -137,49 +133,9 @@ impl PlanReport {
         std::fs::write(path, self.graph().to_json())
     }
 
-    /// A picture (SVG, `size` in pixels) of the memory held over the step: without evictions, as planned, as measured on
-    /// the last planned step, and the budget.
-    ///
-    /// # Errors
-    ///
-    /// What the drawing library says.
-    pub fn memory_picture(&self, size: (u32, u32)) -> Result<String, String> {
-        picture::memory(&self.schedule, &self.measured, self.budget, size)
-    }
-
-    /// A picture (SVG, `size` in pixels) of the time added against the budget. It plans anew at nine budgets and may
-    /// take `limit` for each.
-    ///
-    /// # Errors
-    ///
-    /// What the drawing library says.
-    pub fn overhead_picture(&self, limit: Duration, size: (u32, u32)) -> Result<String, String> {
-        picture::overhead(&self.schedule, &others(&self.schedule, limit)?, size)
-    }
-
     /// What the plan does with each activation: keeps it, computes it again, brings it back from another form, and what speaks for it.
     pub fn explain(&self) -> Explanation {
         Explanation::of(&self.schedule)
-    }
-
-    /// One HTML page, complete in itself: the memory of the step over time, without evictions and as planned, value by value; a
-    /// slider that shows the plans of other budgets; a table of what becomes of each activation. It plans anew at nine budgets and
-    /// may take `limit` for each.
-    ///
-    /// # Errors
-    ///
-    /// What planning says.
-    pub fn html(&self, limit: Duration) -> Result<String, String> {
-        Ok(page::html(&self.schedule, &self.planner, self.budget, &others(&self.schedule, limit)?))
-    }
-
-    /// Writes the [page](Self::html) to a file. Takes some seconds.
-    ///
-    /// # Errors
-    ///
-    /// What planning or the file system says.
-    pub fn save_html(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
-        std::fs::write(path, self.html(LIMIT).map_err(std::io::Error::other)?)
     }
 
     /// What the step would cost within its budget with none of its alternatives, with each alone, with those that are exact, and with all: planned anew from
@@ -191,28 +147,6 @@ impl PlanReport {
             let schedule = self.schedule.clone();
             move |budget| compare::alternatives(schedule.clone(), budget, limit)
         })
-    }
-
-    /// Writes `graph.json`, `plan.json`, `plan.html` (see [`html`](Self::html)), `memory.svg` and `overhead.svg` into `folder`,
-    /// which is made where it is not there. Takes some seconds.
-    ///
-    /// # Errors
-    ///
-    /// What the file system or the drawing library says.
-    pub fn save(&self, folder: impl AsRef<Path>) -> std::io::Result<()> {
-        const SIZE: (u32, u32) = (960, 540);
-        let folder = folder.as_ref();
-        std::fs::create_dir_all(folder)?;
-        self.save_graph(folder.join("graph.json"))?;
-        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
-        std::fs::write(folder.join("plan.json"), text + "\n")?;
-        let picture = self.memory_picture(SIZE).map_err(std::io::Error::other)?;
-        std::fs::write(folder.join("memory.svg"), picture)?;
-        let others = others(&self.schedule, LIMIT).map_err(std::io::Error::other)?;
-        let picture = picture::overhead(&self.schedule, &others, SIZE).map_err(std::io::Error::other)?;
-        std::fs::write(folder.join("overhead.svg"), picture)?;
-        let page = page::html(&self.schedule, &self.planner, self.budget, &others);
-        std::fs::write(folder.join("plan.html"), page)
     }
 }
 

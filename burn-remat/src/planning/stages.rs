@@ -23,6 +23,7 @@ pub(crate) trait Staged {
     /// The visit to which most of the time of some operations belongs.
     fn visit_of(&self, range: Range<Position>) -> Visit;
     /// Runs of operations of one passage each, with the innermost stage's name, for labels.
+    #[cfg(any(test, feature = "show"))]
     fn passages(&self) -> Vec<(Range<Position>, String)>;
     /// The name by which a graph knows a visit: its path, numbered where the step goes through it more than once.
     fn stage_name(&self, visit: Visit) -> Option<String>;
@@ -70,6 +71,7 @@ impl Staged for Trace {
         times.into_iter().rev().max_by_key(|(_, ns)| *ns).map_or(0, |(visit, _)| visit)
     }
 
+    #[cfg(any(test, feature = "show"))]
     fn passages(&self) -> Vec<(Range<Position>, String)> {
         let mut passages: Vec<(Range<Position>, Visit)> = Vec::new();
         for (at, op) in (0..).zip(&self.ops) {

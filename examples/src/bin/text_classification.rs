@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use burn::optim::AdamConfig;
 use burn::train::metric::{AccuracyMetric, LossMetric};
 use burn::train::{Learner, SupervisedTraining};
-use burn_remat::RematExt;
+use burn_remat::{MemoryMetric, RecomputingMetric, RematExt};
 use burn_remat_examples::cli::{self, Common, Outcome};
 use burn_remat_examples::data::Passages;
 use burn_remat_examples::learner::loader;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let common = &arguments.common;
-    // The line that burn-remat adds. All that follows is plain Burn.
+    // The line that burn-remat adds. What follows is plain Burn, but for two metrics.
     let device = common.device()?.remat(common.config("32 MiB"))?;
 
     let passages = Passages::documents();
@@ -43,7 +43,12 @@ fn run(arguments: &Arguments) -> Outcome {
     device.seed(SEED);
     let model = TextClassifier::new(classes, &device.clone().autodiff());
     let result = SupervisedTraining::new(folder, loader(train, batch_size), loader(valid, batch_size))
-        .metrics((AccuracyMetric::new(), LossMetric::new()))
+        .metrics((
+            AccuracyMetric::new(),
+            LossMetric::new(),
+            MemoryMetric::new(&device)?,
+            RecomputingMetric::new(&device)?,
+        ))
         // `cli::main` has set up a logger already.
         .with_application_logger(None)
         .with_default_checkpointers()
@@ -59,6 +64,7 @@ fn run(arguments: &Arguments) -> Outcome {
     }
     // The renderer prints its summary when it goes.
     drop(result.renderer);
-    println!("\n{}", device.remat_report()?);
+    let report = device.remat_report()?;
+    println!("\n{report}\n{}", report.summary());
     Ok(())
 }

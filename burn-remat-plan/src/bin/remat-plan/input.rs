@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use burn_remat_plan::chain::{self, Chain, ChainPlan, ChainStep};
-use burn_remat_plan::format::{FormatError, PLAN_FORMAT, PlanFile, tag};
+use burn_remat_plan::format::{FormatError, PLAN_FORMAT, PlanFile, graph_of_recording, tag};
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::{Graph, PlanError, Planner, Request, check, solve, solve_chain};
 
@@ -43,10 +43,12 @@ pub fn read_plan(path: &Path) -> Result<PlanFile, Exit> {
 }
 
 impl Input {
-    /// Reads a graph or a chain.
+    /// Reads a graph, that of a recording, or a chain.
     pub fn read(path: &Path) -> Result<Self, Exit> {
         let text = read_text(path)?;
         let named = |message: String| Exit::usage(format!("{}: {message}", path.display()));
+        let graph = graph_of_recording(&text).transpose().map_err(|error| named(error.to_string()))?;
+        let text = graph.map(str::to_owned).unwrap_or(text);
         match tag(&text).map_err(|error| named(error.to_string()))?.as_str() {
             "remat-chain/1" => Chain::from_json(&text).map(Self::Chain).map_err(|error| named(error.to_string())),
             PLAN_FORMAT => Err(named("this is a plan; give the graph or the chain that it is for".to_owned())),

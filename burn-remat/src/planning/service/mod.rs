@@ -1,5 +1,6 @@
 //! Planning as a service, with one job per file: the engine tells what it has seen, and takes up plans when there are any.
 
+mod asked;
 mod background;
 mod cache;
 mod known;

@@ -1,22 +1,20 @@
 //! The HTML page of a planned step: what the device does, in the terms of the graph.
 //!
-//! Two things are known better than the graph has them. *Time*: an op of the graph costs what it takes to make its large
-//! results again, and the last op carries the rest; here every op takes what its operations do when they first run. *Memory*: the graph counts a result
+//! Two things are known better than the graph has them. *Time*: every op takes what its operations do when they first run
+//! ([`times`](crate::planning::times)). *Memory*: the graph counts a result
 //! beside what it is written over; here no step holds more than the device was foreseen to hold at that point.
 
-use std::ops::Range;
-
-use burn_remat_core::Position;
 use burn_remat_plan::page::{Page, Run};
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::{OpId, Plan, Step};
 
-use super::lowering::Lowered;
 use super::others::Others;
-use super::schedule::Schedule;
+use crate::planning::lowering::Lowered;
+use crate::planning::schedule::Schedule;
+use crate::planning::times::{firsts, times};
 
 /// The page of a plan by `planner`, with plans for other budgets.
-pub(super) fn html(schedule: &Schedule, planner: &str, budget: Option<u64>, others: &Others) -> String {
+pub fn html(schedule: &Schedule, planner: &str, budget: Option<u64>, others: &Others) -> String {
     let lowered = &schedule.lowered;
     let graph = &lowered.graph;
     let costs = (0..graph.ops().len()).map(|op| lowered.cost_of(Step::Compute(op))).collect();
@@ -54,25 +52,6 @@ fn on_device(schedule: &Schedule, planner: &str, plan: &Plan, during: &[u64]) ->
     Run::new(&lowered.graph, planner, plan.clone()).on_device(times(schedule, plan), &most)
 }
 
-/// Time of every step of a plan.
-pub(super) fn times(schedule: &Schedule, plan: &Plan) -> Vec<f64> {
-    let lowered = &schedule.lowered;
-    let firsts = firsts(lowered, plan);
-    let alone = times_alone(schedule);
-    let time = |(&step, &is_first): (&Step, &bool)| match step.op() {
-        Some(op) if is_first => (alone[op] + lowered.cost_of(step) - lowered.cost_of(Step::Compute(op))).max(0.0),
-        _ => lowered.cost_of(step),
-    };
-    plan.steps.iter().zip(&firsts).map(time).collect()
-}
-
-/// Which steps run an op for the first time.
-fn firsts(lowered: &Lowered, plan: &Plan) -> Vec<bool> {
-    let mut seen = vec![false; lowered.graph.ops().len()];
-    let mut is_first = |op: OpId| !std::mem::replace(&mut seen[op], true);
-    plan.steps.iter().map(|step| step.op().is_some_and(&mut is_first)).collect()
-}
-
 /// Most bytes held while an op runs for the first time, with what goes on right before and after.
 fn held(lowered: &Lowered, op: OpId, during: &[u64]) -> u64 {
     let range = &lowered.ranges[op];
@@ -80,26 +59,6 @@ fn held(lowered: &Lowered, op: OpId, during: &[u64]) -> u64 {
     // An op without operations comes between two.
     let (start, end) = if start < end { (start, end) } else { (start.saturating_sub(1), (end + 1).min(during.len())) };
     during[start..end].iter().max().copied().unwrap_or(u64::MAX)
-}
-
-/// Time of each op when it first runs by its default implementation.
-fn times_alone(schedule: &Schedule) -> Vec<f64> {
-    let lowered = &schedule.lowered;
-    let ops = &schedule.trace.ops;
-    let of_range = |range: &Range<Position>| {
-        ops[range.start as usize..range.end as usize].iter().map(|op| op.cost_ns as f64).sum::<f64>()
-    };
-    let mut times: Vec<f64> = lowered.ranges.iter().map(of_range).collect();
-    for op in 0..times.len() {
-        if lowered.again[op] {
-            times[op] = lowered.cost_of(Step::Compute(op));
-        } else if lowered.forms.unpacks.contains(&op) {
-            // It and the op before it, which makes the form, take together what the operations do.
-            times[op] = lowered.cost_of(Step::Compute(op));
-            times[op - 1] -= times[op];
-        }
-    }
-    times
 }
 
 #[cfg(test)]

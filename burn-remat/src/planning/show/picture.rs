@@ -7,8 +7,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::others::Others;
-use super::schedule::Schedule;
-use super::stages::Staged;
+use crate::planning::schedule::Schedule;
+use crate::planning::stages::Staged;
 
 const FONT: &str = "sans-serif";
 /// Colours that the colour-blind can tell apart (Okabe & Ito).
@@ -153,35 +153,52 @@ fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: 
     Ok(())
 }
 
-/// Overhead against budget; the plan in force is marked.
-pub(super) fn overhead(schedule: &Schedule, others: &Others, size: (u32, u32)) -> Result<String, String> {
-    let total = schedule.lowered.cost_ns.max(1) as f64;
-    let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.makespan)];
-    points.extend(others.plans.iter().map(|other| (other.budget, other.schedule.makespan)));
-    points.sort_by_key(|point| point.0);
-    // A plan for a small budget is one for a larger budget too.
-    let mut best = f64::INFINITY;
-    for point in &mut points {
-        best = best.min(point.1);
-        point.1 = best;
-    }
-    svg(size, |root| draw_overhead(root, schedule, &points, (others.least, others.most), total, size))
+/// Budgets against the share of time that they add.
+pub(crate) struct Curve {
+    /// Budgets in bytes and shares, in ascending order of budgets.
+    pub points: Vec<(u64, f64)>,
+    /// Below this no plan fits.
+    pub least: u64,
+    /// What is held without evictions.
+    pub most: u64,
+    /// What is marked, and its name.
+    pub here: Option<(u64, f64, &'static str)>,
 }
 
-fn draw_overhead<'a>(
-    root: &Area<'a>,
-    schedule: &Schedule,
-    points: &[(u64, f64)],
-    (least, most): (u64, u64),
-    total: f64,
-    size: (u32, u32),
-) -> Drawn<'a> {
-    let (unit, unit_name) = unit_of(most);
+impl Curve {
+    /// Of one step; the plan in force is marked.
+    fn of(schedule: &Schedule, others: &Others) -> Self {
+        let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.overhead())];
+        points.extend(others.plans.iter().map(|other| (other.budget, other.schedule.overhead())));
+        points.sort_by_key(|point| point.0);
+        // A plan for a small budget is one for a larger budget too.
+        let mut best = f64::INFINITY;
+        for point in &mut points {
+            best = best.min(point.1);
+            point.1 = best;
+        }
+        let here = Some((schedule.peak, schedule.overhead(), "this plan"));
+        Self { points, least: others.least, most: others.most, here }
+    }
+}
+
+/// Overhead against budget, for one step.
+pub(super) fn overhead(schedule: &Schedule, others: &Others, size: (u32, u32)) -> Result<String, String> {
+    curve(&Curve::of(schedule, others), size)
+}
+
+/// Overhead against budget.
+pub(crate) fn curve(curve: &Curve, size: (u32, u32)) -> Result<String, String> {
+    svg(size, |root| draw_curve(root, curve, size))
+}
+
+fn draw_curve<'a>(root: &Area<'a>, curve: &Curve, size: (u32, u32)) -> Drawn<'a> {
+    let Curve { points, least, most, here } = curve;
+    let (unit, unit_name) = unit_of(*most);
     let text = (size.1 / 34).max(11);
-    let line: Vec<(f64, f64)> =
-        points.iter().map(|&(bytes, ns)| (bytes as f64 / unit, 100.0 * (ns / total - 1.0))).collect();
+    let line: Vec<(f64, f64)> = points.iter().map(|&(bytes, share)| (bytes as f64 / unit, 100.0 * share)).collect();
     let top = line.iter().map(|point| point.1).fold(1.0, f64::max) * 1.1;
-    let (least, most) = (least as f64 / unit, most as f64 / unit);
+    let (least, most) = (*least as f64 / unit, *most as f64 / unit);
     let left = (least - (most - least) * 0.1).max(0.0);
     let mut chart = ChartBuilder::on(root)
         .caption("what a smaller budget costs", (FONT, text + 6))
@@ -206,8 +223,10 @@ fn draw_overhead<'a>(
     chart.draw_series([Rectangle::new([(left, 0.0), (least, top)], grey.mix(0.25).filled())])?;
     chart.draw_series(LineSeries::new(line.iter().copied(), PLANNED.stroke_width(2)))?;
     chart.draw_series(line.iter().map(|&at| Circle::new(at, 3, PLANNED.filled())))?;
-    let here = (schedule.peak as f64 / unit, 100.0 * schedule.overhead());
-    chart.draw_series([Circle::new(here, 6, BUDGET.stroke_width(3))])?;
-    let lines = [("planned", PLANNED), ("this plan", BUDGET), ("no plan fits", RGBColor(205, 205, 205))];
+    let mut lines = vec![("planned", PLANNED), ("no plan fits", RGBColor(205, 205, 205))];
+    if let &Some((bytes, share, name)) = here {
+        chart.draw_series([Circle::new((bytes as f64 / unit, 100.0 * share), 6, BUDGET.stroke_width(3))])?;
+        lines.insert(1, (name, BUDGET));
+    }
     legend(root, &lines, (size.0 as i32 - 11 * text as i32, 3 * text as i32), text)
 }

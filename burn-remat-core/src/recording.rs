@@ -1,0 +1,294 @@
+//! What a program asked a machine for, written down: operations, tensors by size, drops, reads, marks, stages, and what the driver answered. No data.
+//!
+//! A recording begins with an engine that holds nothing. The [player](crate::play) goes through it again without the program and without a backend, so
+//! that what went wrong in somebody else's program can be looked at, and stays a test.
+//!
+//! Each [`Asking`] is one call of a [`Machine`](crate::Machine). The driver's answers stand beside the operations that they belong to, as
+//! relations ("over input 0"), not as identities of buffers: a player that evicts other tensors still knows them.
+//!
+//! Larger than the rule: `OperationCall`, because it is a record, written once and read by name.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
+
+use crate::driver::{Compressible, Substitute};
+use crate::facts::{CheckpointPolicy, Input, Kind, Nature, Need, TensorFacts, TensorId, ThreadId};
+
+/// What a program asked for, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recording {
+    asked: Vec<Asking>,
+}
+
+/// One thing that a program asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "most are operations, and a box for each would take as much")]
+pub enum Asking {
+    /// An operation.
+    Operation(OperationCall),
+    /// A tensor comes from the host or another device.
+    Upload {
+        /// The thread that brings it.
+        thread: ThreadId,
+        /// The tensor.
+        tensor: TensorFacts,
+        /// Its buffer.
+        made: Made,
+    },
+    /// A second name for a tensor.
+    Alias {
+        /// The thread that gives it.
+        thread: ThreadId,
+        /// The new number.
+        new: TensorId,
+        /// The tensor.
+        source: TensorId,
+    },
+    /// A tensor is read.
+    Read {
+        /// The thread that reads it.
+        thread: ThreadId,
+        /// The tensor.
+        tensor: TensorId,
+        /// Whether the program lets go of it with that.
+        last: bool,
+    },
+    /// The program lets go of a tensor.
+    Drop {
+        /// The thread that does.
+        thread: ThreadId,
+        /// The tensor.
+        tensor: TensorId,
+    },
+    /// A training step begins.
+    Mark {
+        /// The thread that trains.
+        thread: ThreadId,
+    },
+    /// A stage begins.
+    Enter {
+        /// The thread that enters it.
+        thread: ThreadId,
+        /// Its name.
+        name: String,
+        /// What tells this passage from all others.
+        number: i64,
+        /// Its policy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        policy: Option<CheckpointPolicy>,
+    },
+    /// A stage ends.
+    Leave {
+        /// The passage.
+        number: i64,
+    },
+    /// The generator of random numbers is seeded.
+    Seed {
+        /// With this.
+        seed: u64,
+    },
+}
+
+/// An operation, and how it went when it first ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperationCall {
+    /// The thread that asks for it.
+    pub thread: ThreadId,
+    /// What it does.
+    pub kind: Kind,
+    /// The name of its kind, where that comes for the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Tensors that it reads, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<Input>,
+    /// Tensors that it makes.
+    pub outputs: Vec<TensorFacts>,
+    /// How it works.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub nature: Nature,
+    /// The input of which it needs less than the numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weak: Option<(TensorId, Need)>,
+    /// The buffers of what it made, one for each output; none where it failed.
+    pub made: Vec<Made>,
+    /// Time that it took, in ns.
+    pub ns: u64,
+    /// Most bytes that it allocated beside what it holds now, where that was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rise: Option<u64>,
+    /// Bytes of the device that it said it would need while it runs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub needs: u64,
+    /// Bytes of the device that it needed, beside its inputs and outputs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub beside: u64,
+    /// How its inputs lay, where it was asked.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub arrangement: u64,
+    /// Tensors that it was to take and has only read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<TensorId>,
+    /// How its outputs could be compressed, where any could.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compressible: Vec<Option<Compressible>>,
+    /// What could stand in for the input of which it needs less, where it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub substitute: Option<Substitute>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// The buffer of what was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Made {
+    /// A new one of so many bytes.
+    New(u64),
+    /// That of this input, which it looks at in another way.
+    View(usize),
+    /// That of this input, which it was written over; a new one of so many bytes where that may not be.
+    Over(usize, u64),
+    /// That of an earlier output.
+    With(usize),
+    /// The backend does not tell.
+    Unknown,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// What does not fit into a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// The field, such as `operation.made[0]`.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {}", self.field, self.reason)
+    }
+}
+
+impl core::error::Error for Misfit {}
+
+/// Puts a recording together, and sees that each call fits those before it.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    recording: Recording,
+    known: FxHashSet<TensorId>,
+}
+
+impl Recording {
+    /// What was asked for, in order.
+    pub fn asked(&self) -> &[Asking] {
+        &self.asked
+    }
+
+    /// Puts calls together.
+    ///
+    /// # Errors
+    ///
+    /// The number of the first call that does not fit, from 0, and what is wrong with it.
+    pub fn of(asked: impl IntoIterator<Item = Asking>) -> Result<Self, (usize, Misfit)> {
+        let mut recorder = Recorder::default();
+        for (at, asking) in asked.into_iter().enumerate() {
+            recorder.push(asking).map_err(|misfit| (at, misfit))?;
+        }
+        Ok(recorder.finish())
+    }
+}
+
+impl Recorder {
+    /// Adds a call.
+    ///
+    /// # Errors
+    ///
+    /// What does not fit: a tensor that is not there, or is made twice; buffers of inputs or outputs that there are not.
+    pub fn push(&mut self, asking: Asking) -> Result<(), Misfit> {
+        let misfit = |field, reason| Err(Misfit { field, reason });
+        match &asking {
+            Asking::Operation(call) => self.operation(call)?,
+            Asking::Upload { tensor, made, .. } => {
+                if !matches!(made, Made::New(_) | Made::Unknown) {
+                    return misfit("upload.made", "is the buffer of an operation's result");
+                }
+                if !self.known.insert(tensor.id) {
+                    return misfit("upload.tensor.id", "is a tensor that is there already");
+                }
+            }
+            Asking::Alias { new, source, .. } => {
+                if !self.known.contains(source) {
+                    return misfit("alias.source", "is no tensor that is there");
+                }
+                if !self.known.insert(*new) {
+                    return misfit("alias.new", "is a tensor that is there already");
+                }
+            }
+            Asking::Read { tensor, last, .. } => {
+                if !self.known.contains(tensor) {
+                    return misfit("read.tensor", "is no tensor that is there");
+                }
+                if *last {
+                    self.known.remove(tensor);
+                }
+            }
+            Asking::Drop { tensor, .. } => {
+                if !self.known.remove(tensor) {
+                    return misfit("drop.tensor", "is no tensor that is there");
+                }
+            }
+            Asking::Mark { .. } | Asking::Enter { .. } | Asking::Leave { .. } | Asking::Seed { .. } => {}
+        }
+        self.recording.asked.push(asking);
+        Ok(())
+    }
+
+    fn operation(&mut self, call: &OperationCall) -> Result<(), Misfit> {
+        let misfit = |field, reason| Err(Misfit { field, reason });
+        if call.inputs.iter().any(|input| !self.known.contains(&input.id)) {
+            return misfit("operation.inputs", "has a tensor that is not there");
+        }
+        if call.weak.is_some_and(|(id, _)| call.inputs.iter().all(|input| input.id != id)) {
+            return misfit("operation.weak", "is none of the inputs");
+        }
+        if call.made.len() != call.outputs.len() && call.failure.is_none() {
+            return misfit("operation.made", "has not one buffer for each output");
+        }
+        if ![0, call.outputs.len()].contains(&call.compressible.len()) {
+            return misfit("operation.compressible", "has not one entry for each output");
+        }
+        let is_there = |(at, made): (usize, &Made)| match *made {
+            Made::View(input) | Made::Over(input, _) => input < call.inputs.len(),
+            Made::With(output) => output < at,
+            Made::New(_) | Made::Unknown => true,
+        };
+        if !call.made.iter().enumerate().all(is_there) {
+            return misfit("operation.made", "names an input or output that there is not");
+        }
+        for input in call.inputs.iter().filter(|input| input.last) {
+            self.known.remove(&input.id);
+        }
+        if !call.outputs.iter().all(|output| self.known.insert(output.id)) {
+            return misfit("operation.outputs", "has a tensor that is there already");
+        }
+        Ok(())
+    }
+
+    /// The recording.
+    pub fn finish(self) -> Recording {
+        self.recording
+    }
+}

@@ -1,0 +1,369 @@
+//! One question before anything is allocated: does this program fit, and at what price?
+//!
+//! The program runs on a dry device ([`rehearse`](crate::rehearse)), which writes down its operations. What is planned of them is planned at
+//! nine budgets, from the smallest for which a plan is known to what the program takes without evictions, and at the budget
+//! asked about. A plan for a smaller budget is one for a larger budget too, so a larger budget is never named a dearer plan.
+//!
+//! Complexity: a planner's run for each budget and kind of step, each as long as the [plan time](Forecaster::with_plan_time) at most.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use crate::budget::{Budget, DisplayBytes};
+use crate::config::{Rehearsal, RematConfig};
+use crate::door::{rehearse, remat, validated_on};
+use crate::error::RematError;
+use crate::planning::budgets;
+#[cfg(feature = "show")]
+use crate::planning::picture::{self, Curve};
+use crate::rehearse::{LargestBatch, Needs, Ready, Rehearsed, best, guide, largest_guided};
+
+/// What `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget of its own.
+///
+/// `train` gets a dry device and is to do at least three training steps, as for [`minimum_budget`](crate::minimum_budget).
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_remat::{RematExt, remat_forecast};
+///
+/// let forecast = remat_forecast(&Device::flex(), |device| {
+///     for _ in 0..3 {
+///         device.remat_mark_step();
+///         let x = Tensor::<2>::ones([256, 256], &device.clone().autodiff()).require_grad();
+///         (0..8).fold(x, |y, _| y.tanh()).sum().backward();
+///     }
+///     device.remat_mark_step();
+/// })?;
+/// println!("{forecast}");
+/// assert!(forecast.minimum_bytes < forecast.needs_bytes);
+/// # Ok::<(), burn_remat::RematError>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`minimum_budget`](crate::minimum_budget).
+pub fn remat_forecast<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Forecast, RematError> {
+    Forecaster::new(Budget::Unlimited).of(device, train)
+}
+
+/// Asks what a program needs, with a budget and more.
+#[derive(Clone)]
+pub struct Forecaster {
+    config: RematConfig,
+    plan_time: Duration,
+    overhead_limit: f64,
+    progress: Option<Arc<Progress>>,
+}
+
+type Progress = dyn Fn(ForecastProgress);
+
+/// How far a forecast is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ForecastProgress {
+    /// A few steps run for real, with a small batch, to be measured.
+    Measuring,
+    /// The program is looked at on a dry device.
+    Rehearsing,
+    /// A plan is looked for within this budget.
+    Planning {
+        /// The budget, in bytes.
+        budget: u64,
+        /// Budgets planned so far.
+        done: usize,
+        /// All budgets.
+        of: usize,
+    },
+    /// It is tried whether this batch fits.
+    Trying {
+        /// The batch size.
+        batch: usize,
+    },
+}
+
+/// What a program needs and what smaller budgets cost, found before anything is allocated.
+///
+/// `Display` gives the answer in a line, and a table; serde gives JSON.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Forecast {
+    /// Bytes that the program holds at its peak if nothing is evicted.
+    pub needs_bytes: u64,
+    /// The smallest budget for which plans are known.
+    pub minimum_bytes: u64,
+    /// The operation that sets it.
+    pub minimum_op: String,
+    /// The stage to which that belongs.
+    pub minimum_stage: Option<String>,
+    /// The budget asked about, in bytes.
+    pub budget_bytes: Option<u64>,
+    /// What budgets cost, in ascending order, the one asked about among them if there is a plan for it. The time added never rises with the budget.
+    pub points: Vec<ForecastPoint>,
+    /// Whether times are measured ones, scaled from a small batch; else operations are taken to need as long as they have bytes to read and write.
+    pub is_measured: bool,
+    /// The batch size of the program, where it was told.
+    pub batch: Option<usize>,
+    /// The largest batch within the budget asked about; `None` where it was not asked, or not even a batch of one fits.
+    pub largest_batch: Option<LargestBatch>,
+    #[serde(skip)]
+    config: RematConfig,
+}
+
+/// What the program costs within one budget.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct ForecastPoint {
+    /// The budget, in bytes.
+    pub budget_bytes: u64,
+    /// Most bytes that are held.
+    pub predicted_peak_bytes: u64,
+    /// Time that recomputing adds, as a share of the rest of the time: over one step of each kind, the first left out where there are others.
+    pub predicted_overhead: f64,
+    /// A plan for each kind of step, in the order in which they come.
+    #[serde(skip)]
+    plans: Vec<Ready>,
+}
+
+impl Forecaster {
+    /// Asks about a program on a device with this budget or configuration: `"8 GiB"`, `"60%"` of what the program needs, `"80% free"`, or
+    /// [`Budget::Unlimited`] to ask about none.
+    pub fn new(config: impl Into<RematConfig>) -> Self {
+        Self { config: config.into(), plan_time: Duration::from_millis(500), overhead_limit: 1.0, progress: None }
+    }
+
+    /// Most time for a plan of one budget. Default: half a second.
+    #[must_use]
+    pub fn with_plan_time(mut self, limit: Duration) -> Self {
+        self.plan_time = limit;
+        self
+    }
+
+    /// Most time that recomputing may add with the largest batch, as a share: 1.0, the default, is as long again.
+    #[must_use]
+    pub fn with_overhead_limit(mut self, limit: f64) -> Self {
+        self.overhead_limit = limit;
+        self
+    }
+
+    /// Has `progress` called, on this thread, whenever there is something new to tell.
+    #[must_use]
+    pub fn with_progress(mut self, progress: impl Fn(ForecastProgress) + 'static) -> Self {
+        self.progress = Some(Arc::new(progress));
+        self
+    }
+
+    /// The forecast for `train` on a device like `device`. Nothing is executed, so times are rough: see [`Forecast::is_measured`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`minimum_budget`](crate::minimum_budget).
+    pub fn of<R>(&self, device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Forecast, RematError> {
+        let config = validated_on(device, self.config.clone())?;
+        self.planned(device, config, Rehearsal::Dry(None), train)
+    }
+
+    /// The forecast for `train` with `batch`, and the largest batch within the budget. `train(device, batch)` runs once for real, with a batch of two, to
+    /// measure; then on dry devices, once and, where a budget in bytes is asked about, about 20 times more.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`minimum_budget`](crate::minimum_budget).
+    pub fn of_batch<R>(
+        &self,
+        device: &Device,
+        batch: usize,
+        train: impl Fn(&Device, usize) -> R,
+    ) -> Result<Forecast, RematError> {
+        let config = validated_on(device, self.config.clone())?;
+        self.say(ForecastProgress::Measuring);
+        let guide = guide(device, &config, &train)?;
+        let dry = Rehearsal::Dry(Some(guide.clone()));
+        let mut forecast = self.planned(device, config, dry, |device| train(device, batch))?;
+        (forecast.batch, forecast.is_measured) = (Some(batch), true);
+        if let Some(budget) = forecast.budget_bytes {
+            let config = forecast.config.within(budget);
+            let found = largest_guided(device, config, self.overhead_limit, &guide, |device, batch| {
+                self.say(ForecastProgress::Trying { batch });
+                train(device, batch)
+            });
+            forecast.largest_batch = match found {
+                Ok(found) => Some(found),
+                Err(RematError::NothingFits { .. }) => None,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(forecast)
+    }
+
+    fn say(&self, progress: ForecastProgress) {
+        if let Some(tell) = &self.progress {
+            tell(progress);
+        }
+    }
+
+    fn planned<R>(
+        &self,
+        device: &Device,
+        config: RematConfig,
+        rehearsal: Rehearsal,
+        train: impl FnOnce(&Device) -> R,
+    ) -> Result<Forecast, RematError> {
+        self.say(ForecastProgress::Rehearsing);
+        let program = Rehearsed::new(rehearse(device, &config, rehearsal, |device| drop(train(device)))?)?;
+        let Needs { store_all_bytes, minimum_bytes, op, stage } = program.needs()?;
+        let budget_bytes = match config.budget {
+            Budget::Unlimited => None,
+            Budget::Bytes(bytes) => Some(bytes),
+            Budget::Share(share) | Budget::Free(share) => Some((store_all_bytes as f64 * share) as u64),
+        };
+        let points = self.points(&program, &config, (minimum_bytes, store_all_bytes), budget_bytes);
+        Ok(Forecast {
+            needs_bytes: store_all_bytes,
+            minimum_bytes,
+            minimum_op: op,
+            minimum_stage: stage,
+            budget_bytes,
+            points,
+            is_measured: false,
+            batch: None,
+            largest_batch: None,
+            config,
+        })
+    }
+
+    fn points(
+        &self,
+        program: &Rehearsed,
+        config: &RematConfig,
+        (least, most): (u64, u64),
+        asked: Option<u64>,
+    ) -> Vec<ForecastPoint> {
+        let mut budgets: Vec<u64> = budgets(least, most.max(least)).collect();
+        budgets.extend(asked.filter(|budget| (least..most).contains(budget)));
+        budgets.sort_unstable();
+        budgets.dedup();
+        let limit = self.plan_time / program.kinds.len().max(1) as u32;
+        let of = budgets.len();
+        let mut points: Vec<ForecastPoint> = Vec::new();
+        for (done, budget) in budgets.into_iter().enumerate() {
+            self.say(ForecastProgress::Planning { budget, done, of });
+            let before = points.last().map(|point| &point.plans[..]);
+            let plan = |(at, kind)| {
+                // A plan for a smaller budget does too.
+                let known = before.and_then(|plans| plans.get(at)).cloned();
+                let plans = best(kind, config, budget, limit).into_iter().chain(known);
+                plans.min_by(|a, b| a.0.makespan.total_cmp(&b.0.makespan))
+            };
+            let plans: Option<Vec<Ready>> = program.kinds.iter().enumerate().map(plan).collect();
+            points.extend(plans.and_then(|plans| ForecastPoint::within(budget, plans)));
+        }
+        points
+    }
+}
+
+impl ForecastPoint {
+    /// What these plans cost, if they keep the budget.
+    fn within(budget_bytes: u64, plans: Vec<Ready>) -> Option<Self> {
+        let predicted_peak_bytes = plans.iter().map(|(schedule, _)| schedule.peak).max()?;
+        // The first step initialises what the others have.
+        let lasting = &plans[usize::from(plans.len() > 1)..];
+        let alone: f64 = lasting.iter().map(|(schedule, _)| schedule.lowered.cost_ns as f64).sum();
+        let planned: f64 = lasting.iter().map(|(schedule, _)| schedule.makespan).sum();
+        let predicted_overhead = (planned / alone.max(1.0) - 1.0).max(0.0);
+        let point = Self { budget_bytes, predicted_peak_bytes, predicted_overhead, plans };
+        (predicted_peak_bytes <= budget_bytes).then_some(point)
+    }
+}
+
+impl Forecast {
+    /// The cheapest known way to train within `budget` bytes; `None` below the minimum.
+    pub fn within(&self, budget: u64) -> Option<&ForecastPoint> {
+        self.points.iter().rev().find(|point| point.budget_bytes <= budget)
+    }
+
+    /// A device like `device` with a budget of so many bytes, on which the program goes by the plans found, from the first step on. Once
+    /// its steps have been measured they are planned anew, and what is cheaper is taken up.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::BelowMinimum`] where no plan fits, and those of [`RematExt::remat`](crate::RematExt::remat).
+    pub fn device(&self, device: &Device, budget: u64) -> Result<Device, RematError> {
+        let point = self.within(budget).ok_or(RematError::BelowMinimum { budget, minimum: self.minimum_bytes })?;
+        let mut config = self.config.within(budget);
+        config.planning.ready = point.plans.clone();
+        remat(device, config)
+    }
+
+    /// A picture (SVG, `size` in pixels) of the time added against the budget, the one asked about marked.
+    ///
+    /// # Errors
+    ///
+    /// What the drawing library says.
+    #[cfg(feature = "show")]
+    pub fn picture(&self, size: (u32, u32)) -> Result<String, String> {
+        let asked = self.budget_bytes.and_then(|budget| {
+            let share = self.within(budget)?.predicted_overhead;
+            Some((budget.min(self.needs_bytes), share, "asked about"))
+        });
+        let points = self.points.iter().map(|point| (point.budget_bytes, point.predicted_overhead)).collect();
+        picture::curve(&Curve { points, least: self.minimum_bytes, most: self.needs_bytes, here: asked }, size)
+    }
+
+    /// The answer in a line.
+    pub fn sentence(&self) -> String {
+        let mut said = vec![format!("needs {}", DisplayBytes(self.needs_bytes))];
+        if let Some(budget) = self.budget_bytes {
+            let bytes = DisplayBytes(budget);
+            said.push(match self.within(budget) {
+                _ if self.needs_bytes <= budget => format!("fits {bytes} without recomputing"),
+                Some(point) => format!("fits {bytes} at +{:.1}%", 100.0 * point.predicted_overhead),
+                None => format!("does not fit {bytes}"),
+            });
+        }
+        let stage = self.minimum_stage.as_ref().map_or_else(String::new, |stage| format!(" in {stage}"));
+        said.push(format!("minimum {}, set by {}{stage}", DisplayBytes(self.minimum_bytes), self.minimum_op));
+        if let Some((found, budget)) = self.largest_batch.as_ref().zip(self.budget_bytes) {
+            let now = self.batch.map_or_else(String::new, |batch| format!(" (now {batch})"));
+            said.push(format!("largest batch at {}: {}{now}", DisplayBytes(budget), found.batch));
+        }
+        said.join(" · ")
+    }
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.sentence())?;
+        writeln!(f, "{:>12}  {:>12}  {:>10}", "budget", "most held", "time added")?;
+        for ForecastPoint { budget_bytes, predicted_peak_bytes, predicted_overhead, .. } in &self.points {
+            let (budget, peak) = (DisplayBytes(*budget_bytes), DisplayBytes(*predicted_peak_bytes));
+            writeln!(f, "{budget:>12}  {peak:>12}  {:>9.1}%", 100.0 * predicted_overhead)?;
+        }
+        if !self.is_measured {
+            writeln!(f, "\nTimes are guessed from bytes: nothing has been measured.")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ForecastProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Measuring => f.write_str("measuring a small batch"),
+            Self::Rehearsing => f.write_str("looking at the program"),
+            Self::Planning { budget, done, of } => {
+                write!(f, "planning {} ({} of {of})", DisplayBytes(budget), done + 1)
+            }
+            Self::Trying { batch } => write!(f, "trying a batch of {batch}"),
+        }
+    }
+}
+
+impl fmt::Debug for Forecaster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forecaster").field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,79 @@
+//! Plays a recording back on a machine that holds no data.
+
+use std::time::Duration;
+
+use burn_remat_core::play;
+
+use super::Recorded;
+use crate::budget::Budget;
+use crate::config::RematConfig;
+use crate::engine::core_config;
+use crate::error::RematError;
+use crate::planning::{PlanReport, Plans};
+
+/// How long a planner is waited for beyond its own limit.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What came of playing a recording back.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct Played {
+    /// Operations that the program asked for.
+    pub operations: u64,
+    /// Operations that ran again.
+    pub recomputed_operations: u64,
+    /// Buffers evicted.
+    pub evictions: u64,
+    /// Training steps seen.
+    pub steps: u64,
+    /// Steps that held more than the budget at some point.
+    pub steps_over_budget: u64,
+    /// Most bytes held at once.
+    pub peak_bytes: u64,
+    /// Most bytes that had to be held together.
+    pub floor_bytes: u64,
+    /// The plan last taken up.
+    pub plan: Option<PlanReport>,
+    /// Why there is none, where planning failed.
+    pub planning_problem: Option<String>,
+    /// The first thing that went wrong.
+    pub failure: Option<String>,
+}
+
+impl Recorded {
+    /// Plays the program back under `config`: [`Recorded::config`] for that of its device, or another budget or planner. Planners are waited for, so each plan is
+    /// in force from the next step on.
+    ///
+    /// Nothing is executed, and operations take the times that were written down. Under the recorded configuration the traces and graphs are those
+    /// of the program, bit for bit, and so are the plans of a planner that does not go by the clock.
+    ///
+    /// # Errors
+    ///
+    /// A configuration that cannot be; a budget as a share of free memory is one, since there is no device.
+    pub fn play(&self, config: impl Into<RematConfig>) -> Result<Played, RematError> {
+        let config = config.into().validated()?;
+        if let Budget::Free(_) = config.budget {
+            return Err(RematError::BudgetInBytes);
+        }
+        let plans = Plans::new(config.planning_in_force(), self.device().to_owned(), false);
+        let limit = config.planning.time_limit + PATIENCE;
+        let wait = |plans: &mut Plans| {
+            plans.wait().wait(limit);
+        };
+        let machine = play(&self.recording, core_config(&config, self.layout()), plans, wait);
+        let (counters, plans) = (machine.counters(), &machine.world().planning);
+        let followed = (counters.times.followed, counters.times.followed_recompute);
+        Ok(Played {
+            operations: counters.operations,
+            recomputed_operations: counters.recomputed,
+            evictions: counters.evictions,
+            steps: counters.steps,
+            steps_over_budget: counters.steps_over_budget + u64::from(machine.is_over_budget()),
+            peak_bytes: counters.peak.bytes,
+            floor_bytes: counters.floor.bytes,
+            plan: PlanReport::of(plans, followed, machine.budget()),
+            planning_problem: plans.state.problem.clone(),
+            failure: counters.failure.as_deref().map(str::to_owned),
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! Writes what a program asks for to a file, line by line.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use burn_remat_core::{
+    Asking, Buffer, Config, Input, Kind, LayoutFollows, Made, Operation, OperationCall, Ran, Run, Source, Substitute,
+    TensorFacts, TensorId, ThreadId,
+};
+use burn_remat_plan::Graph;
+use burn_remat_plan::format::RECORDING_FORMAT;
+use rustc_hash::FxHashSet;
+use serde::Serialize;
+
+use super::{Header, Layout};
+use crate::budget::Budget;
+
+/// See the [module](self).
+pub(crate) struct Writer {
+    file: BufWriter<File>,
+    /// The operation at hand.
+    call: Option<OperationCall>,
+    /// The buffer of the tensor that came last.
+    arrived: Option<Buffer>,
+    /// Kinds of operations whose names have been written.
+    named: FxHashSet<Kind>,
+    /// What went wrong first. Nothing is written after it.
+    error: Option<io::Error>,
+}
+
+impl Writer {
+    /// Begins a file for a device of this name.
+    pub fn new(path: &Path, device: &str, budget: Budget, config: &Config) -> io::Result<Self> {
+        let file = BufWriter::new(File::create(path)?);
+        let mut writer = Self { file, call: None, arrived: None, named: FxHashSet::default(), error: None };
+        writer.line(&Header {
+            format: RECORDING_FORMAT.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            device: device.to_owned(),
+            budget: match budget {
+                // The form for people is rounded.
+                Budget::Bytes(bytes) => bytes.to_string(),
+                budget => budget.to_string(),
+            },
+            reseed: config.reseed,
+            strict: config.strict,
+            recompute_limit: Some(config.recompute_limit).filter(|limit| limit.is_finite()),
+            count_workspaces: config.count_workspaces,
+            layout: match config.layout {
+                LayoutFollows::Nothing => Layout::Nothing,
+                LayoutFollows::Parts => Layout::Parts,
+                LayoutFollows::Reuse => Layout::Reuse,
+            },
+        });
+        writer.error.take().map_or(Ok(writer), Err)
+    }
+
+    fn line(&mut self, of: &impl Serialize) {
+        if self.error.is_some() {
+            return;
+        }
+        let written = serde_json::to_writer(&mut self.file, of).map_err(io::Error::from);
+        self.error = written.and_then(|()| self.file.write_all(b"\n")).err();
+        if let Some(error) = &self.error {
+            log::error!("the recording ends here: {error}");
+        }
+    }
+
+    /// Something is asked for that is no operation and brings no tensor.
+    pub fn ask(&mut self, asking: &Asking) {
+        self.line(asking);
+    }
+
+    /// An operation is asked for.
+    pub fn begin(&mut self, thread: ThreadId, op: &Operation, name: impl FnOnce() -> String) {
+        self.call = Some(OperationCall {
+            thread,
+            kind: op.kind,
+            name: self.named.insert(op.kind).then(name),
+            inputs: op.inputs.to_vec(),
+            outputs: op.outputs.to_vec(),
+            nature: op.nature,
+            weak: op.weak,
+            ..OperationCall::default()
+        });
+    }
+
+    /// It is done.
+    pub fn end(&mut self) {
+        let Some(mut call) = self.call.take() else { return };
+        if call.made.len() != call.outputs.len() && call.failure.is_none() {
+            call.failure = Some("it did not run".to_owned());
+        }
+        self.line(&Asking::Operation(call));
+    }
+
+    /// A tensor has come from elsewhere.
+    pub fn upload(&mut self, thread: ThreadId, tensor: TensorFacts) {
+        let made = match self.arrived.take() {
+            Some(Buffer::Known { bytes, .. }) => Made::New(bytes),
+            Some(Buffer::Unknown) => Made::Unknown,
+            None => Made::New(tensor.buffer_bytes),
+        };
+        self.line(&Asking::Upload { thread, tensor, made });
+    }
+
+    /// The buffer of a tensor that comes from elsewhere.
+    pub fn arrives(&mut self, buffer: Buffer) {
+        self.arrived = Some(buffer);
+    }
+
+    /// The inputs of the operation at hand, if this is it.
+    pub fn inputs(&self, run: &Run<'_>) -> Option<&[Input]> {
+        self.call.as_ref().filter(|_| matches!(run.source, Source::AtHand { .. })).map(|call| &call.inputs[..])
+    }
+
+    /// Bytes that the operation at hand says it will need.
+    pub fn needs(&mut self, run: &Run<'_>, bytes: u64) {
+        if let (Some(call), Source::AtHand { .. }) = (&mut self.call, run.source) {
+            call.needs = bytes;
+        }
+    }
+
+    /// How its inputs lie.
+    pub fn arrangement(&mut self, arrangement: u64) {
+        if let Some(call) = &mut self.call {
+            call.arrangement = arrangement;
+        }
+    }
+
+    /// What could stand in for its weak input.
+    pub fn substitute(&mut self, substitute: Option<Substitute>) {
+        if let Some(call) = &mut self.call {
+            call.substitute = substitute;
+        }
+    }
+
+    /// It has run; `before` are the buffers that its inputs had.
+    pub fn ran(&mut self, run: &Run<'_>, before: &[Option<Buffer>], ran: Result<&Ran, &str>) {
+        let Some(call) = &mut self.call else { return };
+        let ran = match ran {
+            Ok(ran) => ran,
+            Err(failure) => {
+                call.failure = Some(failure.to_owned());
+                return;
+            }
+        };
+        let only_read: &[TensorId] = match run.source {
+            Source::AtHand { only_read } => only_read,
+            Source::Kept { .. } => return,
+        };
+        (call.ns, call.rise, call.beside) = (ran.ns, ran.rise, ran.beside);
+        call.left = ran.left.to_vec();
+        let takes = |input: &Input| input.last && !only_read.contains(&input.id) && !ran.left.contains(&input.id);
+        for (k, (buffer, _)) in ran.buffers.iter().enumerate() {
+            let Buffer::Known { identity, bytes } = *buffer else {
+                call.made.push(Made::Unknown);
+                continue;
+            };
+            let is_same = |other: &Buffer| matches!(other, Buffer::Known { identity: known, .. } if *known == identity);
+            let of = |(at, _): &(usize, &Input)| before[*at].as_ref().is_some_and(is_same);
+            let taken = call.inputs.iter().enumerate().find(|input| of(input) && takes(input.1));
+            let read = call.inputs.iter().enumerate().find(of);
+            let sibling = ran.buffers[..k].iter().position(|(other, _)| is_same(other));
+            call.made.push(match (sibling, taken, read) {
+                (Some(sibling), _, _) => Made::With(sibling),
+                (None, Some((at, _)), _) if !call.nature.view => Made::Over(at, bytes),
+                (None, _, Some((at, _))) => Made::View(at),
+                (None, _, None) => Made::New(bytes),
+            });
+        }
+        if ran.buffers.iter().any(|(_, form)| form.is_some()) {
+            call.compressible = ran.buffers.iter().map(|(_, form)| *form).collect();
+        }
+    }
+
+    /// Ends the file, with the graph that was planned.
+    pub fn finish(mut self, graph: Option<&Graph>) -> io::Result<()> {
+        if let Some(graph) = graph {
+            let graph: serde_json::Value = serde_json::from_str(&graph.to_json())?;
+            self.line(&serde_json::json!({ "graph": graph }));
+        }
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => self.file.flush(),
+        }
+    }
+}
