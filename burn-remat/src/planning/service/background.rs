@@ -38,7 +38,8 @@ pub(super) struct Task {
 
 /// What the planner's thread has to say.
 pub(super) enum Message {
-    Plan(Arc<Schedule>, Origin),
+    /// A plan, and the budget for which it was made.
+    Plan(Arc<Schedule>, Origin, u64),
     /// Smallest budget that the step can do with, and the op that sets it.
     Floor(u64, String),
     Problem(String),
@@ -207,7 +208,7 @@ impl Worker {
                     file.solve_seconds = Some(origin.seconds);
                     cache.store(*limit, &lowered.graph, &file);
                 }
-                self.say(Message::Plan(schedule, origin));
+                self.say(Message::Plan(schedule, origin, *budget));
             }
             Found::Problem(error) => self.say(Message::Problem(error.to_string())),
         });

@@ -327,12 +327,16 @@ impl Plans {
     pub fn poll(&mut self, Limits { budget, online }: Limits) {
         while let Some(message) = self.background.next() {
             match message {
-                Message::Plan(schedule, origin) => {
+                Message::Plan(schedule, origin, planned) => {
                     if budget.is_none_or(|budget| schedule.peak <= budget.max(online)) {
                         self.state.made += 1;
                         self.take_up(schedule, origin);
                     } else if self.known.plan_for(schedule.structure()).is_none() {
                         self.state.exceeds(schedule.peak);
+                        if schedule.peak <= planned {
+                            // Other threads hold more than when it was begun.
+                            self.kinds.outgrown(schedule.structure());
+                        }
                     }
                 }
                 Message::Floor(bytes, op) => self.state.floor = Some((bytes, op)),
