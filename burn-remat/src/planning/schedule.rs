@@ -4,6 +4,7 @@
 //! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -16,7 +17,6 @@ use smallvec::SmallVec;
 use super::lowering::Lowered;
 
 /// A plan that the engine can follow.
-#[derive(Debug)]
 pub(crate) struct Schedule {
     /// What the engine follows.
     run: Arc<Followed>,
@@ -25,6 +25,14 @@ pub(crate) struct Schedule {
     pub plan: Plan,
     /// Time of one step under the plan, in ns.
     pub makespan: f64,
+}
+
+/// What it is, not what it does: a configuration that carries plans is to be printed.
+impl fmt::Debug for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ops, peak) = (self.trace.ops.len(), self.peak);
+        f.debug_struct("Schedule").field("ops", &ops).field("peak", &peak).finish_non_exhaustive()
+    }
 }
 
 impl Deref for Schedule {
