@@ -2,7 +2,6 @@
 //!
 //! They read counters of the engine and wait for nothing that runs on the device.
 
-use std::fmt;
 use std::sync::Arc;
 
 use burn::tensor::{Device, TensorReadError};
@@ -29,7 +28,7 @@ const GIB: u64 = 1 << 30;
 /// assert_eq!(metric.compute().map(|entry| entry.formatted).ok().as_deref(), Some("memory 0.0/512.0 MiB"));
 /// # Ok::<(), burn_remat::RematError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct MemoryMetric {
     engine: Arc<dyn EngineControl>,
     name: MetricName,
@@ -98,7 +97,7 @@ impl Numeric for MemoryMetric {
 }
 
 /// Time spent recomputing since the last entry, in percent of the other time, as `recomputing 4%`; over an epoch, that of the epoch.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RecomputingMetric {
     engine: Arc<dyn EngineControl>,
     name: MetricName,
@@ -174,18 +173,6 @@ impl Numeric for RecomputingMetric {
 
     fn final_value(&self) -> NumericEntry {
         NumericEntry::Value(Self::percent(self.began, self.last))
-    }
-}
-
-impl fmt::Debug for MemoryMetric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryMetric").field("engine", &self.engine).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for RecomputingMetric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecomputingMetric").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 

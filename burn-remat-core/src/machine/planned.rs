@@ -68,11 +68,12 @@ impl<W: World> Machine<W> {
 
     /// An operation of the plan reads a tensor.
     fn follow_input(&mut self, input: TensorKey, place: Place, number: u32, holds: bool) {
+        let is_new = self.number_in_plan(input).is_none();
         let tensor = &mut self.history.tensors[input];
         if let Some(buffer) = tensor.buffer {
             self.ledger.leave_foreign(buffer);
         }
-        if tensor.spot.step != self.steps.number || tensor.spot.place == ARRIVED {
+        if is_new {
             tensor.spot = Spot { step: self.steps.number, place, origin: EXTERNAL, number };
         }
         let (name, origin) = ((input, tensor.facts.id), tensor.spot.origin);

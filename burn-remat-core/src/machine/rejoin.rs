@@ -64,9 +64,7 @@ impl<W: World> Machine<W> {
     /// The same where what is small may be so many times as large.
     fn is_below(&self, schedule: &Schedule, op: &Operation, call: &Call, times: u64) -> bool {
         let is_small = |bytes: u64| schedule.spine.is_small(bytes.div_ceil(times));
-        let ends = |&input: &TensorKey| call.dying.contains(&input);
-        let mut ended =
-            call.inputs.iter().copied().filter(ends).map(|input| self.history.tensors[input].facts.buffer_bytes);
+        let mut ended = call.dying.iter().map(|&input| self.history.tensors[input].facts.buffer_bytes);
         op.outputs.iter().all(|output| is_small(output.buffer_bytes)) && ended.all(is_small)
     }
 
@@ -150,6 +148,7 @@ impl<W: World> Machine<W> {
         let Some(schedule) = self.watch.follow.as_ref().map(|follow| follow.schedule.clone()) else { return };
         for at in from..to {
             let Some(follow) = &mut self.watch.follow else { return };
+            let is_mended = follow.is_mended();
             let planned = &schedule.trace.ops[at];
             follow.made.push(SmallVec::new());
             follow.measured.push(self.ledger.live);
@@ -160,11 +159,10 @@ impl<W: World> Machine<W> {
             // What is computed again for what does not come may not be needed.
             let is_needed = |action: &&Action| match action {
                 Action::Check(_) => false,
-                Action::Recompute(_) => follow.mended.is_none(),
+                Action::Recompute(_) => !is_mended,
                 _ => true,
             };
-            let steps: SmallVec<[Action; 4]> = steps.filter(is_needed).cloned().collect();
-            for action in &steps {
+            for action in steps.filter(is_needed) {
                 if let Err(failure) = self.take(core::slice::from_ref(action)) {
                     self.remember(&failure);
                 }
