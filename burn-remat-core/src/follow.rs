@@ -42,8 +42,8 @@ pub(crate) struct Follow {
     pub held: Vec<Named>,
     /// Largest difference so far between bytes held and bytes foreseen.
     pub deviation: u64,
-    /// Bytes held now beyond those foreseen.
-    pub excess: u64,
+    /// Bytes foreseen when the plan was last compared with what is held: what is there beyond them is none of its.
+    pub expected: u64,
     /// Most bytes held during each operation.
     pub measured: Vec<u64>,
     /// Time and scratch bytes of each operation, where they are wanted.
@@ -64,7 +64,7 @@ impl Follow {
             externals: FxHashMap::default(),
             held: Vec::new(),
             deviation: 0,
-            excess: 0,
+            expected: start.held,
             measured: Vec::new(),
             measures: measures.then(Vec::new),
             carried: None,

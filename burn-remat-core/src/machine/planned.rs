@@ -66,7 +66,7 @@ impl<W: World> Machine<W> {
     /// observed.
     fn is_crowded(&self, schedule: &Schedule, at: usize) -> bool {
         let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.tensor_budget()) else { return false };
-        let beside = self.ledger.foreign + follow.excess;
+        let beside = self.ledger.live.saturating_sub(follow.expected);
         beside > 0 && follow.foreseen(schedule.foreseen[at]).saturating_add(beside) > budget.max(schedule.peak)
     }
 
@@ -187,7 +187,7 @@ impl<W: World> Machine<W> {
         }
         if let Some(follow) = &mut self.watch.follow {
             follow.deviation = follow.deviation.max(live.abs_diff(foreseen));
-            follow.excess = live.saturating_sub(foreseen);
+            follow.expected = foreseen;
         }
     }
 
