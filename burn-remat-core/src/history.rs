@@ -205,6 +205,8 @@ pub(crate) struct History {
     pub tensors: Slab<Tensor>,
     pub index: FxHashMap<TensorId, TensorKey>,
     pub recipes: Slab<Recipe>,
+    /// How many tensors the program holds.
+    alive: usize,
     /// Mark for graph walks.
     walk: u64,
     /// Work lists, kept to save their allocation.
@@ -219,9 +221,21 @@ impl History {
 
     pub fn insert(&mut self, tensor: Tensor) -> TensorKey {
         let id = tensor.facts.id;
+        self.alive += usize::from(tensor.alive);
         let key = self.tensors.insert(tensor);
         self.index.insert(id, key);
         key
+    }
+
+    /// The program no longer holds a tensor.
+    pub fn end(&mut self, key: TensorKey) {
+        let was_alive = core::mem::take(&mut self.tensors[key].alive);
+        self.alive -= usize::from(was_alive);
+    }
+
+    /// Whether the program holds any tensor.
+    pub fn is_any_alive(&self) -> bool {
+        self.alive > 0
     }
 
     /// Whether a key still stands for this tensor.

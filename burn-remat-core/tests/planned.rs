@@ -117,6 +117,23 @@ fn what_is_held_beside_a_plan_from_its_midst_on_leaves_it_less_room() {
     }
 }
 
+#[test]
+fn nothing_is_held_for_a_program_that_has_ended_within_a_plan() {
+    let plan = keeps_all();
+    let (mut program, parameter) = following(&plan, plan.peak);
+    program.machine.mark(1);
+    let mut made = vec![parameter];
+    for kind in 0..DEPTH / 2 {
+        made.extend(program.run(1, 100 + kind, Works::New, &[made[made.len() - 1]], &[], &[UNIT]));
+    }
+    let last = made.pop();
+    made.into_iter().for_each(|id| program.drop_tensor(1, id));
+    assert!(program.machine.holdings().bytes > 2 * UNIT, "the plan keeps what was made");
+    last.into_iter().for_each(|id| program.drop_tensor(1, id));
+    let left = program.machine.holdings();
+    assert_eq!((left.bytes, left.tensors, left.recipes), (0, 0, 0));
+}
+
 /// Forward through a chain of which the program keeps the last two results.
 fn keeping_step(program: &mut Program, parameter: u64) {
     program.machine.mark(1);

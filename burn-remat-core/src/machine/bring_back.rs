@@ -166,7 +166,7 @@ impl<W: World> Machine<W> {
             } else if let Some(facts) = extra.next() {
                 // It is there until it can be dropped.
                 let key = self.insert(*facts, None);
-                self.history.tensors[key].alive = false;
+                self.history.end(key);
                 self.pin(key);
                 unheld.push(key);
                 keys.push(key);

@@ -34,13 +34,18 @@ impl<W: World> Machine<W> {
             // A plan says itself when it needs a substitute no more: what reads it may run again.
             self.drop_substitute(key);
         }
+        self.history.end(key);
         let tensor = &mut self.history.tensors[key];
-        (tensor.alive, tensor.alias) = (false, None);
+        tensor.alias = None;
         if tensor.lineage.is.computed {
             self.steps.computed_bytes -= tensor.facts.bytes;
         }
         if tensor.pins == 0 && !tensor.held {
             self.bury(key);
+        }
+        if !self.history.is_any_alive() {
+            // The program has ended in the midst of a plan: nothing will read what that holds.
+            self.release_holds();
         }
     }
 
