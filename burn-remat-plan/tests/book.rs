@@ -99,7 +99,9 @@ fn links(text: &str) -> Vec<String> {
 /// The names under which a text's headings can be linked to.
 fn headings(text: &str) -> BTreeSet<String> {
     let prose = prose(text);
-    let headings = prose.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
+    let headings = prose
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
     headings.map(anchor).collect()
 }
 
