@@ -22,18 +22,28 @@ impl Trace {
     pub fn pass(&self, seed: Position) -> Option<Self> {
         let small = Spine::largest_small(self.peak());
         let seed = (seed as usize).min(self.ops.len());
-        // What outlives the pass, as updated parameters do, was there before it.
-        let passes = |storage: &TracedStorage| storage.bytes > small && storage.died.is_some();
+        // What outlives the pass was there before it. So were the parameters, which do not where somebody holds what the pass has made until they are
+        // updated again: what an update has made, and another takes.
+        let mut replaced = vec![false; self.storages.len()];
+        for op in self.ops.iter().filter(|op| op.updates) {
+            op.reads.iter().for_each(|&place| replaced[place as usize] = true);
+        }
+        let is_made_by_update =
+            |storage: &TracedStorage| storage.made_by.is_some_and(|at| self.ops[at as usize].updates);
+        let passes = |place: usize| {
+            let storage = &self.storages[place];
+            storage.bytes > small && storage.died.is_some() && !(replaced[place] && is_made_by_update(storage))
+        };
         let is_saved =
-            |storage: &TracedStorage| passes(storage) && storage.died.is_some_and(|died| died as usize > seed);
-        let mut needed: Vec<bool> = self.storages.iter().map(is_saved).collect();
+            |place: usize| passes(place) && self.storages[place].died.is_some_and(|died| died as usize > seed);
+        let mut needed: Vec<bool> = (0..self.storages.len()).map(is_saved).collect();
         let mut start = None;
         for (at, op) in self.ops[..seed].iter().enumerate().rev() {
             let makes = |place: &&Place| self.storages[**place as usize].made_by == Some(at as Position);
             if op.writes.iter().filter(makes).any(|&place| needed[place as usize]) {
                 start = Some(at);
                 for &place in &op.reads {
-                    needed[place as usize] |= passes(&self.storages[place as usize]);
+                    needed[place as usize] |= passes(place as usize);
                 }
             }
         }

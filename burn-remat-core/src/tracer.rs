@@ -114,7 +114,6 @@ impl Tracer {
         let there = |storage: &&TracedStorage| storage.made_by.is_none() && !storage.uploaded;
         let there = self.trace.storages.iter().filter(there).map(|storage| storage.bytes).sum();
         self.trace.held_at_start = self.trace.held_at_start.max(there);
-        self.trace.keep_lasting_updates();
         self.trace
     }
 }

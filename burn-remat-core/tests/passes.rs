@@ -206,6 +206,37 @@ fn what_the_program_keeps_of_a_pass_hides_none() {
 }
 
 #[test]
+fn a_pass_that_is_seen_to_end_late_begins_where_it_began() {
+    let (mut program, mut parameter) = start(1 << 30);
+    for round in 0..40 {
+        let saved = forward(&mut program, parameter, UNIT, |_, _| {});
+        let output = saved[DEPTH as usize];
+        let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+        for (kind, &id) in saved[1..].iter().rev().enumerate() {
+            // Somebody else looks at the output.
+            let last = if id == output { vec![gradient] } else { vec![gradient, id] };
+            gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &last, &[UNIT])[0];
+        }
+        let is_late = round % 4 == 3;
+        if !is_late {
+            program.drop_tensor(1, output);
+        }
+        let change = program.run(1, 301, Works::New, &[gradient], &[gradient], &[UNIT])[0];
+        let inputs = [parameter, change];
+        parameter = program.run(1, 302, Works::New, &inputs, &inputs, &[UNIT])[0];
+        if is_late {
+            program.drop_tensor(1, output);
+        }
+        program.run(1, 303, Works::New, &[parameter], &[], &[4]);
+        let trace = program.machine.world_mut().trace.take();
+        if round >= 20 {
+            let trace = trace.expect("a pass was written down");
+            assert_eq!((trace.is_pass, trace.ops[0].kind), (true, 100), "round {round}: {}", trace.ops.len());
+        }
+    }
+}
+
+#[test]
 fn a_pass_is_not_over_while_the_backward_looks_at_what_was_saved() {
     let (mut program, parameter) = start(1 << 30);
     for _ in 0..12 {

@@ -200,13 +200,17 @@ impl<W: World> Machine<W> {
     }
 
     /// What is to be planned of what was written down.
-    pub(super) fn unit_of(&self, trace: Trace) -> Option<Trace> {
-        match self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock)) {
-            // Whoever rehearses wants to know what lies between passes too.
-            Some(seed) if self.config.rehearsing => Some(Trace { seed: Some(seed), ..trace }),
-            // Where nothing is saved that counts, the way from one backward to the next is planned as a step.
-            Some(seed) => Some(trace.pass(seed).unwrap_or(trace)),
-            None => Some(trace),
+    pub(super) fn unit_of(&self, mut trace: Trace) -> Option<Trace> {
+        let seed = self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock));
+        if !self.config.rehearsing
+            && let Some(pass) = seed.and_then(|seed| trace.pass(seed))
+        {
+            return Some(pass);
         }
+        // Whoever rehearses wants to know what lies between passes too; and where nothing is saved that counts, the way from one backward to the next
+        // is planned as a step.
+        trace.keep_lasting_updates();
+        trace.seed = seed.filter(|_| self.config.rehearsing);
+        Some(trace)
     }
 }
