@@ -93,7 +93,7 @@ pub fn minimum_within(graph: &Graph, request: &Request) -> Minimum {
     let (certified, set_by) = largest(graph);
     let mut best = upper::best(graph, certified, limits);
     let lower_bound = exhaust::close(graph, certified, &mut best, limits);
-    let stop_reason = match (lower_bound == best.peak, limits.deadline.passed()) {
+    let stop_reason = match (lower_bound == best.peak, best.cut_short || limits.deadline.passed()) {
         (true, _) => StopReason::Proved,
         (false, true) => StopReason::TimeLimit,
         (false, false) => StopReason::Heuristic,
@@ -110,7 +110,7 @@ pub fn minimum_within(graph: &Graph, request: &Request) -> Minimum {
         SetBy::Op(op) | SetBy::Exhaustion(op) => op,
         SetBy::End => graph.ops().len() - 1,
     };
-    let Best { plan, peak: achieved } = best;
+    let Best { plan, peak: achieved, .. } = best;
     Minimum { lower_bound, achieved, plan, blocking_op, set_by, together, scratch_bytes, stop_reason }
 }
 

@@ -8,7 +8,8 @@
 //!    of a table over the chain of the network's blocks (`planners::search`'s `spine`), whose schedules of least memory would compute too much.
 //! 3. Where ops have alternatives, the same once more in the implementations of the least working set.
 //!
-//! After the deadline no further attempt is made; the store-all plan is always there.
+//! After the deadline no further attempt is made; the store-all plan is always there. An attempt may take a part of what is left until then: the
+//! first is at the lower half, where a pass over a large graph may go on for long and find nothing.
 //!
 //! Passes are cut off at `40 n + 20000` computations, and `online` is too, so that the plan is always one that can be
 //! written down.
@@ -35,24 +36,28 @@ use crate::views::plain::Plain;
 const MOST_OPS: usize = 2500;
 /// Most budgets tried by one method.
 const MOST_ROUNDS: usize = 25;
+/// One attempt may take one part in so many of the time that is left.
+const TIME_SHARE: u32 = 4;
 
 /// The plan of smallest peak so far.
 pub(super) struct Best {
     pub plan: Plan,
     pub peak: u64,
+    /// Whether an attempt at less was given up for want of time.
+    pub cut_short: bool,
 }
 
 impl Best {
     pub fn new(graph: &Graph, plan: Plan) -> Self {
         let peak = simulate(graph, &plan).peak_bytes;
-        Self { plan, peak }
+        Self { plan, peak, cut_short: false }
     }
 
     /// Takes `plan` over where its peak is smaller.
     pub fn offer(&mut self, graph: &Graph, plan: Plan) {
         let other = Self::new(graph, plan);
         if other.peak < self.peak {
-            *self = other;
+            (self.plan, self.peak) = (other.plan, other.peak);
         }
     }
 }
@@ -63,6 +68,7 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     if has_alternatives(graph) && lower < best.peak {
         let lightest = Plain::lightest(graph);
         let other = by_default(&lightest.graph, lower, limits);
+        best.cut_short |= other.cut_short;
         best.offer(graph, plan_of_choices(graph, &lightest.choices(&order_of(&other.plan))));
     }
     best
@@ -76,7 +82,7 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     let step_limit = 40 * graph.ops().len() + 20_000;
     // Passes over large graphs take long.
     let (rounds, policies) = if graph.ops().len() > 4000 { (10, 1) } else { (MOST_ROUNDS, 3) };
-    bisect(graph, (lower, deadline), rounds, &mut best, |budget| {
+    bisect(graph, (lower, deadline), rounds, &mut best, |budget, deadline| {
         let passes = &[(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)][..policies];
         let mut passes = passes.iter().map(|&(cost, distance)| Policy { cost, distance, step_limit });
         let order = passes.find_map(|policy| construct(graph, budget, policy, deadline));
@@ -97,7 +103,7 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
                 best.offer(graph, tightened(graph, &plan));
             }
         }
-        let online = |budget| plan_within(graph, budget, deadline).map(|plan| tightened(graph, &plan));
+        let online = |budget, deadline| plan_within(graph, budget, deadline).map(|plan| tightened(graph, &plan));
         bisect(graph, (lower, deadline), MOST_ROUNDS, &mut best, online);
     }
     best
@@ -110,23 +116,49 @@ fn time_of_chains(graph: &Graph) -> Duration {
     Duration::from_secs_f64(0.002 + 4e-9 * stages.powi(3))
 }
 
-/// Bisects between `low`, which is tried first, and the best peak.
+/// Bisects between `low`, which is tried first, and the best peak. What finds no plan in its share of the time counts as if there were none.
 fn bisect(
     graph: &Graph,
     (mut low, deadline): (u64, Deadline),
     rounds: usize,
     best: &mut Best,
-    plan_at: impl Fn(u64) -> Option<Plan>,
+    plan_at: impl Fn(u64, Deadline) -> Option<Plan>,
 ) {
     let mut probe = low;
     for _ in 0..rounds {
         if low >= best.peak || deadline.passed() {
             break;
         }
-        match plan_at(probe) {
+        let limit = deadline.within(deadline.left() / TIME_SHARE);
+        match plan_at(probe, limit) {
             Some(plan) => best.offer(graph, plan),
-            None => low = probe + 1,
+            None => {
+                best.cut_short |= limit.passed();
+                low = probe + 1;
+            }
         }
         probe = low + best.peak.saturating_sub(low) / 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Options, by_name};
+
+    #[test]
+    fn an_attempt_that_finds_nothing_leaves_time_for_others() {
+        let graph = by_name("linear", &Options { depth: 4, ..Options::default() }).unwrap();
+        let all: Vec<OpId> = (0..graph.ops().len()).collect();
+        let mut best = Best::new(&graph, plan_of(&graph, &all));
+        let tried = std::cell::RefCell::new(Vec::new());
+        let deadline = Deadline::after(Duration::from_secs(3600));
+        bisect(&graph, (0, deadline), 4, &mut best, |budget, limit| {
+            assert!(limit.left() < deadline.left() / 2);
+            tried.borrow_mut().push(budget);
+            None
+        });
+        assert_eq!((tried.borrow()[0], tried.borrow().len()), (0, 4));
+        assert!(!best.cut_short, "none of them took its time");
     }
 }
