@@ -1,11 +1,11 @@
-//! Which other forms a tensor may be kept in.
+//! In which compressed forms evicted tensors may be kept.
 
 use std::fmt;
 use std::str::FromStr;
 
 use burn_remat_core::Alternative;
 
-/// Which alternatives to keeping and recomputing a device may use: `none`, `exact`, `all`, or names joined by commas.
+/// The alternatives to keeping and recomputing that a device may use: `none`, `exact`, `all`, or names joined by commas.
 ///
 /// | name | what comes back, and from what |
 /// | --- | --- |
@@ -17,14 +17,14 @@ use burn_remat_core::Alternative;
 /// | `offload` | any result, from a copy in the memory of the host |
 /// | `bf16` | any result of 32-bit floating point, from 16 bits: **rounded**, by one part in 256 at most |
 ///
-/// `exact` are the first five: what they bring back is the same to the last bit, and the bytes are saved wherever they were.
-/// `all` adds `offload`, which changes no bit either, but moves bytes to the host rather than saving them: on the embedded
-/// CPU backend, whose device is the host, it only plays what it would cost. `bf16` changes results; it is used only where it is
-/// named, as in `"all,bf16"`, and the report tells the error.
+/// `exact` stands for the first five. They bring back every bit, and they save memory.
+/// `all` adds `offload`, which brings back every bit too, but moves bytes to the host rather than saving them. On the CPU
+/// backend, whose device is the host, it only simulates the cost. `bf16` changes results. It is used only if it is named, as in
+/// `"all,bf16"`, and the report says how large the error is.
 ///
-/// A tensor takes another form only when it would otherwise be evicted, and where that is cheaper than to compute it again: by plans,
-/// which weigh both together, and by the online policy (which knows no `sign-bits` and no `shape-only`: only a plan knows who will
-/// still read a tensor). All but `offload` are for the embedded CPU backend.
+/// A tensor is compressed only when it is evicted, and only if that is cheaper than computing it again. Plans weigh both
+/// together, and so does the online policy, which does not use `sign-bits` and `shape-only`: only a plan knows which operations
+/// will still read a tensor. All but `offload` are for the CPU backend.
 ///
 /// ```
 /// use burn_remat::Alternatives;
@@ -40,9 +40,9 @@ use burn_remat_core::Alternative;
 pub struct Alternatives(u8);
 
 impl Alternatives {
-    /// Tensors are kept as they are, or computed again.
+    /// None: tensors are kept as they are, or computed again.
     pub const NONE: Self = Self(0);
-    /// Those that save bytes and change no bit of any result.
+    /// Those that save memory and change no bit of any result.
     pub const EXACT: Self = Self(0b1_1111);
     /// All that change no bit of any result.
     pub const ALL: Self = Self(0b11_1111);
@@ -65,7 +65,7 @@ impl Default for Alternatives {
     }
 }
 
-/// A name that is no alternative's.
+/// An alternative's name that is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no alternative `{name}`: write `none`, `exact`, `all`, or some of `mask-bits`, `small-indices`, `bool-bits`, \

@@ -1,4 +1,4 @@
-//! Budgets as people write them.
+//! Memory budgets, and how they are written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,12 +31,12 @@ pub enum Budget {
     Bytes(u64),
     /// A share, above 0 and at most 1, of the peak of the first step, which runs without a limit.
     Share(f64),
-    /// A share, above 0 and at most 1, of the memory that is free on the device when the remat device is made; it comes to
-    /// bytes there and then. CUDA and the CPU tell how much that is; wgpu tells it only of integrated GPUs asked for by kind.
+    /// A share, above 0 and at most 1, of the memory that is free on the device when the remat device is made. It becomes
+    /// a number of bytes at that moment. CUDA and the CPU report it; wgpu reports it only for integrated GPUs asked for by kind.
     Free(f64),
 }
 
-/// A text that is no [`Budget`].
+/// A text that cannot be parsed as a [`Budget`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no budget: {reason}. {forms}", forms = grammar::BUDGET_FORMS)]
 pub struct BudgetError {

@@ -1,7 +1,7 @@
-//! Checkpointing by hand: parts of a program with a say in what is kept of them.
+//! Checkpointing by hand: parts of a program that say what is kept of them.
 //!
-//! The budget decides by itself what to keep, and mostly better. These are for a program that was written with PyTorch's
-//! `checkpoint`, and for the rare case in which somebody knows better than the planner. A part with a policy is a
+//! With a budget the planner decides what to keep, and usually better. These functions are for a program that was written with
+//! PyTorch's `checkpoint`, and for the rare case in which somebody knows better than the planner. A part with a policy is a
 //! [stage](crate::RematExt::remat_stage): the policy travels with its mark.
 
 use burn_remat_core::CheckpointPolicy;
@@ -14,11 +14,11 @@ fn open<T: HasTensors>(policy: CheckpointPolicy, inputs: &T) -> Stage {
     enter(&CHECKPOINT, Some(policy), |seen: &mut Seen| inputs.show(seen))
 }
 
-/// Calls `function`, and keeps nothing of what it computes but its result: the backward pass computes the rest again.
+/// Calls `function` and keeps only its result: the backward pass computes the rest again.
 ///
-/// As PyTorch's `checkpoint`. It needs a remat device, that of the tensors in `inputs` (tensors, or tuples, arrays, vectors
-/// and options of them); on any other device it only calls the function. With a budget it is seldom needed: see
-/// [`CheckpointPolicy`]. Results and gradients are the same with and without.
+/// This is PyTorch's `checkpoint`. It acts on the remat device of the tensors in `inputs` (tensors, or tuples, arrays, vectors and
+/// options of them); on any other device it only calls the function. With a budget it is seldom needed: see
+/// [`CheckpointPolicy`]. Results and gradients are the same with and without it.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -42,11 +42,11 @@ pub fn checkpoint_with<I: HasTensors, O>(policy: CheckpointPolicy, function: imp
     function(inputs)
 }
 
-/// Calls `functions` one after the other, in `segments` groups of equal size (the last may be larger), and keeps of each
-/// group but the last only its result.
+/// Calls `functions` one after the other, in `segments` groups of equal size (the last may be larger), and keeps only the result of
+/// each group but the last.
 ///
-/// As PyTorch's `checkpoint_sequential`: with n functions and √n segments, memory grows with √n for one more forward pass
-/// (Chen et al.). `segments` is held between 1, which keeps everything, and the number of functions.
+/// This is PyTorch's `checkpoint_sequential`: with n functions and √n segments, memory grows with √n, at the cost of one more forward
+/// pass (Chen et al.). `segments` is clamped between 1, which keeps everything, and the number of functions.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};

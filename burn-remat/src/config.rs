@@ -14,29 +14,29 @@ use crate::budget::{Budget, BudgetError, DisplayBytes};
 use crate::error::RematError;
 use crate::planning::{ChosenPlanner, PlanSettings};
 
-/// What happens to the results of random operations (dropout masks, noise).
+/// What happens to the results of random operations, such as dropout masks and noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RandomPolicy {
     /// They are kept: the random stream is that of plain Burn, bit for bit.
     #[default]
     Keep,
-    /// Each random operation gets a seed of its own, so that its result can be evicted and drawn again. Saves the masks'
-    /// memory; deterministic for a seed, but another stream than plain Burn's.
+    /// Each random operation gets a seed of its own, so that its result can be evicted and drawn again. This saves the memory of
+    /// the masks. Results are deterministic for a seed, but the random numbers are not those of plain Burn.
     Reseed,
 }
 
-/// The process's own memory, as a counting allocator sees it.
+/// The memory of this process, as a counting allocator sees it.
 ///
-/// A backend tells what its tensors take, but not what a kernel allocates while it runs (a convolution gathers its patches,
-/// a matrix product packs its operands). On the embedded CPU backend that comes from the heap, where a counting allocator
-/// sees it. With a probe it is measured for every operation and told in the report;
-/// [`counting_workspaces`](RematConfig::counting_workspaces) holds it against the budget too.
+/// A backend reports what its tensors take, but not what a kernel allocates while it runs (a convolution gathers its patches,
+/// a matrix product packs its operands). On the CPU backend that comes from the heap, where a counting allocator sees it. With
+/// a probe it is measured for every operation and shown in the report; with
+/// [`counting_workspaces`](RematConfig::counting_workspaces) it also counts against the budget.
 pub trait MemoryProbe: Debug + Send + Sync {
     /// Bytes allocated now.
     fn current(&self) -> u64;
     /// Most bytes allocated at once since [`reset_peak`](Self::reset_peak).
     fn peak(&self) -> u64;
-    /// Lets the peak start from what is allocated now.
+    /// Resets the peak to what is allocated now.
     fn reset_peak(&self);
 }
 
@@ -99,7 +99,7 @@ impl Default for RematConfig {
 impl RematConfig {
     /// A configuration with this budget: a text such as `"8 GiB"`, `"60%"` or `"80% free"`, a number of bytes, or a [`Budget`].
     ///
-    /// A text that is no budget is told by [`validated`](Self::validated), which every device calls.
+    /// [`validated`](Self::validated), which every device calls, reports a budget that cannot be parsed.
     pub fn new<T>(budget: T) -> Self
     where
         T: TryInto<Budget>,
@@ -123,25 +123,25 @@ impl RematConfig {
         self
     }
 
-    /// What happens to random results. Default: [`RandomPolicy::Keep`].
+    /// Sets what happens to random results. Default: [`RandomPolicy::Keep`].
     pub fn with_random(mut self, random: RandomPolicy) -> Self {
         self.random = random;
         self
     }
 
-    /// Which other forms tensors may be kept in. Default: [`Alternatives::EXACT`].
+    /// Sets in which compressed forms evicted tensors may be kept. Default: [`Alternatives::EXACT`].
     pub fn with_alternatives(mut self, alternatives: Alternatives) -> Self {
         self.alternatives = alternatives;
         self
     }
 
-    /// Ends a run whose budget is below the floor with an error, rather than going on over budget.
+    /// Ends a run whose budget is below the floor with an error, instead of going on over budget.
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self
     }
 
-    /// How many times its own compute time a step may spend on recomputation before it stops evicting. Default: 20.
+    /// Sets how long a step may spend on recomputation before it stops evicting, as a multiple of its own compute time. Default: 20.
     pub fn with_recompute_limit(mut self, times: f64) -> Self {
         if times.is_finite() && times >= 0.0 {
             self.recompute_limit = times;
@@ -163,60 +163,60 @@ impl RematConfig {
         self
     }
 
-    /// Plans nothing: every step goes by the online policy, which decides at each operation what to evict.
+    /// Plans nothing: in every step the online policy decides at each operation what to evict.
     pub fn without_planning(mut self) -> Self {
         self.planning.planner = None;
         self
     }
 
-    /// How long the planner may work on one kind of step, in the background. Default: 10 s.
+    /// Sets how long the planner may work on one kind of step, in the background. Default: 10 s.
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.planning.time_limit = limit;
         self
     }
 
-    /// Keeps plans in a folder `burn-remat-plans` inside `folder`, so that the next run of the same program plans nothing. Default:
-    /// `$BURN_REMAT_CACHE`, or `burn-remat` in this user's cache folder. Other files there are left alone.
+    /// Keeps plans in a folder `burn-remat-plans` inside `folder`, so that the next run of the same program need not plan. Default:
+    /// `$BURN_REMAT_CACHE`, or `burn-remat` in the user's cache folder. Other files there are left alone.
     pub fn with_cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.planning.cache = Some(folder.into());
         self
     }
 
-    /// Keeps no plan on disk and uses none from there.
+    /// Keeps no plans on disk, and uses none.
     pub fn without_cache(mut self) -> Self {
         self.planning.cache = None;
         self
     }
 
-    /// Measures what operations allocate beside their tensors. The peak of `probe` is reset at every operation. Of use
-    /// where tensors live on this process's heap (Flex).
+    /// Measures what operations allocate beside their tensors. The peak of `probe` is reset at every operation. This is useful
+    /// if tensors live on the heap of this process (Flex).
     pub fn with_memory_probe(mut self, probe: impl MemoryProbe + 'static) -> Self {
         self.probe = Some(Arc::new(probe));
         self
     }
 
-    /// Counts what operations allocate beside their tensors against the budget, as far as a
-    /// [`MemoryProbe`] has seen it. The floor is then higher: a convolution's patches may take more than its tensors.
+    /// Counts what operations allocate beside their tensors against the budget, as far as a [`MemoryProbe`] has measured it. The
+    /// floor is then higher: the patches of a convolution may take more than its tensors.
     pub fn counting_workspaces(mut self) -> Self {
         self.count_workspaces = true;
         self
     }
 
-    /// Runs operations through Burn's kernel fusion, which joins elementwise ones as they come. Default: each runs by itself.
+    /// Runs operations through Burn's kernel fusion, which fuses elementwise operations as they come. Default: each runs by itself.
     ///
-    /// For a GPU, in a build with Burn's feature `fusion`. Buffers are then out of sight, so bytes are counted by tensor; plans take
-    /// elementwise operations that follow one another for one kernel, which takes the time of what it reads and writes; and a
-    /// recomputation that is joined otherwise than the first run may differ from it in the last bits.
+    /// This needs a GPU and a build with Burn's feature `fusion`. Buffers cannot be seen then, so bytes are counted by tensor. Plans
+    /// treat consecutive elementwise operations as one kernel, whose time is that of what it reads and writes. A recomputation that
+    /// is fused differently from the first run may differ from it in the last bits.
     pub fn with_fusion(mut self) -> Self {
         self.fusion = true;
         self
     }
 
-    /// The configuration, if it can be.
+    /// The configuration, if all its settings are valid.
     ///
     /// # Errors
     ///
-    /// The first setting that cannot be.
+    /// The last setting that is not.
     pub fn validated(self) -> Result<Self, RematError> {
         match self.error {
             Some(error) => Err(error),

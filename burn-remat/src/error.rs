@@ -1,21 +1,22 @@
-//! What can go wrong when a remat device is made.
+//! Errors of making a remat device, and of asking about it.
 
 use crate::budget::BudgetError;
 use crate::grammar::{PLANNERS, nearest};
 
-/// Why there is no remat device.
+/// Why a remat device could not be made, or could not answer.
 ///
-/// What goes wrong later, while a program trains, reaches it through Burn: the read or the sync that needs the missing
+/// Errors that happen later, while a program trains, reach it through Burn: the read or the sync that needs the missing
 /// data returns Burn's `ExecutionError` with the cause in words.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RematError {
-    /// The budget cannot be read.
+    /// The budget cannot be parsed.
     #[error(transparent)]
     Budget(BudgetError),
-    /// The recomputation limit is no number.
+    /// The recomputation limit is negative or not a number.
     #[error(
-        "a recomputation limit of {times} cannot be: give how many times its own compute time a step may recompute"
+        "the recomputation limit {times} is not valid: give the time that a step may spend on recomputation, as a multiple of \
+         its own compute time"
     )]
     RecomputeLimit {
         /// The limit asked for.
@@ -23,14 +24,14 @@ pub enum RematError {
     },
     /// There is no such planner.
     #[error(
-        "there is no planner `{name}`{}: `remat-plan list` shows those that there are; `auto` suits most",
+        "there is no planner `{name}`{}: `remat-plan list` shows all planners; `auto` suits most programs",
         meant(name)
     )]
     UnknownPlanner {
         /// The name asked for.
         name: String,
     },
-    /// This build lacks the planner.
+    /// This build does not contain the planner.
     #[error(
         "the planner `{name}` needs the feature `{feature}` of burn-remat (and cmake, a C++ compiler and libclang to build \
          it): enable it, or use `auto`"
@@ -38,16 +39,17 @@ pub enum RematError {
     PlannerFeature {
         /// The planner asked for.
         name: String,
-        /// The cargo feature that brings it.
+        /// The cargo feature that adds it.
         feature: &'static str,
     },
-    /// Only a budget in bytes will do.
+    /// The budget must be a number of bytes here.
     #[error(
-        "give the budget in bytes, such as \"8 GiB\": a share of a peak that nobody has seen yet is no number; a share of free memory, \"80% free\", is one"
+        "give the budget in bytes, such as \"8 GiB\", or as a share of free memory, such as \"80% free\": no step has been seen \
+         of which a share could be taken"
     )]
     BudgetInBytes,
-    /// A share of free memory on a device that does not tell how much that is.
-    #[error("{device} does not tell how much of its memory is free: give the budget in bytes, such as \"8 GiB\"")]
+    /// The budget is a share of free memory, and the device does not report how much memory is free.
+    #[error("{device} does not report how much of its memory is free: give the budget in bytes, such as \"8 GiB\"")]
     FreeMemory {
         /// The device.
         device: String,
@@ -58,8 +60,11 @@ pub enum RematError {
          beginning of each and once at the end"
     )]
     NoSteps,
-    /// Not even a batch of one fits.
-    #[error("a batch of one needs {minimum} bytes, set by `{op}`: more than the budget of {budget} bytes, or too slow")]
+    /// Not even a batch of one fits within the budget and the limit on recomputation.
+    #[error(
+        "a batch of one needs {minimum} bytes, set by `{op}`: that is more than the budget of {budget} bytes, or recomputation would \
+         take longer than allowed"
+    )]
     NothingFits {
         /// The budget, in bytes.
         budget: u64,
@@ -68,15 +73,15 @@ pub enum RematError {
         /// The operation that sets it.
         op: String,
     },
-    /// No plan is known for so small a budget.
+    /// No plan is known for such a small budget.
     #[error("no plan is known for {budget} bytes: the minimum is {minimum} bytes, or take a smaller batch")]
     BelowMinimum {
         /// The budget, in bytes.
         budget: u64,
-        /// The smallest budget for which one is, in bytes.
+        /// The smallest budget for which a plan is known, in bytes.
         minimum: u64,
     },
-    /// The device cannot carry a budget.
+    /// This kind of device cannot have a budget.
     #[error("{device} cannot be a remat device: {reason}")]
     UnsupportedDevice {
         /// The device.
@@ -84,17 +89,17 @@ pub enum RematError {
         /// Why, and what to use.
         reason: String,
     },
-    /// Too many devices in one process.
-    #[error("this process has made 32,767 remat devices: make one and clone it")]
+    /// This process has made too many remat devices.
+    #[error("this process has made 32,767 remat devices, the most that it can have: make one and clone it")]
     TooManyDevices,
     /// The device has no engine in this process.
-    #[error("{device} is no remat device of this process: make one with `device.remat(\"8 GiB\")`")]
+    #[error("{device} is not a remat device of this process: make one with `device.remat(\"8 GiB\")`")]
     NotRemat {
         /// The device.
         device: String,
     },
-    /// What the program asks for cannot be written down.
-    #[error("no recording: {reason}")]
+    /// The program cannot be recorded.
+    #[error("the program cannot be recorded: {reason}")]
     Recording {
         /// Why.
         reason: String,
@@ -108,7 +113,7 @@ pub enum RematError {
     },
 }
 
-/// A guess at the planner that a name was to be.
+/// A guess at the planner that was meant.
 fn meant(name: &str) -> String {
     nearest(name, &PLANNERS).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
 }

@@ -22,9 +22,9 @@ use crate::planning::budgets;
 use crate::planning::picture::{self, Curve};
 use crate::rehearse::{LargestBatch, Needs, Ready, Rehearsed, best, guide, largest_guided};
 
-/// What `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget of its own.
+/// Says what `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget.
 ///
-/// `train` gets a dry device and is to do at least three training steps, as for [`minimum_budget`](crate::minimum_budget).
+/// `train` gets a dry device and must do at least three training steps, as for [`minimum_budget`](crate::minimum_budget).
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -50,7 +50,7 @@ pub fn remat_forecast<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> R
     Forecaster::new(Budget::Unlimited).of(device, train)
 }
 
-/// Asks what a program needs, with a budget and more.
+/// Asks what a program needs, with a budget and other settings.
 #[derive(Clone)]
 pub struct Forecaster {
     config: RematConfig,
@@ -61,15 +61,15 @@ pub struct Forecaster {
 
 type Progress = dyn Fn(ForecastProgress);
 
-/// How far a forecast is.
+/// The progress of a forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForecastProgress {
-    /// A few steps run for real, with a small batch, to be measured.
+    /// A few steps with a small batch run for real and are measured.
     Measuring,
-    /// The program is looked at on a dry device.
+    /// The program runs on a dry device.
     Rehearsing,
-    /// A plan is looked for within this budget.
+    /// A plan within this budget is being made.
     Planning {
         /// The budget, in bytes.
         budget: u64,
@@ -78,7 +78,7 @@ pub enum ForecastProgress {
         /// All budgets.
         of: usize,
     },
-    /// It is tried whether this batch fits.
+    /// A batch of this size is being tried.
     Trying {
         /// The batch size.
         batch: usize,
@@ -87,7 +87,7 @@ pub enum ForecastProgress {
 
 /// What a program needs and what smaller budgets cost, found before anything is allocated.
 ///
-/// `Display` gives the answer in a line, and a table; serde gives JSON.
+/// `Display` gives the answer in one line and a table; serde gives JSON.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Forecast {
@@ -101,13 +101,15 @@ pub struct Forecast {
     pub minimum_stage: Option<String>,
     /// The budget asked about, in bytes.
     pub budget_bytes: Option<u64>,
-    /// What budgets cost, in ascending order, the one asked about among them if there is a plan for it. The time added never rises with the budget.
+    /// What budgets cost, in ascending order, including the budget asked about if there is a plan for it. The time added never rises with
+    /// the budget.
     pub points: Vec<ForecastPoint>,
-    /// Whether times are measured ones, scaled from a small batch; else operations are taken to need as long as they have bytes to read and write.
+    /// Whether times were measured with a small batch and scaled. If not, the time of an operation is guessed from the bytes that it reads and
+    /// writes.
     pub is_measured: bool,
-    /// The batch size of the program, where it was told.
+    /// The batch size of the program, if it is known.
     pub batch: Option<usize>,
-    /// The largest batch within the budget asked about; `None` where it was not asked, or not even a batch of one fits.
+    /// The largest batch within the budget asked about; `None` if none was asked about, or not even a batch of one fits.
     pub largest_batch: Option<LargestBatch>,
     #[serde(skip)]
     config: RematConfig,
@@ -121,7 +123,7 @@ pub struct ForecastPoint {
     pub budget_bytes: u64,
     /// Most bytes that are held.
     pub predicted_peak_bytes: u64,
-    /// Time that recomputing adds, as a share of the rest of the time: over one step of each kind, the first left out where there are others.
+    /// Time that recomputation adds, as a share of the other time: over one step of each kind, without the first if there are others.
     pub predicted_overhead: f64,
     /// A plan for each kind of step, in the order in which they come.
     #[serde(skip)]
@@ -135,21 +137,21 @@ impl Forecaster {
         Self { config: config.into(), plan_time: Duration::from_millis(500), overhead_limit: 1.0, progress: None }
     }
 
-    /// Most time for a plan of one budget. Default: half a second.
+    /// Sets the most time for a plan of one budget. Default: half a second.
     #[must_use]
     pub fn with_plan_time(mut self, limit: Duration) -> Self {
         self.plan_time = limit;
         self
     }
 
-    /// Most time that recomputing may add with the largest batch, as a share: 1.0, the default, is as long again.
+    /// Sets the most time that recomputation may add with the largest batch, as a share. Default: 1.0, which is as long again.
     #[must_use]
     pub fn with_overhead_limit(mut self, limit: f64) -> Self {
         self.overhead_limit = limit;
         self
     }
 
-    /// Has `progress` called, on this thread, whenever there is something new to tell.
+    /// Calls `progress`, on this thread, whenever something new begins.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(ForecastProgress) + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
@@ -166,8 +168,8 @@ impl Forecaster {
         self.planned(device, config, Rehearsal::Dry(None), train)
     }
 
-    /// The forecast for `train` with `batch`, and the largest batch within the budget. `train(device, batch)` runs once for real, with a batch of two, to
-    /// measure; then on dry devices, once and, where a budget in bytes is asked about, about 20 times more.
+    /// The forecast for `train` with `batch`, and the largest batch within the budget. `train(device, batch)` runs once for real, with a batch of
+    /// two, to measure. Then it runs once on a dry device, and about 20 times more if a budget in bytes is asked about.
     ///
     /// # Errors
     ///
@@ -285,12 +287,12 @@ impl Forecast {
         self.points.iter().rev().find(|point| point.budget_bytes <= budget)
     }
 
-    /// A device like `device` with a budget of so many bytes, on which the program goes by the plans found, from the first step on. Once
-    /// its steps have been measured they are planned anew, and what is cheaper is taken up.
+    /// Makes a device like `device` with a budget of this many bytes, on which the program follows the plans found, from the first step on.
+    /// Once its steps have been measured they are planned again, and cheaper plans are taken.
     ///
     /// # Errors
     ///
-    /// [`RematError::BelowMinimum`] where no plan fits, and those of [`RematExt::remat`](crate::RematExt::remat).
+    /// [`RematError::BelowMinimum`] if no plan fits, and those of [`RematExt::remat`](crate::RematExt::remat).
     pub fn device(&self, device: &Device, budget: u64) -> Result<Device, RematError> {
         let point = self.within(budget).ok_or(RematError::BelowMinimum { budget, minimum: self.minimum_bytes })?;
         let mut config = self.config.within(budget);
@@ -298,11 +300,11 @@ impl Forecast {
         remat(device, config)
     }
 
-    /// A picture (SVG, `size` in pixels) of the time added against the budget, the one asked about marked.
+    /// A picture (SVG, `size` in pixels) of the time added against the budget. The budget asked about is marked.
     ///
     /// # Errors
     ///
-    /// What the drawing library says.
+    /// Errors of the drawing library.
     #[cfg(feature = "show")]
     pub fn picture(&self, size: (u32, u32)) -> Result<String, String> {
         let asked = self.budget_bytes.and_then(|budget| {
@@ -313,7 +315,7 @@ impl Forecast {
         picture::curve(&Curve { points, least: self.minimum_bytes, most: self.needs_bytes, here: asked }, size)
     }
 
-    /// The answer in a line.
+    /// The answer in one line.
     pub fn sentence(&self) -> String {
         let mut said = vec![format!("needs {}", DisplayBytes(self.needs_bytes))];
         if let Some(budget) = self.budget_bytes {

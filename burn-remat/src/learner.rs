@@ -1,4 +1,4 @@
-//! Metrics for Burn's `Learner`: what its dashboard and its logs show of a remat device while it trains.
+//! Metrics for Burn's `Learner`: memory and recomputation of a remat device, in the dashboard and the logs.
 //!
 //! They read counters of the engine and wait for nothing that runs on the device.
 
@@ -15,8 +15,8 @@ use crate::report::Usage;
 
 const GIB: u64 = 1 << 30;
 
-/// Most memory held so far, as `memory 7.6/8.0 GiB`, for `SupervisedTraining::metrics`. The number is in GiB, or in MiB where the
-/// budget is below one GiB when the metric is made.
+/// Peak memory so far, as `memory 7.6/8.0 GiB`, for `SupervisedTraining::metrics`. The number is in GiB, or in MiB if the budget is
+/// below one GiB when the metric is made.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -59,7 +59,7 @@ impl Metric for MemoryMetric {
     }
 
     fn description(&self) -> Option<String> {
-        Some("Most memory that the remat device has held, of its budget".to_owned())
+        Some("Peak memory of the remat device, and its budget".to_owned())
     }
 
     fn attributes(&self) -> MetricAttributes {
@@ -96,7 +96,7 @@ impl Numeric for MemoryMetric {
     }
 }
 
-/// Time spent recomputing since the last entry, in percent of the other time, as `recomputing 4%`; over an epoch, that of the epoch.
+/// Time spent on recomputation since the last entry, in percent of the other time, as `recomputing 4%`. The value of an epoch covers the epoch.
 #[derive(Clone, Debug)]
 pub struct RecomputingMetric {
     engine: Arc<dyn EngineControl>,
@@ -140,7 +140,7 @@ impl Metric for RecomputingMetric {
     }
 
     fn description(&self) -> Option<String> {
-        Some("Time that the remat device spends recomputing, of its other time".to_owned())
+        Some("Time that the remat device spends on recomputation, as a share of its other time".to_owned())
     }
 
     fn attributes(&self) -> MetricAttributes {

@@ -1,6 +1,7 @@
 //! Train any Burn model inside a memory budget stated in bytes.
 //!
-//! What does not fit is released and computed again when it is needed; gradients are those of plain Burn, bit for bit, and the model does not change.
+//! The device evicts what does not fit and computes it again when it is needed. Gradients are those of plain Burn, bit for bit, and the
+//! model does not change.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -14,9 +15,15 @@
 //! # Ok::<(), burn_remat::RematError>(())
 //! ```
 //!
-//! Start at [`RematExt`], which gives any device a budget, [`RematConfig`], which sets everything else, and [`RematReport`], which tells what it cost.
-//! [`remat_forecast`], [`minimum_budget`] and [`largest_batch`] answer before anything is allocated; the attribute [`remat`](macro@remat) and [`checkpoint`] say by hand what the planner cannot know.
-//! [`planner`] has what a planner of your own needs. At the backend level [`Remat`] decorates a Burn backend. The repository's `docs/guide.md` is the book.
+//! Start here:
+//!
+//! - [`RematExt`] gives any device a budget, [`RematConfig`] sets everything else, and [`RematReport`] says what it cost.
+//! - [`remat_forecast`], [`minimum_budget`] and [`largest_batch`] answer before anything is allocated.
+//! - The attribute [`remat`](macro@remat) and [`checkpoint`] say by hand what the planner cannot know.
+//! - [`planner`] has what a planner of your own needs.
+//! - [`Remat`] decorates a backend, for programs that are generic over backends.
+//!
+//! The book is in the folder `docs/src` of the repository.
 #![recursion_limit = "256"]
 
 mod alternatives;
@@ -51,12 +58,12 @@ pub use backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBac
 /// # On a model (`struct` or `enum`)
 ///
 /// It implements [`RematModule`], so that `Model::remat_device(&Device::flex())?` gives a device with this configuration. It
-/// stands before or after `#[derive(Module)]`, and the model may be generic. A mistake in it is told while the program
+/// stands before or after `#[derive(Module)]`, and the model may be generic. Mistakes in it are errors when the program
 /// compiles.
 ///
 /// | setting | meaning |
 /// | --- | --- |
-/// | `budget = "8 GiB"` | required: what [`Budget`] reads, or a whole number of bytes |
+/// | `budget = "8 GiB"` | required: a text that [`Budget`] can parse, or a whole number of bytes |
 /// | `planner = "auto"` | [`RematConfig::with_planner`] |
 /// | `time_limit = 10` | [`RematConfig::with_time_limit`], in seconds |
 /// | `strict` | [`RematConfig::strict`] |
@@ -68,21 +75,21 @@ pub use backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBac
 /// # On an `impl` block
 ///
 /// Every method called `forward` is a stage, and so is every function of the block that is itself marked with `#[remat]`. Its
-/// name is `Type::function`, or what `stage = ".."` says: on a function for that one, on the block for its `forward`.
-/// `policy = "must-recompute"` (or `"must-save"`, `"prefer-save"`, `"prefer-recompute"`) likewise: see [`CheckpointPolicy`].
+/// name is `Type::function`, or that of `stage = ".."`: on a function for that function, on the block for its `forward`.
+/// The same goes for `policy = "must-recompute"` (or `"must-save"`, `"prefer-save"`, `"prefer-recompute"`): see [`CheckpointPolicy`].
 ///
 /// # On a `fn`
 ///
-/// The function is a stage, called by its own name or by `#[remat(stage = "..")]`, with a policy if it is given one. With `#[remat(step)]` it is none: a training
-/// step begins whenever it is called, as with [`RematExt::remat_mark_step`].
+/// The function is a stage, named after the function or by `#[remat(stage = "..")]`, with a policy if one is set. With
+/// `#[remat(step)]` it is not a stage: a training step begins whenever it is called, as with [`RematExt::remat_mark_step`].
 ///
 /// # Stages
 ///
-/// The operations that run between entering the function and leaving it, on whatever path, belong to its stage: the report
-/// counts them there, pictures and graphs name it. Stages nest, and recursion is nesting. Results are the same with and
-/// without. The devices are those of the tensors among the arguments, in options, lists and tuples too; where there are
-/// none, those of the modules, `self` included. Tensors in a type of your own are not seen. On a device that is no remat
-/// device a stage does nothing. `async`, `const` and `extern` functions cannot be stages.
+/// The operations that run between entering the function and leaving it, on any path, belong to its stage: the report
+/// counts them there, and pictures and graphs show its name. Stages nest, and recursion is nesting. Results are the same with
+/// and without stages. The devices are those of the tensors among the arguments, also in options, lists and tuples; if there
+/// are none, those of the modules, including `self`. Tensors in a type of your own are not seen. On a plain device a stage
+/// does nothing. `async`, `const` and `extern` functions cannot be stages.
 ///
 /// ```
 /// use burn::module::Module;

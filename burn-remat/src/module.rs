@@ -6,7 +6,7 @@ use crate::config::RematConfig;
 use crate::door::RematExt;
 use crate::error::RematError;
 
-/// A model that knows in how much memory it is to be trained. The attribute [`remat`](macro@crate::remat) implements it.
+/// A model that says in how much memory it is trained. The attribute [`remat`](macro@crate::remat) implements it.
 ///
 /// ```
 /// use burn::module::Module;
@@ -28,10 +28,10 @@ use crate::error::RematError;
 /// # Ok::<(), burn_remat::RematError>(())
 /// ```
 pub trait RematModule {
-    /// Budget, planner and the rest.
+    /// The budget, the planner and the other settings.
     fn remat_config() -> RematConfig;
 
-    /// A device like `device` with this configuration. Every call makes another device with a budget of its own.
+    /// Makes a device like `device` with this configuration. Every call makes another device with a budget of its own.
     ///
     /// # Errors
     ///

@@ -1,16 +1,16 @@
 //! What a planner of your own needs: the trait, the graph that it gets, the plan that it gives.
 //!
-//! A [`Planner`] is told a [`Graph`] (the operations of a step in order, with costs in ns, and the values between them, with
+//! A [`Planner`] gets a [`Graph`] (the operations of a step in order, with costs in ns, and the values between them, with
 //! sizes in bytes) and a [`Request`] (a budget, limits on time and memory). It answers with an [`Outcome`]: a [`Plan`], a list of
 //! *compute this op* and *evict this value*. [`plan_of`] makes one from the order of computations alone, and
 //! [`Outcome::of_plan`] fills in what the plan costs. [`RematConfig::with_planner`](crate::RematConfig::with_planner) takes it.
 //!
-//! Nothing that it does harms the training. Every plan is checked before it is followed. Where a planner panics, gives a plan that is not valid or
-//! claims a bound that is false, or does not return, the online policy goes on and the report says what was wrong. It runs on a thread of its own, on steps that were
-//! seen three times, and more than once for each. Plans are kept on disk by the planner's [name](Planner::name) and [version](Planner::version):
-//! give it a name of its own, and count the version up when its plans change.
+//! Nothing that a planner does can harm the training. Every plan is checked before it is followed. If a planner panics, returns a plan that is
+//! not valid, claims a bound that is false, or does not return, the online policy goes on and the report says what was wrong. A planner runs on
+//! a thread of its own, on steps that were seen three times, and more than once for each. Plans are kept on disk by the planner's
+//! [name](Planner::name) and [version](Planner::version): give it a name of its own, and raise the version when its plans change.
 //!
-//! The guide ("A planner of your own") has one that decides by itself. This one asks two of the registry's and takes the cheaper plan:
+//! The book (`docs/src/own-planner.md`) has one that decides by itself. This one asks two of the registry and takes the cheaper plan:
 //!
 //! ```
 //! use std::time::Duration;
@@ -54,8 +54,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! To try a planner without a device, write the graph of a
-//! real step with [`PlanReport::save_graph`](crate::PlanReport::save_graph), read it with [`Graph::read`], and [`solve`](fn@solve) it; `remat-plan` then says what others make of the same file.
+//! To try a planner without a device, write the graph of a real step with [`PlanReport::save_graph`](crate::PlanReport::save_graph), read it
+//! with [`Graph::read`], and [`solve`](fn@solve) it. `remat-plan` says what other planners make of the same file.
 
 pub use burn_remat_plan::deadline::Deadline;
 pub use burn_remat_plan::registry::{PlannerChoice, planner};

@@ -25,7 +25,7 @@ const NEAR: u64 = 20;
 /// Time to plan one batch size. Training has more, so a batch that fits here fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
 
-/// What a training step needs; see [`minimum_budget`].
+/// What a training step needs: see [`minimum_budget`].
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Needs {
@@ -57,8 +57,8 @@ pub struct LargestBatch {
 }
 
 impl LargestBatch {
-    /// A device like `device` on which training with this batch goes by the plans found, from the first step on. Once their
-    /// steps have been measured they are planned anew, and what is cheaper is taken up.
+    /// Makes a device like `device` on which training with this batch follows the plans found, from the first step on. Once the
+    /// steps have been measured they are planned again, and cheaper plans are taken.
     ///
     /// # Errors
     ///
@@ -68,11 +68,11 @@ impl LargestBatch {
     }
 }
 
-/// The smallest budget in which `train` can run on a device like `device`.
+/// Finds the smallest budget in which `train` can run on a device like `device`.
 ///
-/// `train` gets a dry device, on which nothing is executed, and is to do at least three training steps (the first may
-/// differ from the others; a step ends where the next one begins). Reads give zeros there: it is not to stop on a loss, nor
-/// to write files. What it returns is dropped. Of several kinds of step the neediest counts.
+/// `train` gets a dry device, on which nothing is executed. It must do at least three training steps (the first may differ from
+/// the others; a step ends where the next one begins). Reads give zeros there, so it must not stop on a loss or write files.
+/// What it returns is dropped. If there are several kinds of step, the one that needs most counts.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -93,13 +93,13 @@ impl LargestBatch {
 ///
 /// # Errors
 ///
-/// [`RematError::NoSteps`] where no whole step was seen, and what [`RematExt::remat`](crate::RematExt::remat) says.
+/// [`RematError::NoSteps`] if no whole step was seen, and those of [`RematExt::remat`](crate::RematExt::remat).
 pub fn minimum_budget<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Needs, RematError> {
     minimum_budget_with(device, RematConfig::default(), train)
 }
 
-/// [`minimum_budget`] on a device with this configuration: what becomes of random results and which other forms tensors
-/// are kept in say how little a step needs. Its budget does not count.
+/// [`minimum_budget`] on a device with this configuration: how little a step needs depends on what happens to random results and
+/// on which alternatives are allowed. The budget of the configuration is ignored.
 ///
 /// # Errors
 ///
@@ -184,17 +184,16 @@ fn fit(trace: Trace) -> Result<Fit, RematError> {
     })
 }
 
-/// The largest batch that trains within `budget` on a device like `device`, recomputing at most `overhead_limit` (a share
-/// of the step's own time; 1.0 is as long again).
+/// Finds the largest batch that trains within a budget on a device like `device`, with recomputation of at most `overhead_limit`
+/// (a share of the step's own time; 1.0 is as long again).
 ///
-/// `config` is what a device would be made with: a budget in bytes, such as `"8 GiB"`, a share of free memory, such as `"80% free"`, or a [`RematConfig`] with one.
-/// `train(device, batch)` does at least three training steps with that batch. It runs once for real, with a batch of two,
-/// to measure; then on dry devices, about 20 times.
+/// `config` is what a device would be made with: a budget in bytes, such as `"8 GiB"`, a share of free memory, such as `"80% free"`,
+/// or a [`RematConfig`] with one of these. `train(device, batch)` must do at least three training steps with that batch. It runs
+/// once for real, with a batch of two, to measure, and then about 20 times on dry devices.
 ///
 /// # Errors
 ///
-/// A budget that is not in bytes, [`RematError::NothingFits`] where not even a batch of one does, and what
-/// [`minimum_budget`] says.
+/// [`RematError::BudgetInBytes`], [`RematError::NothingFits`] if not even a batch of one fits, and those of [`minimum_budget`].
 pub fn largest_batch<R>(
     device: &Device,
     config: impl Into<RematConfig>,

@@ -1,4 +1,4 @@
-//! What a remat device has done, for people and for programs.
+//! The report of a remat device, for people and for programs.
 //!
 //! Larger than the rule: `RematReport`, because it is the record of all figures, one a field, that users read.
 
@@ -14,7 +14,7 @@ use crate::planning::{Explanation, PlanReport};
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct RematReport {
-    /// Name of the backend below.
+    /// Name of the backend, and of the card if there may be several.
     pub device: String,
     /// The budget as it was asked for.
     pub budget: Budget,
@@ -23,36 +23,36 @@ pub struct RematReport {
     /// Most bytes of tensors held at once, views and in-place results counted once. Where the budget is a share of the
     /// first step, the first step, which runs without a limit, is left out.
     pub peak_bytes: u64,
-    /// The operation during which that was.
+    /// The operation at the peak.
     pub peak_op: Option<String>,
     /// Bytes of tensors held now.
     pub live_bytes: u64,
-    /// Bytes of the device's memory pool in use, padding included, where the backend tells.
+    /// Bytes of the device's memory pool in use, padding included, if the backend reports them.
     pub device_bytes: Option<u64>,
-    /// Bytes that the pool has reserved, where the backend tells.
+    /// Bytes that the pool has reserved, if the backend reports them.
     pub device_reserved_bytes: Option<u64>,
-    /// Most bytes of the pool in use, padding included, where the backend tells: read where steps hold most.
+    /// Most bytes of the pool in use, padding included, if the backend reports them. Read where steps hold most.
     pub device_peak_bytes: Option<u64>,
-    /// Bytes of the budget that are left free for what the pool holds beside tensors.
+    /// Bytes of the budget that are left free for what the pool holds other than tensors.
     pub room_bytes: u64,
     /// Most bytes that one operation used beside its tensors, with a [`MemoryProbe`](crate::MemoryProbe).
     pub scratch_bytes: Option<u64>,
-    /// The operation that did.
+    /// The operation that used them.
     pub scratch_op: Option<String>,
     /// Operations that the program asked for.
     pub operations: u64,
     /// Operations that ran again to bring back an evicted tensor.
     pub recomputed_operations: u64,
-    /// Time of the program's operations, in ns. On an asynchronous device: by its own clock where that has measured an operation of the
-    /// kind and shape, else the time to enqueue it.
+    /// Time of the program's operations, in ns. On an asynchronous device it is that of the device's clock, if an operation of the kind and
+    /// shape has been measured by it, else the time to enqueue it.
     pub compute_ns: u64,
-    /// Time of the operations that ran again, and of packing and unpacking other forms, in ns.
+    /// Time of the operations that ran again, and of compressing tensors and bringing them back, in ns.
     pub recompute_ns: u64,
-    /// What each kind of [alternative](crate::Alternatives) that was used has saved and cost.
+    /// What each kind of [alternative](crate::Alternatives) that was used saved and cost.
     pub alternatives: Vec<FormReport>,
     /// Buffers evicted.
     pub evictions: u64,
-    /// Training steps seen, the one under way not counted.
+    /// Training steps seen, without the current one.
     pub steps: u64,
     /// Steps that held more than the budget at some point.
     pub steps_over_budget: u64,
@@ -64,26 +64,26 @@ pub struct RematReport {
     /// Operations that might give other bits when they run again on this device, such as sums whose order is left to
     /// chance. Their results are kept.
     pub unrepeatable: Vec<String>,
-    /// Whether the device joins operations into kernels ([`with_fusion`](crate::RematConfig::with_fusion)): what runs again may be
-    /// joined otherwise, and differ in the last bits.
+    /// Whether the device fuses operations into kernels ([`with_fusion`](crate::RematConfig::with_fusion)): what runs again may be
+    /// fused differently, and differ in the last bits.
     pub fused: bool,
     /// The plan of the training step, once there is one.
     pub plan: Option<PlanReport>,
-    /// Steps without a plan of their own that went by what is known of one like them: its plan for tensors of other sizes, or what it was seen to do.
+    /// Steps without a plan of their own that followed what is known of a similar one: its plan for tensors of other sizes, or what it was seen to do.
     pub steps_guided: u64,
-    /// Those of them that did something else in between: skipped a layer, left early, had another term in their loss.
+    /// Guided steps that did something else in between: skipped a layer, ended early, had another term in their loss.
     pub mended: MendedReport,
-    /// Seconds that the planner has been at work, while it is.
+    /// How long the planner has been at work, in seconds; `None` while it is not.
     pub planning_seconds: Option<f64>,
-    /// Why there is no plan, or no better one, where planning failed.
+    /// Why planning failed: there is no plan, or no better one.
     pub planning_problem: Option<String>,
-    /// Why there is no plan where none has failed: none is needed, or what would be planned was not seen yet.
+    /// Why there is no plan although planning did not fail: none is needed, or no step has been seen often enough.
     pub why_no_plan: Option<String>,
-    /// Tensors that the engine knows now.
+    /// Tensors on the device now.
     pub tensors: u64,
     /// Recorded operations that the engine keeps now.
     pub recipes: u64,
-    /// What has been done in each stage, in the order in which they were first entered.
+    /// What each stage did, in the order in which stages were first entered.
     pub stages: Vec<StageReport>,
     /// The first thing that went wrong, in words.
     pub failure: Option<String>,
@@ -92,9 +92,9 @@ pub struct RematReport {
 /// Stages that the table lists.
 const MOST_STAGES: usize = 16;
 
-/// What has been done in one stage: what ran while it was the innermost open one.
+/// What one stage did: what ran while it was the innermost open one.
 ///
-/// Backward operations are issued when the stages have been left, and count in none. Recomputations count in the stage of
+/// Backward operations run after the stages have been left, and count in none. Recomputations count in the stage of
 /// the operation that ran again, whenever they happen.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
@@ -113,38 +113,38 @@ pub struct StageReport {
     pub recomputed_bytes: u64,
 }
 
-/// Steps that left out a part of what is planned, or did something that is not, and went by the plan everywhere else.
+/// Steps that left out a part of the plan, or did something that is not planned, and followed the plan otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct MendedReport {
     /// How many.
     pub steps: u64,
-    /// Planned operations that did not come, in all of them.
+    /// Planned operations that were left out, in all of these steps.
     pub skipped: u64,
-    /// Operations that came and are not planned, in all of them.
+    /// Operations that were not planned, in all of these steps.
     pub added: u64,
 }
 
-/// What one kind of [alternative](crate::Alternatives) has saved and cost.
+/// What one kind of [alternative](crate::Alternatives) saved and cost.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
 pub struct FormReport {
     /// Its name.
     pub name: String,
-    /// Tensors that were evicted by it, each as often as it was.
+    /// Tensors that were evicted in this form; each counts as often as it was evicted.
     pub tensors: u64,
     /// Their bytes.
     pub from_bytes: u64,
-    /// Bytes of the device that they took instead.
+    /// Bytes of the device's memory that they took instead.
     pub to_bytes: u64,
     /// Time that it took, in ns, part of `recompute_ns`.
     pub ns: u64,
-    /// Largest relative error of a number that came back, where numbers are rounded.
+    /// Largest relative error of a number that came back, if numbers are rounded.
     pub largest_error: Option<f64>,
 }
 
 impl RematReport {
-    /// What the plan does with each activation of the step; nothing while there is no plan. See [`PlanReport::explain`].
+    /// What the plan does with each activation of the step; `None` while there is no plan. See [`PlanReport::explain`].
     pub fn explain(&self) -> Option<Explanation> {
         self.plan.as_ref().map(PlanReport::explain)
     }
@@ -163,7 +163,7 @@ pub(crate) struct Usage {
 }
 
 impl RematReport {
-    /// All that matters in one line, for logs: `name=value` with a space between, always the same names in the same order, `-` where there is no value.
+    /// The main figures in one line, for logs: `name=value` pairs with a space between, always the same names in the same order. `-` stands for no value.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -206,7 +206,8 @@ impl fmt::Display for RematReport {
             planned(plan, table)?;
         }
         if self.steps_guided > 0 {
-            table.row("guided steps", format_args!("{}, by what is known of one like them", self.steps_guided))?;
+            table
+                .row("guided steps", format_args!("{}, following what is known of similar ones", self.steps_guided))?;
         }
         if let MendedReport { steps: steps @ 1.., skipped, added } = self.mended {
             let each = |operations: u64| operations.div_ceil(steps);
@@ -268,7 +269,7 @@ impl RematReport {
         let peak = self.device_peak_bytes.map_or_else(String::new, |peak| format!(", peak {}", DisplayBytes(peak)));
         let room = match self.room_bytes {
             0 => String::new(),
-            room => format!("; {} left free for what is beside tensors", DisplayBytes(room)),
+            room => format!("; {} left free for memory other than tensors", DisplayBytes(room)),
         };
         table.row("device memory", format_args!("{used} in use, {reserved} reserved{peak}{room}"))
     }
@@ -276,7 +277,7 @@ impl RematReport {
     fn work(&self, table: &mut Table<'_, '_>) -> fmt::Result {
         let share = 100.0 * self.recomputed_operations as f64 / self.operations.max(1) as f64;
         let (run, again) = (self.operations, self.recomputed_operations);
-        table.row("operations", format_args!("{run}, {again} run again ({share:.1}%)"))?;
+        table.row("operations", format_args!("{run}, {again} ran again ({share:.1}%)"))?;
         let (compute, recompute) = (time(self.compute_ns), time(self.recompute_ns));
         table.row("time", format_args!("{compute}, {recompute} recomputing"))?;
         for FormReport { name, tensors, from_bytes, to_bytes, ns, largest_error } in &self.alternatives {
@@ -286,10 +287,10 @@ impl RematReport {
         }
         if !self.unrepeatable.is_empty() {
             let kept = self.unrepeatable.join(", ");
-            table.row("not repeated", format_args!("{kept}: might give other bits, so kept"))?;
+            table.row("not repeated", format_args!("{kept}: might give other bits, so their results are kept"))?;
         }
         if self.fused {
-            table.row("fusion", "what runs again may be joined otherwise, and differ in the last bits")?;
+            table.row("fusion", "what runs again may be fused differently, and differ in the last bits")?;
         }
         table.row("evictions", self.evictions)
     }
@@ -299,7 +300,7 @@ impl RematReport {
         let below = self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget);
         if let Some(budget) = below {
             let (least, budget) = (DisplayBytes(self.floor_bytes), DisplayBytes(budget));
-            let advice = format_args!("{budget} is below the floor: set at least {least}, or a smaller batch");
+            let advice = format_args!("{budget} is below the floor: set at least {least}, or use a smaller batch");
             table.row("too small", advice)?;
         }
         for stage in self.stages.iter().take(MOST_STAGES) {
@@ -329,7 +330,8 @@ fn planned(plan: &PlanReport, table: &mut Table<'_, '_>) -> fmt::Result {
     let (whole, peak) = (DisplayBytes(plan.store_all_peak_bytes), DisplayBytes(plan.predicted_peak_bytes));
     table.row("peak, store-all", format_args!("{whole}; planned {peak}"))?;
     let measured = plan.measured_overhead.map_or_else(|| "not measured yet".to_owned(), percent);
-    let bound = plan.lower_bound.map_or_else(String::new, |bound| format!(", at least {} for any", percent(bound)));
+    let bound =
+        plan.lower_bound.map_or_else(String::new, |bound| format!(", at least {} for any plan", percent(bound)));
     table.row("overhead", format_args!("{measured}; planned {}{bound}", percent(plan.predicted_overhead)))?;
     for (name, runs, ns) in &plan.recomputed {
         table.row("  recomputed", format_args!("{name}, {runs}x, {}", time(*ns as u64)))?;

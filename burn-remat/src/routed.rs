@@ -11,16 +11,16 @@ use burn_router::{BackendRouter, MultiBackendBridge, RouterChannel, RouterTensor
 
 use crate::backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBackend};
 
-/// A channel of Burn's router over which [`Remat`](crate::Remat) can be laid.
+/// A channel of Burn's router on which [`Remat`](crate::Remat) can be built.
 ///
-/// Compressed forms that look at memory without reading it (signs of an activation) are left out: the numbers are behind the channel.
+/// Compressed forms that need direct access to memory (signs of an activation) are not available: the elements are behind the channel.
 pub trait RoutedChannel:
     RouterChannel<
         Device: DeviceMemory,
         Bridge: MultiBackendBridge<TensorHandle = <<Self as RoutedChannel>::Below as BackendIr>::Handle>,
     >
 {
-    /// The backend that runs what passes.
+    /// The backend that runs the operations.
     type Below: RematBackend;
 
     /// Its device.

@@ -2,6 +2,8 @@
 #![recursion_limit = "256"]
 
 pub mod bars;
+#[cfg(doctest)]
+pub mod book;
 pub mod cli;
 pub mod clock;
 pub mod data;
@@ -12,18 +14,3 @@ pub mod learner;
 pub mod models;
 pub mod tasks;
 pub mod training;
-
-/// The code of the guide, compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/guide.md")]
-pub struct Guide;
-
-/// The code of the page on serving, compiled and run.
-#[cfg(all(doctest, feature = "serve"))]
-#[doc = include_str!("../../docs/serving.md")]
-pub struct Serving;
-
-/// The code of the README, compiled and run.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;

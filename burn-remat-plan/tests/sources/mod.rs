@@ -1,5 +1,7 @@
 //! The source files of the workspace, for tests that hold its structure.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::path::{Path, PathBuf};
 
 /// The workspace's folder.

@@ -4,9 +4,9 @@ use burn_backend::DeviceOps;
 use burn_flex::FlexDevice;
 use sysinfo::{MemoryRefreshKind, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
 
-/// A device that may tell how much of its memory is free, for [`Budget::Free`](crate::Budget::Free).
+/// A device that may report how much of its memory is free, for [`Budget::Free`](crate::Budget::Free).
 pub trait DeviceMemory: DeviceOps {
-    /// Bytes that this process could still allocate on the device; `None` where the device does not tell.
+    /// Bytes that this process could still allocate on the device; `None` if the device does not report it.
     fn free_bytes(&self) -> Option<u64> {
         None
     }

@@ -15,10 +15,10 @@ pub enum BufferId {
     Known {
         /// Its identity.
         key: u64,
-        /// Its whole size, however little of it the tensor looks at.
+        /// Its whole size in bytes, however little of it the tensor uses.
         bytes: u64,
     },
-    /// The backend does not tell (fused backends): the engine counts the tensor's own bytes and takes views for views.
+    /// The backend does not say (fused backends): the engine counts the bytes of each tensor, and knows views by their operations.
     Unknown,
 }
 
@@ -57,10 +57,10 @@ pub type MemoryOrder = SmallVec<[usize; 6]>;
 
 /// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
 pub trait RematBackend: BackendIr<Device: DeviceMemory> {
-    /// Whether tensors lie in this process's memory, so that looking at their numbers moves none.
+    /// Whether tensors lie in the memory of this process, so that reading their elements copies nothing.
     const IS_HOST: bool = false;
 
-    /// Whether operations run after their call has returned, and profiling windows tell what each of them takes.
+    /// Whether operations run after their call has returned, and profiling windows measure the time of each.
     const HAS_CLOCK: bool = false;
 
     /// Whether the device joins elementwise operations that follow one another into one kernel.
@@ -76,7 +76,7 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
         Self::profile_end(device, window, ProfileOptions::default())
     }
 
-    /// The device by name, with the card where one name stands for several: measured times and plans are for it alone.
+    /// The name of the device, with that of the card if there may be several. Measured times and plans belong to this name.
     fn device_name(device: &Self::Device) -> String {
         Self::name(device)
     }
@@ -87,12 +87,12 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     /// Whether the elements of a tensor of this shape lie one after the other in the order of their indices.
     fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool;
 
-    /// The whole buffer of a tensor whose elements lie in order, where it is in this process's memory.
+    /// The whole buffer of a tensor whose elements lie in order, if it is in the memory of this process.
     fn host_bytes(_handle: &Self::Handle) -> Option<&[u8]> {
         None
     }
 
-    /// A tensor that has a shape and no numbers, for operations that look at nothing else.
+    /// A tensor that has a shape but no elements, for operations that need nothing else.
     fn shell(_shape: &Shape, _dtype: DType) -> Option<Self::Handle> {
         None
     }
@@ -111,7 +111,7 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
         None
     }
 
-    /// The same tensor in a buffer of its own where it lies in memory in `order`.
+    /// The same tensor in a buffer of its own, laid out in `order`.
     fn laid(handle: Self::Handle, _shape: &Shape, _order: &MemoryOrder) -> Self::Handle {
         handle
     }
@@ -130,7 +130,7 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
         handle
     }
 
-    /// Whether `op` gives the same bits when it runs again on the same inputs. What does not is kept rather than computed
+    /// Whether `op` gives the same bits when it runs again on the same inputs. If not, its results are kept rather than computed
     /// again.
     fn repeats(_device: &Self::Device, _op: &OperationIr) -> bool {
         true

@@ -32,15 +32,15 @@ pub(super) fn with_backend<W: WithBackend>(device: &Device, fusion: bool, work: 
             work.run::<burn_cubecl::Cube>(device.clone())
         }
         DispatchDevice::Group(_) => Err(unsupported(
-            "it is a group of devices, as every remat device is. Give the budget to the device itself: `Device::flex().remat(..)`",
+            "it is a group of devices, and so is every remat device. Give the budget to the plain device: `Device::flex().remat(..)`",
         )),
         #[cfg(feature = "serve")]
         DispatchDevice::Remote(_) => Err(unsupported(
             "it is on another machine or in another process. Give the budget to the device there, with the `serve` command",
         )),
         _ if fusion => Err(unsupported(
-            "it has no kernel fusion. That is there on a GPU, in a build with the feature `fusion`; without `with_fusion()` \
-             operations run one by one",
+            "it has no kernel fusion. Fusion needs a GPU and a build with the feature `fusion`; without `with_fusion()` operations \
+             run one by one",
         )),
         DispatchDevice::Flex(device) => work.run::<burn_flex::Flex>(*device),
         #[cfg(feature = "cubecl")]
@@ -58,7 +58,7 @@ pub(super) fn started<B: RematBackend>(
     catch_unwind(AssertUnwindSafe(|| B::padding(&device))).map_err(|payload| RematError::UnsupportedDevice {
         device: format!("{device:?}"),
         reason: format!(
-            "it does not start: {}; what was logged before may say more. Is its driver installed, and the card seen from here (`vulkaninfo --summary`, `nvidia-smi`)?",
+            "it does not start: {}; earlier log messages may say more. Is its driver installed, and does `vulkaninfo --summary` or `nvidia-smi` list the card?",
             panic_message(&*payload).lines().next().unwrap_or_default().trim_end_matches('.')
         ),
     })?;

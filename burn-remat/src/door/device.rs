@@ -19,19 +19,19 @@ use crate::stage::Stage;
 
 /// Memory budgets for [`Device`]: see the [example](crate) of the crate.
 pub trait RematExt: Sized {
-    /// A device like this one on which tensors are evicted and recomputed to stay inside a budget.
+    /// Makes a device like this one that evicts and recomputes tensors to stay within a budget.
     ///
     /// `config` is a budget (`"8 GiB"`, `"60%"`, `"80% free"`, a number of bytes) or a whole [`RematConfig`]. Every call makes another
     /// device with a budget of its own. An autodiff device gives an autodiff device.
     ///
     /// # Errors
     ///
-    /// A budget that cannot be, or a device that cannot carry one.
+    /// An invalid budget or setting, or a device that cannot have a budget.
     fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError>;
 
-    /// A device like this one with a budget in bytes and a plan for every step that `train` does, made on a dry device
-    /// before anything is allocated, so that the first step already fits. `train` is to do at least three training steps; reads
-    /// give zeros there, and what it returns is dropped.
+    /// Makes a device like this one with a budget in bytes and a plan for every step that `train` does. The plans are made on a
+    /// dry device before anything is allocated, so that the first step already fits. `train` must do at least three training
+    /// steps. Reads give zeros there, and what it returns is dropped.
     ///
     /// # Errors
     ///
@@ -42,22 +42,22 @@ pub trait RematExt: Sized {
         train: impl FnOnce(&Device) -> R,
     ) -> Result<Device, RematError>;
 
-    /// What this remat device has done so far. Waits for its pending operations.
+    /// Reports what this remat device has done so far. Waits for its pending operations.
     ///
     /// # Errors
     ///
     /// [`RematError::NotRemat`] for any other device.
     fn remat_report(&self) -> Result<RematReport, RematError>;
 
-    /// Starts the counters of [`remat_report`](Self::remat_report) anew.
+    /// Resets the counters of [`remat_report`](Self::remat_report).
     ///
     /// # Errors
     ///
     /// [`RematError::NotRemat`] for any other device.
     fn remat_reset_report(&self) -> Result<(), RematError>;
 
-    /// Waits for as long as a planner is at work in the background, at most for `limit`; `false` if the time was up first, or if no
-    /// training step has been seen often enough (three times) for planning to begin. A plan found is in force from the next step on.
+    /// Waits while a planner is at work in the background, at most for `limit`. Returns `false` if the time was up first, or if no
+    /// training step has been seen often enough (three times) for planning to begin. A plan is in force from the next step on.
     ///
     /// # Errors
     ///
@@ -87,16 +87,16 @@ pub trait RematExt: Sized {
     /// ```
     fn remat_stage(&self, name: &str) -> Stage;
 
-    /// Opens a stage of whose results `policy` says what may happen to them.
+    /// Opens a stage with a policy, which says what may happen to the tensors that autodiff saves in it.
     fn remat_stage_with(&self, name: &str, policy: CheckpointPolicy) -> Stage;
 
     /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
-    /// itself; with them it knows exactly. On any other device this does nothing.
+    /// itself; with marks it knows them exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
 
-    /// Writes down what the program asks of this remat device from here on (operations, sizes, drops, reads, marks, stages; no data), so that
-    /// [`Recorded`](crate::Recorded) can play it back and `remat-plan` plan it: a bug report that becomes a test. Ends when the
-    /// [`Recording`] is finished or dropped. A step of a few thousand operations takes about a megabyte.
+    /// Records what the program asks of this remat device from here on: operations, sizes, drops, reads, marks and stages, but no data.
+    /// [`Recorded`](crate::Recorded) can play it back, and `remat-plan` can plan it, so a bug report can become a test. The recording
+    /// ends when the [`Recording`] is finished or dropped. A step of a few thousand operations takes about a megabyte.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -118,11 +118,12 @@ pub trait RematExt: Sized {
     ///
     /// # Errors
     ///
-    /// [`RematError::NotRemat`] for any other device, [`RematError::Recording`] where the file cannot be made or the device has been used already.
+    /// [`RematError::NotRemat`] for any other device, [`RematError::Recording`] if the file cannot be created or
+    /// the device has been used already.
     fn remat_record(&self, path: impl AsRef<Path>) -> Result<Recording, RematError>;
 
-    /// Says that this remote device is one that burn-remat serves ([`serve`](crate::serve)) in another process: from now on
-    /// [`remat_mark_step`](Self::remat_mark_step) is sent to it. Any other remote device would refuse it as an unknown
+    /// Says that burn-remat serves this remote device ([`serve`](crate::serve)) in another process: from now on
+    /// [`remat_mark_step`](Self::remat_mark_step) is sent to it. Any other remote device would refuse the mark as an unknown
     /// operation. Stages are not sent: their names are known only in this process.
     #[cfg(feature = "serve")]
     fn remat_is_served(&self);
@@ -191,7 +192,7 @@ impl RematExt for Device {
     }
 }
 
-/// A recording under way: see [`RematExt::remat_record`].
+/// A recording in progress: see [`RematExt::remat_record`].
 #[derive(Debug)]
 #[must_use = "the recording ends when this is dropped"]
 pub struct Recording {
@@ -199,11 +200,11 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Ends it.
+    /// Ends the recording.
     ///
     /// # Errors
     ///
-    /// What the file system said first.
+    /// The first error of the file system.
     pub fn finish(mut self) -> std::io::Result<()> {
         self.engine.take().map_or(Ok(()), |engine| engine.finish_recording())
     }
@@ -212,7 +213,7 @@ impl Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.engine.take().map(|engine| engine.finish_recording()) {
-            log::error!("the recording is not whole: {error}");
+            log::error!("the recording is incomplete: {error}");
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn remat(device: &Device, config: RematConfig) -> Result<Device, Rema
 
 /// A remat device over any backend, also one that Burn's own [`Device`] does not know.
 ///
-/// As [`RematExt::remat`](crate::RematExt::remat), which does this for the backends of Burn's dispatch. Every call makes another device.
+/// This is [`RematExt::remat`](crate::RematExt::remat) for backends that Burn's dispatch does not list. Every call makes another device.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ const SLOT_BIT: u16 = 1 << 15;
 
 /// A device of backend `B` with a budget of its own.
 ///
-/// Every [`new`](Self::new) makes another: several budgets on one piece of hardware do not know of each other.
+/// Every [`new`](Self::new) makes another device: several budgets on one piece of hardware do not know of each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RematDevice<D> {
     inner: D,
@@ -29,7 +29,7 @@ impl<D: DeviceMemory> RematDevice<D> {
     ///
     /// # Errors
     ///
-    /// The configuration's own error, [`RematError::FreeMemory`] where a share of free memory is asked for and not known, or
+    /// The error of the configuration, [`RematError::FreeMemory`] if the budget is a share of free memory and that is not known, or
     /// [`RematError::TooManyDevices`] after 32,767 devices in one process.
     pub fn new(inner: D, config: impl Into<RematConfig>) -> Result<Self, RematError> {
         let config = config.into().validated_on(&inner)?;
@@ -47,7 +47,7 @@ impl<D: DeviceMemory> RematDevice<D> {
         &self.inner
     }
 
-    /// The configuration, which is that of an unlimited device where there is none.
+    /// The configuration; that of an unlimited device if none was given.
     pub(super) fn config(&self) -> RematConfig {
         lock(&SLOTS).get(&self.slot).map(|(_, config)| config.clone()).unwrap_or_default()
     }

@@ -46,14 +46,14 @@ pub(super) fn mark_step(plain: &Device) {
     }
 }
 
-/// Serves a remat device like `device` to other processes and machines until Ctrl+C or `SIGTERM`; then returns what it
-/// has done.
+/// Serves a remat device like `device` to other processes and machines until Ctrl+C or `SIGTERM`, and then returns its
+/// report.
 ///
 /// `authorizer` decides who may connect: a [`TokenAuthorizer`](burn::server::TokenAuthorizer), or `burn::server::AllowAll` on a trusted network.
 ///
 /// # Errors
 ///
-/// As [`RematExt::remat`](crate::RematExt::remat), and what keeps the transport from binding.
+/// Those of [`RematExt::remat`](crate::RematExt::remat), and [`RematError::Serve`] if the transport cannot bind.
 pub fn serve(
     device: &Device,
     config: impl Into<RematConfig>,
@@ -114,7 +114,7 @@ async fn asked_to_stop() -> std::io::Result<()> {
 ///
 /// # Errors
 ///
-/// [`RematError::Serve`] where the system gives no random numbers.
+/// [`RematError::Serve`] if the system gives no random numbers.
 pub fn random_token() -> Result<String, RematError> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)

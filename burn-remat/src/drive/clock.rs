@@ -69,7 +69,7 @@ impl Clock {
         self.failures += 1;
         if self.failures == FAILURES {
             log::warn!(
-                "the device's clock has failed {FAILURES} times in a row: times are those of the calls from now on"
+                "the device's clock has failed {FAILURES} times in a row: from now on, times are those of the calls"
             );
             self.off = true;
         }

@@ -342,8 +342,8 @@ impl<B: RematBackend> Driver for Drive<B> {
                 let op = self.name_or(kind, "reading or uploading a tensor");
                 let least = DisplayBytes(floor);
                 format!(
-                    "the budget of {} is below the floor: `{op}` needs {least} at once that cannot be evicted. Set a budget of \
-                     at least {floor} bytes, or make the batch smaller.",
+                    "the budget of {} is below the floor: `{op}` needs {least} at once, none of which can be evicted. Set a \
+                     budget of at least {floor} bytes, or make the batch smaller.",
                     DisplayBytes(budget)
                 )
                 .into()
@@ -357,7 +357,7 @@ impl<B: RematBackend> Driver for Drive<B> {
         match event {
             Event::Runs(_) | Event::Recomputes(_) | Event::Evicts(_) | Event::Compresses(_) | Event::StepEnds => {}
             Event::BelowFloor { .. } => {
-                log::warn!("{} The run goes on with as little as it can.", self.in_words(&event))
+                log::warn!("{} The run goes on with as little memory as possible.", self.in_words(&event))
             }
             Event::Budget { first_step, budget } => {
                 log::info!("the first step held {first_step} bytes: the budget is {budget} bytes from now on");

@@ -14,17 +14,17 @@ use super::lowering::lower;
 use super::schedule::Schedule;
 use crate::alternatives::Alternatives;
 
-/// What planning comes to where some alternatives are allowed.
+/// What a plan costs if only some alternatives are allowed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AlternativesPlan {
-    /// The alternatives, as [`Alternatives`](crate::Alternatives) reads them.
+    /// The alternatives, in the text form of [`Alternatives`](crate::Alternatives).
     pub allowed: String,
     /// Smallest budget for which a plan is known, in bytes.
     pub floor_bytes: u64,
-    /// Time that the cheapest plan found adds, as a share of the step's; `None` where no plan keeps to the budget.
+    /// Time that the cheapest plan found adds, as a share of the step's time; `None` if no plan keeps to the budget.
     pub predicted_overhead: Option<f64>,
-    /// No plan within the budget adds less than this share, where that is proven.
+    /// No plan within the budget adds less than this share, if a bound is proven.
     pub lower_bound: Option<f64>,
 }
 

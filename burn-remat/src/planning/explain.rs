@@ -1,4 +1,4 @@
-//! What a plan does with each activation, and what speaks for it.
+//! What a plan does with each activation, and why.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use super::schedule::Schedule;
 use super::times::times;
 use crate::budget::DisplayBytes;
 
-/// The activations of a planned step, largest first; small ones that no plan decides on, together at most one percent of the peak, are left out.
+/// The activations of a planned step, largest first. Small ones that no plan decides on are left out; together they are at most one percent of
+/// the peak.
 ///
 /// `Display` gives a line for each; serde gives JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,21 +27,21 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct ActivationPlan {
-    /// The operation that makes it, with its number in the step.
+    /// The operation that computes it, with its number in the step.
     pub name: String,
     /// The stage to which that belongs.
     pub stage: Option<String>,
-    /// Its size.
+    /// Its size, in bytes.
     pub bytes: u64,
     /// How often it is computed again.
     pub recomputed: u32,
-    /// How often it comes back from another form.
+    /// How often it is brought back from a compressed form.
     pub restored: u32,
-    /// The name of that form, as in [`Alternatives`](crate::Alternatives): `offload`, `mask-bits`, ..
+    /// The name of that form, as in [`Alternatives`](crate::Alternatives): `offload`, `mask-bits` and so on.
     pub form: Option<String>,
-    /// What is kept of it for operations that need no more: `signs` or `shape`.
+    /// What is kept of it for operations that need only that: `signs` or `shape`.
     pub substitute: Option<String>,
-    /// Time to compute it again once from what it is made of; `None` where it cannot be.
+    /// Time to compute it again once from its inputs; `None` if that is not possible.
     pub recompute_ns: Option<f64>,
     /// Time that the plan spends bringing it back.
     pub added_ns: f64,
@@ -64,7 +65,7 @@ impl Explanation {
         Self { activations }
     }
 
-    /// Those of the stages whose names hold `stage`.
+    /// The activations of the stages whose names contain `stage`.
     #[must_use]
     pub fn in_stage(mut self, stage: &str) -> Self {
         self.activations.retain(|activation| activation.stage.as_deref().is_some_and(|name| name.contains(stage)));

@@ -1,4 +1,4 @@
-//! What planning has come to, for people and for programs.
+//! The report on a plan, for people and for programs.
 //!
 //! Larger than the rule: `PlanReport`, because it is the record of all figures, one a field, that users read.
 
@@ -19,7 +19,7 @@ use super::stages::Staged;
 /// Operations listed as recomputed most.
 const MOST_RECOMPUTED: usize = 5;
 
-/// The plan of a training step, and how it went.
+/// The plan of a training step, and how well it was followed.
 ///
 /// Times are in ns of this device, bytes are those of tensors (views and in-place results counted once).
 #[derive(Clone, Debug, Serialize)]
@@ -27,12 +27,13 @@ const MOST_RECOMPUTED: usize = 5;
 pub struct PlanReport {
     /// The planner that made the plan.
     pub planner: String,
-    /// Whether no schedule of the graph is cheaper at the graph's budget: proven with the costs measured, so never of a plan from the
-    /// cache. The graph counts a little more than the device holds, and its budget is chosen so that the plan fits.
+    /// Whether it is proven that no schedule of the graph is cheaper at the graph's budget. The proof holds for the costs measured, so this is
+    /// never true for a plan from the cache. The graph counts a little more than the device holds, and its budget is chosen so that the plan
+    /// fits.
     pub optimal: bool,
-    /// Whether it came from the cache.
+    /// Whether the plan came from the cache.
     pub from_cache: bool,
-    /// Time that it took to make, in seconds.
+    /// Time that it took to make the plan, in seconds.
     pub plan_seconds: f64,
     /// Time that the reduction to a graph took, in seconds.
     pub lowering_seconds: f64,
@@ -46,26 +47,26 @@ pub struct PlanReport {
     pub predicted_peak_bytes: u64,
     /// Time of the step's operations, each run once, in ns.
     pub store_all_ns: f64,
-    /// Time that the plan adds, as a share of the former.
+    /// Time that the plan adds, as a share of `store_all_ns`.
     pub predicted_overhead: f64,
-    /// Time that was spent recomputing on steps that followed a plan, as a share of the rest of their time.
+    /// Time spent on recomputation in steps that followed a plan, as a share of their other time.
     pub measured_overhead: Option<f64>,
-    /// No schedule of the graph within the graph's budget adds less than this share, where that is proven. Of a plan from the cache: as far
-    /// below the plan as it was proved with the costs of its time.
+    /// No schedule of the graph within the graph's budget adds less than this share, if a bound is proven. For a plan from the cache the bound
+    /// is as far below the plan as it was with the costs of that time.
     pub lower_bound: Option<f64>,
-    /// Smallest budget in which the step is known to fit, and the operation that sets it.
+    /// Smallest budget in which the step is known to fit.
     pub floor_bytes: Option<u64>,
     /// The operation that sets it.
     pub floor_op: Option<String>,
-    /// What the plan computes most again: names, times run again, and ns that this takes.
+    /// What costs most to recompute: name, how often it runs again, and the time that this takes, in ns.
     pub recomputed: Vec<(String, usize, f64)>,
     /// The step by stages, in the order of their first operations.
     pub stages: Vec<StagePlan>,
-    /// Steps that went by a plan of their own from beginning to end.
+    /// Steps that followed a plan of their own from beginning to end.
     pub steps_followed: u64,
     /// Steps that left their plan.
     pub steps_left: u64,
-    /// Where the last of them did.
+    /// Where and why the last of them did.
     pub difference: Option<String>,
     /// Largest difference on those steps between the bytes held and those foreseen, between operations.
     pub deviation_bytes: u64,
@@ -128,20 +129,20 @@ impl PlanReport {
     ///
     /// # Errors
     ///
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn save_graph(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
         std::fs::write(path, self.graph().to_json())
     }
 
-    /// What the plan does with each activation: keeps it, computes it again, brings it back from another form, and what speaks for it.
+    /// What the plan does with each activation (keep, recompute, or bring back from a compressed form), and why.
     pub fn explain(&self) -> Explanation {
         Explanation::of(&self.schedule)
     }
 
-    /// What the step would cost within its budget with none of its alternatives, with each alone, with those that are exact, and with all: planned anew from
-    /// the same measured times, so that nothing but what is allowed differs. An item may take `limit`; it is made when it is asked for.
+    /// What the step would cost within its budget with none of its alternatives, with each alone, with the exact ones, and with all. Each is
+    /// planned from the same measured times, so that only what is allowed differs. An item may take `limit`, and is made when it is asked for.
     ///
-    /// The alternatives are those that the device allows and of which the step can make use. Without a budget there are no items.
+    /// The alternatives are those that the device allows and that the step can use. Without a budget there are no items.
     pub fn compare_alternatives(&self, limit: Duration) -> impl Iterator<Item = AlternativesPlan> + use<> {
         self.budget.into_iter().flat_map({
             let schedule = self.schedule.clone();
@@ -160,7 +161,7 @@ pub struct StagePlan {
     pub passages: usize,
     /// Time of its operations, each run once, in ns.
     pub store_all_ns: f64,
-    /// Time that it takes to run some of them again, in ns.
+    /// Time of those that run again, in ns.
     pub recomputed_ns: f64,
     /// Bytes computed again.
     pub recomputed_bytes: u64,

@@ -14,7 +14,7 @@ use crate::planning::{PlanReport, Plans};
 /// How long a planner is waited for beyond its own limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What came of playing a recording back.
+/// The result of playing a recording back.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct Played {
@@ -32,24 +32,24 @@ pub struct Played {
     pub peak_bytes: u64,
     /// Most bytes that had to be held together.
     pub floor_bytes: u64,
-    /// The plan last taken up.
+    /// The plan that was followed last.
     pub plan: Option<PlanReport>,
-    /// Why there is none, where planning failed.
+    /// Why there is no plan, if planning failed.
     pub planning_problem: Option<String>,
     /// The first thing that went wrong.
     pub failure: Option<String>,
 }
 
 impl Recorded {
-    /// Plays the program back under `config`: [`Recorded::config`] for that of its device, or another budget or planner. Planners are waited for, so each plan is
-    /// in force from the next step on.
+    /// Plays the program back under `config`: [`Recorded::config`] for the recorded one, or another budget or planner. It waits for planners, so
+    /// each plan is in force from the next step on.
     ///
-    /// Nothing is executed, and operations take the times that were written down. Under the recorded configuration the traces and graphs are those
-    /// of the program, bit for bit, and so are the plans of a planner that does not go by the clock.
+    /// Nothing is executed, and operations take the times that were recorded. Under the recorded configuration the traces and graphs are those of
+    /// the program, bit for bit, and so are the plans of a planner that does not look at the clock.
     ///
     /// # Errors
     ///
-    /// A configuration that cannot be; a budget as a share of free memory is one, since there is no device.
+    /// An invalid configuration. A budget that is a share of free memory is one, because there is no device.
     pub fn play(&self, config: impl Into<RematConfig>) -> Result<Played, RematError> {
         let config = config.into().validated()?;
         if let Budget::Free(_) = config.budget {

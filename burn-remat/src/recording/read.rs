@@ -12,11 +12,11 @@ use super::{Header, Layout};
 use crate::budget::Budget;
 use crate::config::{RandomPolicy, RematConfig};
 
-/// A file that is no recording.
+/// Why a file cannot be read as a recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     File(#[from] std::io::Error),
     /// A line is wrong.
@@ -84,17 +84,17 @@ impl Recorded {
         &self.header.device
     }
 
-    /// Things that the program asked for.
+    /// The number of requests of the program.
     pub fn calls(&self) -> usize {
         self.recording.asked().len()
     }
 
-    /// The graph that was planned when the recording ended, where there was a plan: costs in ns, sizes in bytes.
+    /// The graph that was planned when the recording ended, if there was a plan: costs in ns, sizes in bytes.
     pub fn graph(&self) -> Option<&Graph> {
         self.graph.as_ref()
     }
 
-    /// The configuration of the device, as far as it is recorded, without a cache of plans: its budget, what became of random results, and limits.
+    /// The configuration of the device, as far as it is recorded: its budget, its random policy and its limits. It uses no cache of plans.
     pub fn config(&self) -> RematConfig {
         let mut config = RematConfig::new(self.budget).without_cache();
         config.random = if self.header.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };

@@ -143,7 +143,7 @@ impl CacheFile {
         match self.stored(&text, trace, lowered) {
             Ok(found) => Some(found),
             Err(reason) => {
-                log::warn!("the stored plan {} is not used: {reason}. The step is planned anew.", path.display());
+                log::warn!("the stored plan {} is not used: {reason}. The step is planned again.", path.display());
                 None
             }
         }

@@ -116,7 +116,7 @@ impl PlanState {
         self.left += 1;
         let text = match why {
             Left::Differs { at, found, planned } => {
-                format!("operation {at} was `{found}`, planned was `{planned}`, or its shapes differ")
+                format!("operation {at} was `{found}`, but the plan has `{planned}` there, or its shapes differ")
             }
             Left::Failed(failure) => failure.to_string(),
             Left::Ended { at } => format!("it ended after {at} operations"),
@@ -128,7 +128,7 @@ impl PlanState {
     /// The smallest plan for a step holds more than the budget allows.
     pub fn exceeds(&mut self, least: u64) {
         let least = match least {
-            u64::MAX => "what one holds cannot be foreseen".to_owned(),
+            u64::MAX => "what a plan would hold cannot be foreseen".to_owned(),
             least => format!("the least holds {least} bytes"),
         };
         self.problem = Some(format!("no plan within the budget was found; {least}. The online policy goes on."));

@@ -25,8 +25,8 @@ impl PlanReport {
         picture::memory(&self.schedule, &self.measured, self.budget, size)
     }
 
-    /// A picture (SVG, `size` in pixels) of the time added against the budget. It plans anew at nine budgets and may
-    /// take `limit` for each.
+    /// A picture (SVG, `size` in pixels) of the time added against the budget. It makes plans for nine budgets, and may take
+    /// `limit` for each.
     ///
     /// # Errors
     ///
@@ -35,9 +35,9 @@ impl PlanReport {
         picture::overhead(&self.schedule, &others(&self.schedule, limit)?, size)
     }
 
-    /// One HTML page, complete in itself: the memory of the step over time, without evictions and as planned, value by value; a
-    /// slider that shows the plans of other budgets; a table of what becomes of each activation. It plans anew at nine budgets and
-    /// may take `limit` for each.
+    /// One self-contained HTML page: the memory of the step over time, without evictions and as planned, value by value; a slider that
+    /// shows the plans of other budgets; and a table of what becomes of each activation. It makes plans for nine budgets, and may take
+    /// `limit` for each.
     ///
     /// # Errors
     ///
@@ -55,9 +55,9 @@ impl PlanReport {
         std::fs::write(path, self.html(LIMIT).map_err(std::io::Error::other)?)
     }
 
-    /// The step as a timeline in the Trace Event Format (JSON), for <https://ui.perfetto.dev> or `chrome://tracing`: its operations, in another colour
-    /// those that run again, the stages, and counters of the bytes held and of the budget. Bytes are those of the last step that followed the
-    /// plan, where one has; times those measured for planning, in microseconds.
+    /// The step as a timeline in the Trace Event Format (JSON), for <https://ui.perfetto.dev> or `chrome://tracing`: its operations, those
+    /// that run again in another colour, the stages, and counters of the bytes held and of the budget. Bytes are those of the last step that
+    /// followed the plan, if one has. Times are those measured for planning, in microseconds.
     pub fn trace(&self) -> String {
         perfetto::trace(self).to_string()
     }
@@ -72,7 +72,7 @@ impl PlanReport {
     }
 
     /// Writes `graph.json`, `plan.json`, `plan.html` (see [`html`](Self::html)), `trace.json` (see [`trace`](Self::trace)), `memory.svg`
-    /// and `overhead.svg` into `folder`, which is made where it is not there. Takes some seconds.
+    /// and `overhead.svg` into `folder`, which is created if it does not exist. Takes some seconds.
     ///
     /// # Errors
     ///
