@@ -7,8 +7,9 @@ use burn_remat::{Budget, DisplayBytes, RematExt, RematReport};
 use indicatif::ProgressBar;
 
 use crate::cli;
+use crate::clock::processor_time;
 use crate::heap::Heap;
-use crate::training::{Run, adds_by_chance};
+use crate::training::{Run, adds_by_chance, median};
 
 /// The largest share of a loss by which a run with other kernels may differ before that is a failure.
 pub const SMALL_DIFFERENCE: f64 = 0.01;
@@ -44,6 +45,9 @@ pub struct Measured {
     pub held_bytes: Option<u64>,
     /// What the process held, if its allocator is [`PeakAlloc`](peak_alloc::PeakAlloc).
     pub heap: HeapUse,
+    /// Median over the timed steps of the processor time that all threads took, in ms. Other programs on the machine change it less than the time
+    /// on the clock.
+    pub processor_ms: f64,
 }
 
 impl Measured {
@@ -76,7 +80,9 @@ impl Protocol {
         let before = Heap::start();
         let above = |bytes: usize| bytes.saturating_sub(before) as u64;
         let (mut held_bytes, mut heap) = (None, HeapUse::default());
+        let (mut processor_ms, mut begun) = (Vec::new(), processor_time());
         let run = train(device, &mut |step, _| {
+            processor_ms.push((processor_time() - begun).as_secs_f64() * 1e3);
             bar.set_position(step as u64 + 1);
             if step + 1 == self.warmup && step + 1 < self.steps {
                 self.wait_for_plan(device, &bar, name);
@@ -84,6 +90,7 @@ impl Protocol {
                 // From here on the planner's own memory is gone.
                 heap.held_bytes = above(Heap::start());
             }
+            begun = processor_time();
         });
         heap.peak_bytes = above(Heap::most());
         bar.finish_and_clear();
@@ -92,7 +99,7 @@ impl Protocol {
             Some(report) => format!("{name}: {error}\n\n{report}"),
             None => format!("{name}: {error}"),
         })?;
-        Ok(Measured { run, report, held_bytes, heap })
+        Ok(Measured { run, report, held_bytes, heap, processor_ms: median(&processor_ms, self.warmup) })
     }
 
     /// Waits until the planner is done, and says what it is at.
@@ -165,8 +172,7 @@ impl Comparison {
             "{title}\n\n{:18}{:>12}{:>12}{:>14}{:>14}{:>14}{:>12}{:>12}",
             "", "first loss", "last loss", "peak", "budget", "heap peak", "ms/step", "run again"
         );
-        let rows =
-            [("plain Burn", &self.plain), ("store-all", &self.store_all), ("under the budget", &self.budgeted)];
+        let rows = [("plain Burn", &self.plain), ("store-all", &self.store_all), ("under the budget", &self.budgeted)];
         for (name, measured) in rows {
             let report = measured.report.as_ref();
             let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| DisplayBytes(bytes).to_string());
@@ -192,7 +198,9 @@ impl Comparison {
             let reference = if self.plain_is_other { "store-all" } else { "plain Burn" };
             println!("losses, gradients and parameters: identical to {reference}'s, to the last bit");
         } else if is_rounded(report) {
-            println!("losses, gradients and parameters: close; some tensors came back rounded, as `--alternatives` allows");
+            println!(
+                "losses, gradients and parameters: close; some tensors came back rounded, as `--alternatives` allows"
+            );
         } else if report.fused && difference <= SMALL_DIFFERENCE {
             println!(
                 "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; with fusion, kernels are joined otherwise when they run again"

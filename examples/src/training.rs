@@ -81,9 +81,7 @@ pub struct Run {
 impl Run {
     /// Median step time in ms, the first `warmup` steps left out where there are others.
     pub fn median_ms(&self, warmup: usize) -> f64 {
-        let mut steady = self.step_ms[if self.step_ms.len() > warmup { warmup } else { 0 }..].to_vec();
-        steady.sort_by(f64::total_cmp);
-        steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)
+        median(&self.step_ms, warmup)
     }
 
     /// Whether two runs computed the same, bit for bit.
@@ -103,6 +101,13 @@ impl Run {
         let shares = self.losses.iter().zip(&other.losses).map(share);
         shares.map(|share| if share.is_nan() { f64::INFINITY } else { share }).fold(0.0, f64::max)
     }
+}
+
+/// Median of `times`, the first `warmup` left out where there are others.
+pub fn median(times: &[f64], warmup: usize) -> f64 {
+    let mut steady = times[if times.len() > warmup { warmup } else { 0 }..].to_vec();
+    steady.sort_by(f64::total_cmp);
+    steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Whether the device of `report` adds into the rows of a table in an order that is left to chance, as GPUs do in the backward pass of an

@@ -75,9 +75,9 @@ struct Arguments {
 /// How large the model is.
 #[derive(clap::Args)]
 struct Size {
-    /// Layers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    layers: u32,
+    /// Layers; without it 4, in a quick run 2.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    layers: Option<u32>,
     /// Numbers per character; a multiple of twice the heads.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     width: u32,
@@ -92,11 +92,9 @@ struct Size {
     rank: u32,
 }
 
-impl Size {
-    /// By which share of the largest output the merged model may differ: the spacing of floats, for each term of a sum and each layer.
-    fn tolerance(&self) -> f64 {
-        f64::from(f32::EPSILON) * f64::from(self.width) * f64::from(self.layers)
-    }
+/// By which share of the largest output the merged model may differ: the spacing of floats, for each term of a sum and each layer.
+fn tolerance(size: &TransformerSize) -> f64 {
+    f64::from(f32::EPSILON) * (size.width * size.layers) as f64
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -110,7 +108,6 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let common = &arguments.common;
-    let tuning = tuning(arguments)?;
     let plain = common.device()?;
     let text = match &arguments.text {
         Some(file) => Text::open(Some(file))?,
@@ -118,14 +115,14 @@ fn run(arguments: &Arguments) -> Outcome {
     };
     let base_steps = arguments.base_steps.map_or(if common.is_quick() { 10 } else { 40 }, |steps| steps as usize);
     plain.seed(SEED);
-    let task = FineTuning::new(tuning, base_steps, text, &plain)?;
+    let task = FineTuning::new(tuning(arguments)?, base_steps, text, &plain)?;
 
     let protocol = Protocol { steps: common.steps(40), warmup: WARMUP, time_limit: common.time_limit() };
     let (comparison, model) = compare(arguments, &task, &protocol, &plain)?;
-    let checked = Checked::new(arguments, &task, &model, protocol.steps, &plain)?;
-    print(&title(arguments, &tuning, protocol.steps), &comparison, &checked);
+    let checked = Checked::new(arguments.checkpoint.as_deref(), &task, &model, protocol.steps, &plain)?;
+    print(&title(&task.tuning, protocol.steps), &comparison, &checked);
     if let Some(file) = &arguments.json {
-        let json = to_json(arguments, &tuning, &comparison, &checked);
+        let json = to_json(common.device_name(), &task.tuning, &comparison, &checked);
         std::fs::write(file, json).map_err(|error| format!("--json {}: {error}", file.display()))?;
     }
     if !comparison.is_as_asked() {
@@ -136,6 +133,7 @@ fn run(arguments: &Arguments) -> Outcome {
 
 fn tuning(arguments: &Arguments) -> Result<Tuning, String> {
     let Size { layers, width, heads, length, rank } = arguments.size;
+    let layers = layers.unwrap_or(if arguments.common.is_quick() { 2 } else { 4 });
     if width % (2 * heads) != 0 {
         return Err(format!("--width {width}: give a multiple of twice the heads, {}", 2 * heads));
     }
@@ -213,26 +211,20 @@ struct Checked {
 }
 
 impl Checked {
-    /// Saves the adapters of `model`, loads and merges them on `device`, and compares what comes out on batch number `step`.
-    fn new(arguments: &Arguments, task: &FineTuning, model: &Llama, step: usize, device: &Device) -> Outcome<Self> {
-        if let Some(file) = &arguments.checkpoint {
-            return Self::by_way_of(file, arguments.size.tolerance(), task, model, step, device);
+    /// Saves the adapters of `model` in `kept` or a temporary file, loads and merges them on `device`, and compares what comes out on batch
+    /// number `step`.
+    fn new(kept: Option<&Path>, task: &FineTuning, model: &Llama, step: usize, device: &Device) -> Outcome<Self> {
+        if let Some(file) = kept {
+            return Self::by_way_of(file, task, model, step, device);
         }
         let file = std::env::temp_dir().join(format!("burn-remat-adapters-{}.bpk", std::process::id()));
-        let checked = Self::by_way_of(&file, arguments.size.tolerance(), task, model, step, device);
+        let checked = Self::by_way_of(&file, task, model, step, device);
         // Not before: Burn reads a tensor from the file when it is first needed.
         std::fs::remove_file(&file)?;
         checked
     }
 
-    fn by_way_of(
-        file: &Path,
-        tolerance: f64,
-        task: &FineTuning,
-        model: &Llama,
-        step: usize,
-        device: &Device,
-    ) -> Outcome<Self> {
+    fn by_way_of(file: &Path, task: &FineTuning, model: &Llama, step: usize, device: &Device) -> Outcome<Self> {
         save_adapters(model, file)?;
         let fresh = task.model(device)?;
         let loaded = load_adapters(fresh.clone(), file)?;
@@ -250,7 +242,7 @@ impl Checked {
             largest_output,
             adapters_change: largest_difference(&outputs(&fresh)?, &expected),
             merged_difference: largest_difference(&outputs(&merged)?, &expected),
-            tolerance: largest_output * tolerance,
+            tolerance: largest_output * tolerance(&task.tuning.size),
         })
     }
 
@@ -278,13 +270,13 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
     differences.map(|difference| if difference.is_nan() { f64::INFINITY } else { difference }).fold(0.0, f64::max)
 }
 
-fn title(arguments: &Arguments, tuning: &Tuning, steps: usize) -> String {
+fn title(tuning: &Tuning, steps: usize) -> String {
     let TransformerSize { layers, width, length, .. } = tuning.size;
     format!(
         "{}{} layers of width {width}, {} of rank {}, length {length}, batch size {}, {steps} steps",
-        if arguments.quantized { "a base of four bits, " } else { "" },
+        if tuning.quantized { "a base of four bits, " } else { "" },
         layers,
-        if arguments.burn_adapters { "Burn's own adapters" } else { "adapters" },
+        if tuning.beside == Beside::Weights { "Burn's own adapters" } else { "adapters" },
         tuning.adapters.rank,
         tuning.batch_size
     )
@@ -297,12 +289,16 @@ fn print(title: &str, comparison: &Comparison, checked: &Checked) {
     let Comparison { plain, store_all, budgeted, warmup, .. } = comparison;
     if let (Some(all), Some(under)) = (store_all.activation_bytes(), budgeted.activation_bytes()) {
         println!(
-            "activations and gradients: {} of {} ({:.0}%), beside {} held between steps; time {:.2}x plain Burn",
+            "activations and gradients: {} of {} ({:.0}%), beside {} held between steps",
             bytes(Some(under)),
             bytes(Some(all)),
             100.0 * under as f64 / all as f64,
             bytes(budgeted.held_bytes),
+        );
+        println!(
+            "against plain Burn: time {:.2}x, processor time {:.2}x",
             budgeted.run.median_ms(*warmup) / plain.run.median_ms(*warmup),
+            budgeted.processor_ms / plain.processor_ms,
         );
     }
     let [before, after] = checked.losses;
@@ -321,44 +317,22 @@ fn print(title: &str, comparison: &Comparison, checked: &Checked) {
     }
 }
 
-fn to_json(arguments: &Arguments, tuning: &Tuning, comparison: &Comparison, checked: &Checked) -> String {
+fn to_json(device: &str, tuning: &Tuning, comparison: &Comparison, checked: &Checked) -> String {
     let Comparison { plain, store_all, budgeted, warmup, .. } = comparison;
-    let report = budgeted.report.as_ref();
-    let plan = report.and_then(|report| report.plan.as_ref());
     let value = serde_json::json!({
-        "device": arguments.common.device_name(),
+        "device": device,
         "quantized": tuning.quantized,
-        "burn_adapters": arguments.burn_adapters,
+        "burn_adapters": tuning.beside == Beside::Weights,
+        "feed_forward": tuning.adapt == Adapt::AttentionAndFeedForward,
         "layers": tuning.size.layers,
         "width": tuning.size.width,
         "length": tuning.size.length,
         "rank": tuning.adapters.rank,
         "batch_size": tuning.batch_size,
-        "steps": budgeted.run.losses.len(),
-        "budget_bytes": report.and_then(|report| report.budget_bytes),
-        "floor_bytes": report.map(|report| report.floor_bytes),
-        "peak_bytes": budgeted.peak_bytes(),
-        "store_all_peak_bytes": store_all.peak_bytes(),
-        "held_bytes": budgeted.held_bytes,
-        "store_all_held_bytes": store_all.held_bytes,
-        "activation_bytes": budgeted.activation_bytes(),
-        "store_all_activation_bytes": store_all.activation_bytes(),
-        "heap_peak_bytes": budgeted.heap.peak_bytes,
-        "heap_held_bytes": budgeted.heap.held_bytes,
-        "plain_burn_heap_peak_bytes": plain.heap.peak_bytes,
-        "plain_burn_heap_held_bytes": plain.heap.held_bytes,
-        "step_ms": budgeted.run.median_ms(*warmup),
-        "store_all_step_ms": store_all.run.median_ms(*warmup),
-        "plain_burn_step_ms": plain.run.median_ms(*warmup),
-        "recomputed_ops": report.map(|report| report.recomputed_operations),
-        "steps_over_budget": report.map(|report| report.steps_over_budget),
-        "predicted_overhead": plan.map(|plan| plan.predicted_overhead),
-        "measured_overhead": plan.and_then(|plan| plan.measured_overhead),
-        "lower_bound": plan.and_then(|plan| plan.lower_bound),
-        "planned_steps": plan.map(|plan| plan.steps_followed),
-        "plain_burn_losses": plain.run.losses,
-        "losses": budgeted.run.losses,
-        "losses_identical": comparison.is_identical(),
+        "plain_burn": measured_to_json(plain, *warmup),
+        "store_all": measured_to_json(store_all, *warmup),
+        "budgeted": measured_to_json(budgeted, *warmup),
+        "identical": comparison.is_identical(),
         "loss_before": checked.losses[0],
         "loss_after": checked.losses[1],
         "checkpoint_bytes": checked.checkpoint_bytes,
@@ -369,4 +343,27 @@ fn to_json(arguments: &Arguments, tuning: &Tuning, comparison: &Comparison, chec
         "merged_tolerance": checked.tolerance,
     });
     format!("{value:#}\n")
+}
+
+/// One run; what only a remat device tells is `null` for a plain one.
+fn measured_to_json(measured: &Measured, warmup: usize) -> serde_json::Value {
+    let report = measured.report.as_ref();
+    let plan = report.and_then(|report| report.plan.as_ref());
+    serde_json::json!({
+        "losses": measured.run.losses,
+        "step_ms": measured.run.median_ms(warmup),
+        "processor_ms": measured.processor_ms,
+        "heap_peak_bytes": measured.heap.peak_bytes,
+        "heap_held_bytes": measured.heap.held_bytes,
+        "peak_bytes": measured.peak_bytes(),
+        "held_bytes": measured.held_bytes,
+        "activation_bytes": measured.activation_bytes(),
+        "budget_bytes": report.and_then(|report| report.budget_bytes),
+        "floor_bytes": report.map(|report| report.floor_bytes),
+        "recomputed_ops": report.map(|report| report.recomputed_operations),
+        "predicted_overhead": plan.map(|plan| plan.predicted_overhead),
+        "measured_overhead": plan.and_then(|plan| plan.measured_overhead),
+        "lower_bound": plan.and_then(|plan| plan.lower_bound),
+        "planned_steps": plan.map(|plan| plan.steps_followed),
+    })
 }

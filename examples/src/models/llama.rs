@@ -4,11 +4,11 @@
 //! group of devices, which a remat device is, by another formula than those of plain Flex; they differ in the last bits.
 
 use burn::module::{Module, ParamGroup, Quantizer};
+use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::{
     Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig, RotaryEncoding, RotaryEncodingConfig,
     SwiGlu, SwiGluConfig,
 };
-use burn::nn::attention::generate_autoregressive_mask;
 use burn::tensor::activation::{silu, softmax};
 use burn::tensor::quantization::{Calibration, QuantScheme};
 use burn::tensor::{Bool, Device, Int, Tensor};

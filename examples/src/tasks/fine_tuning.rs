@@ -44,7 +44,8 @@ pub struct Tuning {
 
 /// A base that has been trained, and a text that it is to learn by adapters.
 pub struct FineTuning {
-    tuning: Tuning,
+    /// What is tuned, and how.
+    pub tuning: Tuning,
     /// A record of the base.
     base: Vec<u8>,
     text: Text,
