@@ -42,6 +42,8 @@ pub(crate) struct Follow {
     pub held: Vec<Named>,
     /// Largest difference so far between bytes held and bytes foreseen.
     pub deviation: u64,
+    /// Bytes foreseen when the plan was last compared with what is held: what is there beyond them is none of its.
+    pub expected: u64,
     /// Most bytes held during each operation.
     pub measured: Vec<u64>,
     /// Time and scratch bytes of each operation, where they are wanted.
@@ -62,6 +64,7 @@ impl Follow {
             externals: FxHashMap::default(),
             held: Vec::new(),
             deviation: 0,
+            expected: start.held,
             measured: Vec::new(),
             measures: measures.then(Vec::new),
             carried: None,
@@ -90,6 +93,11 @@ impl Follow {
     /// Whether the pass has done other things than the plan.
     pub fn is_mended(&self) -> bool {
         self.mended.is_some()
+    }
+
+    /// What the plan foresees as so many bytes: more or less may have been there when it began than when it was written down.
+    pub fn foreseen(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.start.held).saturating_sub(self.schedule.trace.held_at_start)
     }
 
     /// Whether the whole step went by the plan.

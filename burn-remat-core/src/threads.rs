@@ -4,12 +4,16 @@
 //! a step. Written down with it, they would make every step another one. So one thread is taken for the one that trains: the
 //! last that marked a step, or, without marks, the one that updates parameters. What other threads do is *foreign*: it is
 //! executed and counted like everything else, and may be evicted, but is neither traced nor compared with a plan. What the step
-//! reads of it counts as uploaded. A plan leaves room for as much as was foreign at once of late.
+//! reads of it counts as uploaded. A plan leaves room for as much as was foreign at once of late: how far the other threads are differs
+//! from step to step, so what was once needed fades slowly.
 
 use crate::facts::ThreadId;
 
 /// Updates by which the thread that trains is ahead at most: another one that does all of them from now on soon takes over.
 const MOST_LEAD: u32 = 16;
+
+/// What was foreign at once fades by one part in this many with each step.
+const FADES: u64 = 8;
 
 /// See the [module](self).
 #[derive(Default)]
@@ -19,7 +23,7 @@ pub(crate) struct Threads {
     marks: bool,
     /// How many more parameters it has updated of late than others.
     lead: u32,
-    /// Most bytes that were foreign at once in this step, and in the one before.
+    /// Most bytes that were foreign at once in this step, and in those before.
     peak: u64,
     last_peak: u64,
 }
@@ -64,7 +68,8 @@ impl Threads {
 
     /// A step ends with so many bytes that are foreign.
     pub fn end_step(&mut self, bytes: u64) {
-        self.last_peak = core::mem::replace(&mut self.peak, bytes);
+        let faded = self.last_peak - self.last_peak.div_ceil(FADES);
+        self.last_peak = core::mem::replace(&mut self.peak, bytes).max(faded);
     }
 
     /// What a plan leaves free for other threads.

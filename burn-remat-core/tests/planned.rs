@@ -98,6 +98,25 @@ fn whoever_is_not_in_the_plan_gets_room_from_what_it_uses_last() {
     assert!(program.machine.counters().recomputed > 0, "what had to go comes back");
 }
 
+#[test]
+fn what_is_held_beside_a_plan_from_its_midst_on_leaves_it_less_room() {
+    let plan = keeps_all();
+    for thread in [1, 2] {
+        let (mut program, parameter) = following(&plan, plan.peak);
+        let mut held = None;
+        step(&mut program, parameter, |program| held = Some(program.upload(thread, 2 * UNIT)));
+        held.into_iter().for_each(|id| program.drop_tensor(thread, id));
+        step(&mut program, parameter, |_| {});
+        program.machine.mark(1);
+        let world = program.machine.world();
+        assert!(world.peak <= plan.peak, "thread {thread}: {} of {}", world.peak, plan.peak);
+        assert_eq!(program.machine.counters().steps_over_budget, 0);
+        assert!(program.machine.counters().recomputed > 0, "what had to go comes back");
+        let carried: Vec<bool> = world.followed.iter().map(|followed| followed.carried).collect();
+        assert_eq!(carried, [true, false], "thread {thread}: only where something is held beside");
+    }
+}
+
 /// Forward through a chain of which the program keeps the last two results.
 fn keeping_step(program: &mut Program, parameter: u64) {
     program.machine.mark(1);

@@ -51,7 +51,8 @@ fn train(device: &Device) -> (Vec<f32>, Vec<f32>) {
     });
     let mut losses = Vec::new();
     for (step, (x, labels)) in batches.into_iter().enumerate() {
-        if step == 8 {
+        if step >= 8 {
+            // On a slow machine too: also for one that is made anew, because the other threads have come to hold more.
             let _ = device.remat_wait_for_plan(Duration::from_secs(120));
         }
         let x = Tensor::from_inner(x);
@@ -87,9 +88,12 @@ fn loaders_and_metrics_on_other_threads_leave_plans_alone() {
     let (found, report) = under(budget);
     assert_eq!(found, plain, "{report}");
     assert!(report.recomputed_operations > 0, "{report}");
+    assert_eq!(report.steps_over_budget, 0, "{report}");
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{report}"));
-    // All but the first that the plan is in force for, and the last, which the program ends.
-    assert!(plan.steps_followed as usize >= STEPS - 12 && plan.steps_left <= 1, "{report}");
+    // All but the first that the plan is in force for, and the last, which the program ends. Where the other threads hold more than there is room
+    // for beside the plan, it is followed as far as there is.
+    let by_plan = plan.steps_followed + report.steps_guided;
+    assert!(plan.steps_followed > 0 && by_plan as usize >= STEPS - 12 && plan.steps_left <= 1, "{report}");
     assert_eq!((report.tensors, report.recipes), (0, 0), "{report}");
 }
 

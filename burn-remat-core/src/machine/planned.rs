@@ -40,6 +40,9 @@ impl<W: World> Machine<W> {
         };
         let Some(schedule) = self.watch.follow.as_ref().map(|follow| follow.schedule.clone()) else { return };
         self.skip_glue(next, at);
+        if self.is_crowded(&schedule, at) {
+            self.carry();
+        }
         for (input, place, number) in self.planned_inputs(&schedule, at, call) {
             self.follow_input(input, place, number, schedule.holds[place as usize]);
         }
@@ -57,6 +60,14 @@ impl<W: World> Machine<W> {
             // The plan's own work failed: the operation may do without it.
             self.leave_plan(at, Left::Failed(failure));
         }
+    }
+
+    /// Whether what the plan foresees at an operation does not fit beside what other threads hold, and what the program holds though it did not when it was
+    /// observed.
+    fn is_crowded(&self, schedule: &Schedule, at: usize) -> bool {
+        let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.tensor_budget()) else { return false };
+        let beside = self.ledger.live.saturating_sub(follow.expected);
+        beside > 0 && follow.foreseen(schedule.foreseen[at]).saturating_add(beside) > budget.max(schedule.peak)
     }
 
     /// The operation at hand is none of the plan's.
@@ -168,8 +179,7 @@ impl<W: World> Machine<W> {
     /// The plan foresees so many bytes now.
     fn compare(&mut self, foreseen: u64) {
         let Some(follow) = &self.watch.follow else { return };
-        // More or less may be there when it begins than when it was written down.
-        let foreseen = (foreseen + follow.start.held).saturating_sub(follow.schedule.trace.held_at_start);
+        let foreseen = follow.foreseen(foreseen);
         let live = self.ledger.live - self.ledger.foreign;
         if live != foreseen {
             let at = self.last_position();
@@ -177,6 +187,7 @@ impl<W: World> Machine<W> {
         }
         if let Some(follow) = &mut self.watch.follow {
             follow.deviation = follow.deviation.max(live.abs_diff(foreseen));
+            follow.expected = foreseen;
         }
     }
 

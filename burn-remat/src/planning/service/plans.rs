@@ -328,15 +328,18 @@ impl Plans {
         while let Some(message) = self.background.next() {
             match message {
                 Message::Plan(schedule, origin, planned) => {
-                    if budget.is_none_or(|budget| schedule.peak <= budget.max(online)) {
+                    let fits = budget.is_none_or(|budget| schedule.peak <= budget.max(online));
+                    let is_first = self.known.plan_for(schedule.structure()).is_none();
+                    // Where others hold more than when it was begun, it is followed as far as there is room.
+                    let kept_its_budget = is_first && schedule.peak <= planned;
+                    if kept_its_budget && !fits {
+                        self.kinds.outgrown(schedule.structure());
+                    }
+                    if fits || kept_its_budget {
                         self.state.made += 1;
                         self.take_up(schedule, origin);
-                    } else if self.known.plan_for(schedule.structure()).is_none() {
+                    } else if is_first {
                         self.state.exceeds(schedule.peak);
-                        if schedule.peak <= planned {
-                            // Other threads hold more than when it was begun.
-                            self.kinds.outgrown(schedule.structure());
-                        }
                     }
                 }
                 Message::Floor(bytes, op) => self.state.floor = Some((bytes, op)),
