@@ -42,7 +42,8 @@ fn every_example_runs() {
 
 #[test]
 fn adapters_are_trained_saved_and_merged() {
-    if !is_flex("adapters_are_trained_saved_and_merged", "a software driver takes minutes for its hundreds of kernels") {
+    if !is_flex("adapters_are_trained_saved_and_merged", "a software driver takes minutes for its hundreds of kernels")
+    {
         return;
     }
     let file = std::env::temp_dir().join(format!("burn-remat-fine-tuning-{}.json", std::process::id()));
