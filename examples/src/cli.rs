@@ -57,11 +57,36 @@ impl Common {
         device::by_name(&self.device)
     }
 
+    /// The name of the device asked for.
+    pub fn device_name(&self) -> &str {
+        &self.device
+    }
+
     /// The budget asked for, or `usual`, with the engine's defaults; a quick run plans for two seconds and leaves no plan on
     /// disk.
     pub fn config(&self, usual: &str) -> RematConfig {
-        let config = self.budget.map_or_else(|| RematConfig::new(usual), RematConfig::new);
-        if self.quick { config.with_time_limit(Duration::from_secs(2)).without_cache() } else { config }
+        self.planned(self.budget.map_or_else(|| RematConfig::new(usual), RematConfig::new))
+    }
+
+    /// The budget asked for.
+    pub fn budget(&self) -> Option<Budget> {
+        self.budget
+    }
+
+    /// `config` with the time for planning; a quick run leaves no plan on disk.
+    pub fn planned(&self, config: RematConfig) -> RematConfig {
+        let config = config.with_time_limit(self.time_limit());
+        if self.quick { config.without_cache() } else { config }
+    }
+
+    /// What the planner may take: two seconds in a quick run.
+    pub fn time_limit(&self) -> Duration {
+        Duration::from_secs(if self.quick { 2 } else { 10 })
+    }
+
+    /// Whether a few steps will do.
+    pub fn is_quick(&self) -> bool {
+        self.quick
     }
 
     /// Samples per step: as asked for, or `usual`.

@@ -216,6 +216,12 @@ impl Text {
         Ok(Self { bytes })
     }
 
+    /// The repository's measurements: tables, another kind of text than its documents.
+    pub fn measurements() -> Self {
+        let [.., measurements] = KINDS;
+        Self { bytes: measurements.as_bytes().to_vec() }
+    }
+
     /// Batch number `step`: characters and the characters that follow them, both `[batch, length]`.
     pub fn batch(&self, step: usize, batch: usize, length: usize, device: &Device) -> (Tensor<2, Int>, Tensor<2, Int>) {
         let window = |row: usize, shift: usize| {

@@ -6,6 +6,7 @@ pub mod bars;
 pub mod book;
 pub mod cli;
 pub mod clock;
+pub mod comparison;
 pub mod data;
 pub mod device;
 pub mod heap;

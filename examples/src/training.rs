@@ -81,9 +81,7 @@ pub struct Run {
 impl Run {
     /// Median step time in ms, the first `warmup` steps left out where there are others.
     pub fn median_ms(&self, warmup: usize) -> f64 {
-        let mut steady = self.step_ms[if self.step_ms.len() > warmup { warmup } else { 0 }..].to_vec();
-        steady.sort_by(f64::total_cmp);
-        steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)
+        median(&self.step_ms, warmup)
     }
 
     /// Whether two runs computed the same, bit for bit.
@@ -103,6 +101,13 @@ impl Run {
         let shares = self.losses.iter().zip(&other.losses).map(share);
         shares.map(|share| if share.is_nan() { f64::INFINITY } else { share }).fold(0.0, f64::max)
     }
+}
+
+/// Median of `times`, the first `warmup` left out where there are others.
+pub fn median(times: &[f64], warmup: usize) -> f64 {
+    let mut steady = times[if times.len() > warmup { warmup } else { 0 }..].to_vec();
+    steady.sort_by(f64::total_cmp);
+    steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Whether the device of `report` adds into the rows of a table in an order that is left to chance, as GPUs do in the backward pass of an
@@ -214,9 +219,13 @@ struct Steps<M, L> {
     /// Moved out and back by the optimizer, which updates it in place.
     model: Option<M>,
     optimizer: ModuleOptimizer,
+    rate: f64,
     loss: L,
     next: usize,
 }
+
+/// The learning rate where a caller names none.
+const RATE: f64 = 1e-3;
 
 impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
     fn step(&mut self, hasher: Option<&mut DefaultHasher>) -> Result<f32, String> {
@@ -227,7 +236,7 @@ impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
         if let Some(hasher) = hasher {
             digest(&model, Some(&gradients), hasher)?;
         }
-        self.model = Some(self.optimizer.step(1e-3, model, gradients));
+        self.model = Some(self.optimizer.step(self.rate, model, gradients));
         crate::cli::read(loss)
     }
 
@@ -237,7 +246,7 @@ impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
 }
 
 fn begin<'a, M: Module + 'a>(model: M, loss: impl Fn(&M, usize) -> Tensor<1> + 'a) -> Box<dyn Training + 'a> {
-    Box::new(Steps { model: Some(model), optimizer: AdamConfig::new().init(), loss, next: 0 })
+    Box::new(Steps { model: Some(model), optimizer: AdamConfig::new().init(), rate: RATE, loss, next: 0 })
 }
 
 /// Trains `model` with Adam, on what `loss` gives for each step, and calls `seen` with every step's number and loss.
@@ -266,7 +275,25 @@ pub fn train_with<M: Module>(
     seen: &mut dyn FnMut(usize, f32),
     loss: impl Fn(&M, usize) -> Tensor<1>,
 ) -> Result<Run, String> {
-    run(&mut Steps { model: Some(model), optimizer, loss, next: 0 }, steps, seen)
+    run(&mut Steps { model: Some(model), optimizer, rate: RATE, loss, next: 0 }, steps, seen)
+}
+
+/// As [`train`] with a learning rate, and gives the trained model too.
+///
+/// # Errors
+///
+/// As [`train`].
+pub fn train_model<M: Module>(
+    model: M,
+    rate: f64,
+    steps: usize,
+    seen: &mut dyn FnMut(usize, f32),
+    loss: impl Fn(&M, usize) -> Tensor<1>,
+) -> Result<(Run, M), String> {
+    let mut training = Steps { model: Some(model), optimizer: AdamConfig::new().init(), rate, loss, next: 0 };
+    let run = run(&mut training, steps, seen)?;
+    let model = training.model.ok_or("an earlier step failed")?;
+    Ok((run, model))
 }
 
 fn run(training: &mut dyn Training, steps: usize, seen: &mut dyn FnMut(usize, f32)) -> Result<Run, String> {

@@ -2,12 +2,18 @@
 
 use std::process::Command;
 
-use burn_remat_examples::device::name_under_test;
+use burn_remat_examples::device::{is_flex, name_under_test};
 
 /// Runs an example and checks that it ends well, with the report of its device or a table.
 fn runs(name: &str, program: &str, ends_with: &str) -> String {
+    runs_with(name, program, &[], ends_with)
+}
+
+/// The same with more arguments.
+fn runs_with(name: &str, program: &str, more: &[&str], ends_with: &str) -> String {
     let arguments = ["--quick", "--device", &name_under_test()];
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let output = Command::new(program).args(arguments).args(more).output();
+    let output = output.unwrap_or_else(|error| panic!("{name}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} --quick failed:\n{text}\n{errors}");
@@ -32,4 +38,36 @@ fn every_example_runs() {
     runs("larger-batches", env!("CARGO_BIN_EXE_larger-batches"), "x  ");
     let table = runs("gpu-bench", env!("CARGO_BIN_EXE_gpu-bench"), "remat, 33%");
     assert!(!table.contains(" other"), "a run under a budget computed something else:\n{table}");
+}
+
+#[test]
+fn adapters_are_trained_saved_and_merged() {
+    if !is_flex("adapters_are_trained_saved_and_merged", "a software driver takes minutes for its hundreds of kernels")
+    {
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("burn-remat-fine-tuning-{}.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    for base in [None, Some("--quantized")] {
+        let arguments: Vec<&str> = ["--json", json].into_iter().chain(base).collect();
+        runs_with("fine-tuning", env!("CARGO_BIN_EXE_fine-tuning"), &arguments, "\npeak ");
+        let told: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let of = |value: &serde_json::Value, key: &str| {
+            value[key].as_f64().unwrap_or_else(|| panic!("no number `{key}`: {told:#}"))
+        };
+        let number = |key| of(&told, key);
+        let (plain, store_all, budgeted) = (&told["plain_burn"], &told["store_all"], &told["budgeted"]);
+
+        assert_eq!(told["quantized"], base.is_some());
+        assert_eq!((&budgeted["losses"], &told["identical"]), (&plain["losses"], &true.into()), "{told:#}");
+        assert!(of(budgeted, "peak_bytes") <= of(budgeted, "budget_bytes"), "{told:#}");
+        assert!(of(budgeted, "budget_bytes") < 0.7 * of(store_all, "peak_bytes"), "{told:#}");
+        assert!(of(budgeted, "recomputed_ops") > 0.0, "{told:#}");
+        assert!(number("loss_after") < number("loss_before"), "{told:#}");
+        assert_eq!(told["checkpoint_identical"], true, "{told:#}");
+        // Rounding is a few parts in ten million; a merge that leaves an adapter out is as wrong as that adapter is large.
+        assert!(number("merged_difference") <= 1e-4 * number("largest_output"), "{told:#}");
+        assert!(number("adapters_change") >= 1e-2 * number("largest_output"), "{told:#}");
+    }
 }

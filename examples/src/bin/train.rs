@@ -3,20 +3,17 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{Alternatives, Budget, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt, RematReport};
+use burn_remat::{Alternatives, Budget, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt};
+use burn_remat_examples::comparison::{Comparison, Protocol};
 use burn_remat_examples::data::{Images, Text};
 use burn_remat_examples::device;
 use burn_remat_examples::heap::Heap;
-use burn_remat_examples::training::{Job, ModelKind, Run, Source, adds_by_chance};
+use burn_remat_examples::training::{Job, ModelKind, Source};
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use peak_alloc::PeakAlloc;
-
-/// The largest share of a loss by which a run with other kernels may differ before that is a failure.
-const SMALL_DIFFERENCE: f64 = 0.01;
 
 /// Counts the heap, so that the budget can be compared with what the process really held.
 #[global_allocator]
@@ -99,14 +96,6 @@ fn seconds(text: &str) -> Result<f64, String> {
     if seconds.is_finite() && seconds > 0.0 { Ok(seconds) } else { Err("give more than 0 seconds".to_owned()) }
 }
 
-/// A finished run and what its device held.
-struct Measured {
-    run: Run,
-    report: Option<RematReport>,
-    /// Heap of the process at the peak of the timed steps, less the heap before the run.
-    heap_peak_bytes: u64,
-}
-
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn,highs=error")).init();
     match train(&Arguments::parse()) {
@@ -129,47 +118,36 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
         (_, _, Some(folder)) => job.source = Source::Images(Images::folder(folder)?),
     }
 
-    let measure = |device: &Device, name| measure(&job, device, name, arguments.warmup as usize, arguments.time_limit);
+    let protocol = Protocol {
+        steps,
+        warmup: arguments.warmup as usize,
+        time_limit: Duration::from_secs_f64(arguments.time_limit),
+    };
+    let measure = |device: &Device, name| protocol.measure(device, name, |device, seen| job.run(device, seen));
     let plain = measure(&device, "plain Burn")?;
     let store_all = measure(&remat(&device, configured(arguments, Budget::Unlimited))?, "store-all")?;
-    let store_all_peak = store_all.report.as_ref().map_or(0, |report| report.peak_bytes);
-    let budget = match budget {
-        Budget::Share(share) => Budget::Bytes(((store_all_peak as f64 * share) as u64).max(1)),
-        other => other,
-    };
+    let budget = Comparison::resolved(budget, &store_all);
     let under = configured(arguments, budget);
     let under = if arguments.strict { under.strict() } else { under };
     let budgeted = measure(&remat(&device, under)?, "under the budget")?;
-
-    print_table(&job, arguments.warmup as usize, &plain, &store_all, &budgeted);
-    // Reseeded masks are another random stream than plain Burn's, and fused kernels are others than those of single operations:
-    // then store-all is what must be met.
+    // Reseeded masks are another random stream than plain Burn's, and fused kernels are others than those of single operations.
     let plain_is_other = arguments.reseed || device::runs_other_kernels(&device, arguments.fusion);
-    let reference = if plain_is_other { &store_all } else { &plain };
-    let identical = reference.run.is_identical(&budgeted.run) && store_all.run.is_identical(&budgeted.run);
-    let difference = reference.run.loss_difference(&budgeted.run);
-    if let Some(report) = &budgeted.report {
-        let warmup = arguments.warmup as usize;
-        let same_as = if plain_is_other { "store-all" } else { "plain Burn" };
-        print_verdict(
-            report,
-            identical.then_some(same_as),
-            difference,
-            budgeted.run.median_ms(warmup) / store_all.run.median_ms(warmup),
-        );
+    let comparison = Comparison { plain, store_all, budgeted, plain_is_other, warmup: protocol.warmup };
+
+    comparison.print_table(&format!("{} at batch size {batch_size}, {steps} steps", job.model.name()));
+    comparison.print_verdict();
+    let report = comparison.budgeted.report.as_ref();
+    if let Some(report) = report {
         println!("\n{report}");
     }
     if arguments.compare_alternatives || arguments.plan_report.is_some() {
-        tell_of_plan(arguments, budgeted.report.as_ref().and_then(|report| report.plan.as_ref()))?;
+        tell_of_plan(arguments, report.and_then(|report| report.plan.as_ref()))?;
     }
     if let Some(file) = &arguments.json {
-        let json = to_json(arguments, budget, &plain, &store_all, &budgeted, identical);
+        let json = to_json(arguments, budget, &comparison);
         std::fs::write(file, json).map_err(|error| format!("--json {}: {error}", file.display()))?;
     }
-    let may_differ =
-        |report| is_rounded(report) || ((report.fused || adds_by_chance(report)) && difference <= SMALL_DIFFERENCE);
-    let as_asked = identical || budgeted.report.as_ref().is_some_and(may_differ);
-    Ok(if as_asked { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if comparison.is_as_asked() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn configured(arguments: &Arguments, budget: Budget) -> RematConfig {
@@ -188,74 +166,6 @@ fn configured(arguments: &Arguments, budget: Budget) -> RematConfig {
 
 fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {
     device.remat(config).map_err(|error| error.to_string())
-}
-
-fn measure(job: &Job, device: &Device, name: &'static str, warmup: usize, time_limit: f64) -> Result<Measured, String> {
-    let style = ProgressStyle::with_template("{msg:18} {bar:30} step {pos}/{len}  {elapsed}")
-        .map_err(|error| error.to_string())?;
-    let bar = ProgressBar::new(job.steps as u64).with_style(style).with_message(name);
-    let before = Heap::start();
-    let run = job.run(device, |step, _| {
-        bar.set_position(step as u64 + 1);
-        if step + 1 == warmup && step + 1 < job.steps {
-            wait_for_plan(device, &bar, name, time_limit);
-            // From here on the planner's own memory is gone.
-            Heap::start();
-        }
-    });
-    let heap_peak_bytes = Heap::most().saturating_sub(before) as u64;
-    bar.finish_and_clear();
-    let report = device.remat_report().ok();
-    let run = run.map_err(|error| match &report {
-        Some(report) => format!("{name}: {error}\n\n{report}"),
-        None => format!("{name}: {error}"),
-    })?;
-    Ok(Measured { run, report, heap_peak_bytes })
-}
-
-/// Waits until the planner is done, and says what it is at.
-fn wait_for_plan(device: &Device, bar: &ProgressBar, name: &'static str, time_limit: f64) {
-    let start = Instant::now();
-    // A planner may take a moment more than its limit.
-    while start.elapsed().as_secs_f64() < time_limit + 5.0 {
-        match device.remat_wait_for_plan(Duration::from_millis(200)) {
-            Ok(false) => bar.set_message(format!("{name}, planning")),
-            _ => break,
-        }
-        bar.tick();
-    }
-    bar.set_message(name);
-}
-
-fn print_table(job: &Job, warmup: usize, plain: &Measured, store_all: &Measured, budgeted: &Measured) {
-    println!(
-        "{} at batch size {}, {} steps\n\n{:18}{:>12}{:>12}{:>14}{:>14}{:>14}{:>12}{:>12}",
-        job.model.name(),
-        job.batch_size,
-        job.steps,
-        "",
-        "first loss",
-        "last loss",
-        "peak",
-        "budget",
-        "heap peak",
-        "ms/step",
-        "run again"
-    );
-    for (name, measured) in [("plain Burn", plain), ("store-all", store_all), ("under the budget", budgeted)] {
-        let report = measured.report.as_ref();
-        let dash = || "-".to_owned();
-        println!(
-            "{name:18}{:>12.6}{:>12.6}{:>14}{:>14}{:>14}{:>12.2}{:>12}",
-            measured.run.losses.first().copied().unwrap_or(f32::NAN),
-            measured.run.losses.last().copied().unwrap_or(f32::NAN),
-            report.map_or_else(dash, |report| DisplayBytes(report.peak_bytes).to_string()),
-            report.and_then(|report| report.budget_bytes).map_or_else(dash, |bytes| DisplayBytes(bytes).to_string()),
-            DisplayBytes(measured.heap_peak_bytes).to_string(),
-            measured.run.median_ms(warmup),
-            report.map_or_else(dash, |report| report.recomputed_operations.to_string()),
-        );
-    }
 }
 
 /// What was asked for about the plan.
@@ -287,51 +197,8 @@ fn compare_alternatives(plan: &PlanReport, time_limit: f64) {
     }
 }
 
-/// Whether tensors came back from fewer bits than they had, which was asked for.
-fn is_rounded(report: &RematReport) -> bool {
-    report.alternatives.iter().any(|form| form.largest_error.is_some())
-}
-
-fn print_verdict(report: &RematReport, same_as: Option<&str>, difference: f64, slowdown: f64) {
-    println!();
-    if let Some(reference) = same_as {
-        println!("losses, gradients and parameters: identical to {reference}'s, to the last bit");
-    } else if is_rounded(report) {
-        println!("losses, gradients and parameters: close; some tensors came back rounded, as `--alternatives` allows");
-    } else if report.fused && difference <= SMALL_DIFFERENCE {
-        println!(
-            "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; with fusion, kernels are joined otherwise when they run again"
-        );
-    } else if adds_by_chance(report) && difference <= SMALL_DIFFERENCE {
-        println!(
-            "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; this device adds up in an order left to chance (`not repeated` below), and two runs of plain Burn differ too"
-        );
-    } else {
-        println!("losses, gradients and parameters: NOT IDENTICAL. Please report this.");
-    }
-    match report.budget_bytes {
-        Some(budget) if report.peak_bytes <= budget => {
-            println!("memory: within the budget ({} of {budget} bytes)", report.peak_bytes);
-        }
-        Some(budget) => println!(
-            "memory: over the budget ({} of {budget} bytes). The floor is {} bytes{}: set that, or a smaller batch.",
-            report.peak_bytes,
-            report.floor_bytes,
-            report.floor_op.as_ref().map_or_else(String::new, |op| format!(", set by {op}"))
-        ),
-        None => println!("memory: no limit ({} bytes)", report.peak_bytes),
-    }
-    println!("time: {slowdown:.2}x store-all");
-}
-
-fn to_json(
-    arguments: &Arguments,
-    budget: Budget,
-    plain: &Measured,
-    store_all: &Measured,
-    budgeted: &Measured,
-    identical: bool,
-) -> String {
+fn to_json(arguments: &Arguments, budget: Budget, comparison: &Comparison) -> String {
+    let Comparison { plain, store_all, budgeted, .. } = comparison;
     let report = budgeted.report.as_ref();
     let plan = report.and_then(|report| report.plan.as_ref());
     let warmup = arguments.warmup as usize;
@@ -345,10 +212,10 @@ fn to_json(
         "floor_op": report.and_then(|report| report.floor_op.clone()),
         "peak_bytes": report.map(|report| report.peak_bytes),
         "pool_peak_bytes": report.and_then(|report| report.device_peak_bytes),
-        "store_all_peak_bytes": store_all.report.as_ref().map(|report| report.peak_bytes),
-        "heap_peak_bytes": budgeted.heap_peak_bytes,
-        "store_all_heap_peak_bytes": store_all.heap_peak_bytes,
-        "plain_burn_heap_peak_bytes": plain.heap_peak_bytes,
+        "store_all_peak_bytes": store_all.peak_bytes(),
+        "heap_peak_bytes": budgeted.heap.peak_bytes,
+        "store_all_heap_peak_bytes": store_all.heap.peak_bytes,
+        "plain_burn_heap_peak_bytes": plain.heap.peak_bytes,
         "step_ms": budgeted.run.median_ms(warmup),
         "store_all_step_ms": store_all.run.median_ms(warmup),
         "plain_burn_step_ms": plain.run.median_ms(warmup),
@@ -367,7 +234,7 @@ fn to_json(
         "deviation_bytes": plan.map(|plan| plan.deviation_bytes),
         "steps_over_budget": report.map(|report| report.steps_over_budget),
         "losses": budgeted.run.losses,
-        "losses_identical": identical,
+        "losses_identical": comparison.is_identical(),
     });
     format!("{value:#}\n")
 }

@@ -1,7 +1,9 @@
 //! Models, each with its loss on one batch.
 
+mod adapter;
 mod cnn;
 mod gan;
+mod llama;
 mod lstm;
 mod mlp;
 mod modern_lstm;
@@ -11,8 +13,10 @@ mod text_classifier;
 mod transformer;
 mod unet;
 
+pub use adapter::{Adapted, Adapter, AdapterSize};
 pub use cnn::Cnn;
 pub use gan::{Critic, Generator};
+pub use llama::{Adapt, Llama};
 pub use lstm::SequenceNet;
 pub use mlp::Mlp;
 pub use modern_lstm::ModernLstm;

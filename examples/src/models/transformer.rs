@@ -11,7 +11,7 @@ use super::cross_entropy;
 /// Characters per sequence.
 pub const SEQUENCE_LENGTH: usize = 64;
 
-/// The size of a [`CharTransformer`].
+/// The size of a [`CharTransformer`] or a [`Llama`](super::Llama).
 #[derive(Clone, Copy, Debug)]
 pub struct TransformerSize {
     /// Layers.

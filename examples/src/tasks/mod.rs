@@ -2,6 +2,7 @@
 //! budgets, it trains on the device that it is given.
 
 mod accumulation;
+mod fine_tuning;
 mod mnist;
 mod segmentation;
 mod sequences;
@@ -12,6 +13,7 @@ mod wgan;
 mod workload;
 
 pub use accumulation::Accumulation;
+pub use fine_tuning::{Beside, FineTuning, Tuning, load_adapters, save_adapters};
 pub use mnist::Mnist;
 pub use segmentation::Segmentation;
 pub use sequences::Sequences;

@@ -1,0 +1,94 @@
+//! Adapters of low rank (LoRA): a small trained projection beside a frozen one.
+
+use burn::module::Module;
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+/// How large adapters are.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterSize {
+    /// Numbers between the two factors.
+    pub rank: usize,
+    /// What an adapter adds is multiplied by `alpha / rank`.
+    pub alpha: f64,
+}
+
+/// Adds `scale * up(down(x))` to what a frozen projection gives.
+#[derive(Module, Debug)]
+pub struct Adapter {
+    down: Linear,
+    up: Linear,
+    scale: f64,
+}
+
+impl Adapter {
+    /// An adapter for a projection from `inputs` to `outputs` numbers. It adds nothing before it is trained.
+    pub fn new(size: AdapterSize, [inputs, outputs]: [usize; 2], device: &Device) -> Self {
+        let config = |inputs, outputs| LinearConfig::new(inputs, outputs).with_bias(false);
+        Self {
+            down: config(inputs, size.rank).init(device),
+            up: config(size.rank, outputs).with_initializer(Initializer::Zeros).init(device),
+            scale: size.alpha / size.rank as f64,
+        }
+    }
+
+    /// From `[.., inputs]` to `[.., outputs]`.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        self.up.forward(self.down.forward(x)) * self.scale
+    }
+
+    /// What the adapter comes to as a weight, `[inputs, outputs]`.
+    fn weight(&self) -> Tensor<2> {
+        self.down.weight.val().matmul(self.up.weight.val()) * self.scale
+    }
+}
+
+/// A projection without a bias, and an adapter beside it once there is one.
+#[derive(Module, Debug)]
+pub struct Adapted {
+    base: Linear,
+    adapter: Option<Adapter>,
+}
+
+impl Adapted {
+    /// A projection from `inputs` to `outputs` numbers without an adapter.
+    pub fn new([inputs, outputs]: [usize; 2], device: &Device) -> Self {
+        Self { base: LinearConfig::new(inputs, outputs).with_bias(false).init(device), adapter: None }
+    }
+
+    /// The same with a fresh adapter.
+    pub fn with_adapter(self, size: AdapterSize, device: &Device) -> Self {
+        let dims = self.base.weight.dims();
+        Self { adapter: Some(Adapter::new(size, dims, device)), ..self }
+    }
+
+    /// From `[.., inputs]` to `[.., outputs]`.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        adapted(&self.base, self.adapter.as_ref(), x)
+    }
+
+    /// The same without its adapter, which is added to the weight.
+    pub fn merged(self) -> Self {
+        Self { base: merged(self.base, self.adapter.as_ref()), adapter: None }
+    }
+}
+
+/// What `base` gives, and `adapter` adds where there is one.
+pub(super) fn adapted<const D: usize>(base: &Linear, adapter: Option<&Adapter>, x: Tensor<D>) -> Tensor<D> {
+    match adapter {
+        Some(adapter) => base.forward(x.clone()) + adapter.forward(x),
+        None => base.forward(x),
+    }
+}
+
+/// `base` in full precision, with `adapter` added to its weight where there is one.
+pub(super) fn merged(mut base: Linear, adapter: Option<&Adapter>) -> Linear {
+    base.weight = base.weight.map(|weight| {
+        let weight = weight.dequantize();
+        match adapter {
+            Some(adapter) => weight + adapter.weight(),
+            None => weight,
+        }
+    });
+    base
+}
