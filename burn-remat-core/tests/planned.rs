@@ -118,6 +118,22 @@ fn what_is_held_beside_a_plan_from_its_midst_on_leaves_it_less_room() {
 }
 
 #[test]
+fn a_plan_keeps_to_the_budget_where_more_is_held_when_it_begins() {
+    let plan = keeps_all();
+    let (mut program, parameter) = following(&plan, plan.peak);
+    for round in 0..3 {
+        // As a replay buffer does.
+        program.upload(1, UNIT);
+        step(&mut program, parameter, |_| {});
+        let peak = program.machine.world().peak;
+        assert!(peak <= plan.peak, "round {round}: {peak} of {}", plan.peak);
+    }
+    program.machine.mark(1);
+    assert_eq!(program.machine.counters().steps_over_budget, 0);
+    assert!(program.machine.world().left.is_empty());
+}
+
+#[test]
 fn nothing_is_held_for_a_program_that_has_ended_within_a_plan() {
     let plan = keeps_all();
     let (mut program, parameter) = following(&plan, plan.peak);

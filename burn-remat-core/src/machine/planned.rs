@@ -62,12 +62,12 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether what the plan foresees at an operation does not fit beside what other threads hold, and what the program holds though it did not when it was
-    /// observed.
+    /// Whether what the plan foresees at an operation does not fit beside what else is held: by other threads, or by the program, though it was not when
+    /// the step was observed.
     fn is_crowded(&self, schedule: &Schedule, at: usize) -> bool {
         let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.tensor_budget()) else { return false };
         let beside = self.ledger.live.saturating_sub(follow.expected);
-        beside > 0 && follow.foreseen(schedule.foreseen[at]).saturating_add(beside) > budget.max(schedule.peak)
+        follow.foreseen(schedule.foreseen[at]).saturating_add(beside) > budget.max(schedule.peak)
     }
 
     /// The operation at hand is none of the plan's.
