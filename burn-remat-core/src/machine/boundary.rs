@@ -253,12 +253,17 @@ impl<W: World> Machine<W> {
     /// Where more is held than a plan foresaw and the budget allows, its sizes are no longer taken for the program's.
     pub(super) fn watch_budget(&mut self) {
         let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.budget) else { return };
-        if follow.carried.is_some() || self.ledger.live <= budget.max(follow.schedule.peak) {
-            return;
+        if follow.carried.is_none() && self.ledger.live > budget.max(follow.schedule.peak) {
+            self.outgrow();
+            self.make_room(0);
         }
+    }
+
+    /// There is no room for the plan as it is: from here on it is followed as far as there is, and planned anew if more was there from the start.
+    pub(super) fn outgrow(&mut self) {
+        let Some(follow) = &self.watch.follow else { return };
         let (structure, foreseen) = (follow.schedule.structure(), follow.schedule.trace.held_at_start);
         self.carry();
-        self.make_room(0);
         if self.steps.held_at_start > foreseen {
             self.world.outgrown(structure);
         }

@@ -40,9 +40,6 @@ impl<W: World> Machine<W> {
         };
         let Some(schedule) = self.watch.follow.as_ref().map(|follow| follow.schedule.clone()) else { return };
         self.skip_glue(next, at);
-        if self.is_crowded(&schedule, at) {
-            self.carry();
-        }
         for (input, place, number) in self.planned_inputs(&schedule, at, call) {
             self.follow_input(input, place, number, schedule.holds[place as usize]);
         }
@@ -62,12 +59,13 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether what the plan foresees at an operation does not fit beside what else is held: by other threads, or by the program, though it was not when
-    /// the step was observed.
-    fn is_crowded(&self, schedule: &Schedule, at: usize) -> bool {
-        let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.tensor_budget()) else { return false };
+    /// Whether what the plan foresees at the operation at hand does not fit beside what else is held: by other threads, or by the program, though it was
+    /// not when the step was observed.
+    pub(super) fn is_crowded(&self, budget: u64) -> bool {
+        let Some(follow) = &self.watch.follow else { return false };
+        let foreseen = follow.schedule.foreseen.get(self.last_position() as usize).copied().unwrap_or(0);
         let beside = self.ledger.live.saturating_sub(follow.expected);
-        follow.foreseen(schedule.foreseen[at]).saturating_add(beside) > budget.max(schedule.peak)
+        follow.foreseen(foreseen).saturating_add(beside) > budget.max(follow.schedule.peak)
     }
 
     /// The operation at hand is none of the plan's.
