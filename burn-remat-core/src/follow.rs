@@ -42,8 +42,10 @@ pub(crate) struct Follow {
     pub held: Vec<Named>,
     /// Largest difference so far between bytes held and bytes foreseen.
     pub deviation: u64,
-    /// Bytes foreseen when the plan was last compared with what is held: what is there beyond them is none of its.
+    /// Bytes foreseen when the plan was last compared with what is held, and what is there beyond them when the operation at hand begins: that is none of
+    /// the plan's.
     pub expected: u64,
+    pub beside: u64,
     /// Most bytes held during each operation.
     pub measured: Vec<u64>,
     /// Time and scratch bytes of each operation, where they are wanted.
@@ -65,6 +67,7 @@ impl Follow {
             held: Vec::new(),
             deviation: 0,
             expected: start.held,
+            beside: 0,
             measured: Vec::new(),
             measures: measures.then(Vec::new),
             carried: None,

@@ -40,6 +40,9 @@ impl<W: World> Machine<W> {
         };
         let Some(schedule) = self.watch.follow.as_ref().map(|follow| follow.schedule.clone()) else { return };
         self.skip_glue(next, at);
+        if let Some(follow) = &mut self.watch.follow {
+            follow.beside = self.ledger.live.saturating_sub(follow.expected);
+        }
         for (input, place, number) in self.planned_inputs(&schedule, at, call) {
             self.follow_input(input, place, number, schedule.holds[place as usize]);
         }
@@ -64,8 +67,7 @@ impl<W: World> Machine<W> {
     pub(super) fn is_crowded(&self, budget: u64) -> bool {
         let Some(follow) = &self.watch.follow else { return false };
         let foreseen = follow.schedule.foreseen.get(self.last_position() as usize).copied().unwrap_or(0);
-        let beside = self.ledger.live.saturating_sub(follow.expected);
-        follow.foreseen(foreseen).saturating_add(beside) > budget.max(follow.schedule.peak)
+        follow.foreseen(foreseen).saturating_add(follow.beside) > budget.max(follow.schedule.peak)
     }
 
     /// The operation at hand is none of the plan's.
