@@ -42,16 +42,22 @@ fn forward(program: &mut Program, parameter: u64, unit: u64, mut before: impl Fn
 fn pass(program: &mut Program, parameter: u64, unit: u64) -> (u64, u64) {
     let aside = program.upload(1, unit);
     let held = program.machine.world().bytes();
-    let mut saved = forward(program, parameter, unit, |program, kind| {
+    let saved = forward(program, parameter, unit, |program, kind| {
         if kind == DEPTH / 2 {
             program.drop_tensor(1, aside);
         }
     });
+    (held, backward(program, &saved, unit, None))
+}
+
+/// The backward of what a forward has saved, all of which but for what is `kept` goes with it; the gradient.
+fn backward(program: &mut Program, saved: &[u64], unit: u64, kept: Option<u64>) -> u64 {
     let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
-    for (kind, id) in saved.drain(1..).rev().enumerate() {
-        gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[unit])[0];
+    for (kind, &id) in saved[1..].iter().rev().enumerate() {
+        let last = if kept == Some(id) { vec![gradient] } else { vec![gradient, id] };
+        gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &last, &[unit])[0];
     }
-    (held, gradient)
+    gradient
 }
 
 /// Runs rounds, keeping every gradient of the last eight; the observer's bytes at the start of the last pass.
@@ -211,12 +217,8 @@ fn a_pass_that_is_seen_to_end_late_begins_where_it_began() {
     for round in 0..40 {
         let saved = forward(&mut program, parameter, UNIT, |_, _| {});
         let output = saved[DEPTH as usize];
-        let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
-        for (kind, &id) in saved[1..].iter().rev().enumerate() {
-            // Somebody else looks at the output.
-            let last = if id == output { vec![gradient] } else { vec![gradient, id] };
-            gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &last, &[UNIT])[0];
-        }
+        // Somebody else looks at the output.
+        let gradient = backward(&mut program, &saved, UNIT, Some(output));
         let is_late = round % 4 == 3;
         if !is_late {
             program.drop_tensor(1, output);

@@ -1,6 +1,7 @@
 //! What the examples share on the command line: flags, progress, errors.
 
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use burn::tensor::{Device, Tensor};
 use burn_remat::{Budget, RematConfig, RematExt};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 
 use crate::device;
 
@@ -143,6 +145,15 @@ impl Progress {
         // Without a terminal the bar is hidden, and would swallow the line.
         self.bar.suspend(|| println!("{}", line.as_ref()));
     }
+}
+
+/// Writes what an option `--json` asks for.
+///
+/// # Errors
+///
+/// A file that cannot be written.
+pub fn save_json(file: &Path, value: &Value) -> Result<(), String> {
+    std::fs::write(file, format!("{value:#}\n")).map_err(|error| format!("--json {}: {error}", file.display()))
 }
 
 /// Reads a loss.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{Budget, DisplayBytes, RematExt, RematReport};
+use burn_remat::{Budget, DisplayBytes, PlanReport, RematExt, RematReport};
 use indicatif::ProgressBar;
 
 use crate::cli;
@@ -51,6 +51,11 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// The plan that a remat device has made.
+    pub fn plan(&self) -> Option<&PlanReport> {
+        self.report.as_ref()?.plan.as_ref()
+    }
+
     /// Most bytes of tensors at once, on a remat device.
     pub fn peak_bytes(&self) -> Option<u64> {
         self.report.as_ref().map(|report| report.peak_bytes)
@@ -175,7 +180,6 @@ impl Comparison {
         let rows = [("plain Burn", &self.plain), ("store-all", &self.store_all), ("under the budget", &self.budgeted)];
         for (name, measured) in rows {
             let report = measured.report.as_ref();
-            let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| DisplayBytes(bytes).to_string());
             println!(
                 "{name:18}{:>12.6}{:>12.6}{:>14}{:>14}{:>14}{:>12.2}{:>12}",
                 measured.run.losses.first().copied().unwrap_or(f32::NAN),
@@ -227,6 +231,11 @@ impl Comparison {
         let slowdown = self.budgeted.run.median_ms(self.warmup) / self.store_all.run.median_ms(self.warmup);
         println!("time: {slowdown:.2}x store-all");
     }
+}
+
+/// Bytes for people; a dash where there are none.
+pub fn bytes(bytes: Option<u64>) -> String {
+    bytes.map_or("-".to_owned(), |bytes| DisplayBytes(bytes).to_string())
 }
 
 /// Whether tensors came back from fewer bits than they had, which was asked for.

@@ -227,6 +227,12 @@ struct Steps<M, L> {
 /// The learning rate where a caller names none.
 const RATE: f64 = 1e-3;
 
+impl<M, L> Steps<M, L> {
+    fn new(optimizer: ModuleOptimizer, model: M, loss: L) -> Self {
+        Self { model: Some(model), optimizer, rate: RATE, loss, next: 0 }
+    }
+}
+
 impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
     fn step(&mut self, hasher: Option<&mut DefaultHasher>) -> Result<f32, String> {
         let model = self.model.take().ok_or("an earlier step failed")?;
@@ -246,7 +252,7 @@ impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
 }
 
 fn begin<'a, M: Module + 'a>(model: M, loss: impl Fn(&M, usize) -> Tensor<1> + 'a) -> Box<dyn Training + 'a> {
-    Box::new(Steps { model: Some(model), optimizer: AdamConfig::new().init(), rate: RATE, loss, next: 0 })
+    Box::new(Steps::new(AdamConfig::new().init(), model, loss))
 }
 
 /// Trains `model` with Adam, on what `loss` gives for each step, and calls `seen` with every step's number and loss.
@@ -275,7 +281,7 @@ pub fn train_with<M: Module>(
     seen: &mut dyn FnMut(usize, f32),
     loss: impl Fn(&M, usize) -> Tensor<1>,
 ) -> Result<Run, String> {
-    run(&mut Steps { model: Some(model), optimizer, rate: RATE, loss, next: 0 }, steps, seen)
+    run(&mut Steps::new(optimizer, model, loss), steps, seen)
 }
 
 /// As [`train`] with a learning rate, and gives the trained model too.
@@ -290,7 +296,7 @@ pub fn train_model<M: Module>(
     seen: &mut dyn FnMut(usize, f32),
     loss: impl Fn(&M, usize) -> Tensor<1>,
 ) -> Result<(Run, M), String> {
-    let mut training = Steps { model: Some(model), optimizer: AdamConfig::new().init(), rate, loss, next: 0 };
+    let mut training = Steps { rate, ..Steps::new(AdamConfig::new().init(), model, loss) };
     let run = run(&mut training, steps, seen)?;
     let model = training.model.ok_or("an earlier step failed")?;
     Ok((run, model))

@@ -36,15 +36,17 @@ impl<W: World> Machine<W> {
     /// Evicts until `need` more bytes fit in the budget, as far as there is something to evict.
     pub(super) fn make_room(&mut self, need: u64) {
         let Some(budget) = self.room.tensor_budget() else { return };
-        let planned = if self.is_carried() { 0 } else { self.followed().map_or(0, |schedule| schedule.peak) };
-        if self.is_planned() && !self.is_carried() {
+        let planned = self.watch.follow.as_ref().filter(|follow| follow.carried.is_none());
+        let planned = planned.map(|follow| follow.schedule.peak);
+        let most = budget.max(planned.unwrap_or(0));
+        if planned.is_some() && self.is_planned() {
             // The plan has made room, unless more is held beside it.
-            if self.ledger.live.saturating_add(need) <= budget.max(planned) || !self.is_crowded(budget) {
+            if self.ledger.live.saturating_add(need) <= most || !self.is_crowded(most) {
                 return;
             }
             self.outgrow();
         }
-        let most = self.room.most(budget).max(planned);
+        let most = self.room.most(most);
         // Room to compress the next one: for a moment there is both.
         let target = most.saturating_sub(self.room.reserve);
         if self.ledger.live.saturating_add(need) <= target || self.gives_up() {

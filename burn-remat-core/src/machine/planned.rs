@@ -62,12 +62,12 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether what the plan foresees at the operation at hand does not fit beside what else is held: by other threads, or by the program, though it was
+    /// Whether what the plan foresees at the operation at hand does not fit into `most` bytes beside what else is held: by other threads, or by the program, though it was
     /// not when the step was observed.
-    pub(super) fn is_crowded(&self, budget: u64) -> bool {
+    pub(super) fn is_crowded(&self, most: u64) -> bool {
         let Some(follow) = &self.watch.follow else { return false };
         let foreseen = follow.schedule.foreseen.get(self.last_position() as usize).copied().unwrap_or(0);
-        follow.foreseen(foreseen).saturating_add(follow.beside) > budget.max(follow.schedule.peak)
+        follow.foreseen(foreseen).saturating_add(follow.beside) > most
     }
 
     /// The operation at hand is none of the plan's.

@@ -22,9 +22,9 @@ use std::process::ExitCode;
 
 use burn::module::Module;
 use burn::tensor::Device;
-use burn_remat::{Budget, DisplayBytes, RematConfig, RematExt};
+use burn_remat::{Budget, RematConfig, RematExt};
 use burn_remat_examples::cli::{self, Common, Outcome};
-use burn_remat_examples::comparison::{Comparison, Measured, Protocol};
+use burn_remat_examples::comparison::{Comparison, Measured, Protocol, bytes};
 use burn_remat_examples::data::Text;
 use burn_remat_examples::device::runs_other_kernels;
 use burn_remat_examples::models::{Adapt, AdapterSize, Llama, TransformerSize};
@@ -122,8 +122,7 @@ fn run(arguments: &Arguments) -> Outcome {
     let checked = Checked::new(arguments.checkpoint.as_deref(), &task, &model, protocol.steps, &plain)?;
     print(&title(&task.tuning, protocol.steps), &comparison, &checked);
     if let Some(file) = &arguments.json {
-        let json = to_json(common.device_name(), &task.tuning, &comparison, &checked);
-        std::fs::write(file, json).map_err(|error| format!("--json {}: {error}", file.display()))?;
+        cli::save_json(file, &to_json(common.device_name(), &task.tuning, &comparison, &checked))?;
     }
     if !comparison.is_as_asked() {
         return Err("training under the budget gave something else than plain Burn".into());
@@ -285,7 +284,6 @@ fn title(tuning: &Tuning, steps: usize) -> String {
 fn print(title: &str, comparison: &Comparison, checked: &Checked) {
     comparison.print_table(title);
     comparison.print_verdict();
-    let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| DisplayBytes(bytes).to_string());
     let Comparison { plain, store_all, budgeted, warmup, .. } = comparison;
     if let (Some(all), Some(under)) = (store_all.activation_bytes(), budgeted.activation_bytes()) {
         println!(
@@ -317,9 +315,9 @@ fn print(title: &str, comparison: &Comparison, checked: &Checked) {
     }
 }
 
-fn to_json(device: &str, tuning: &Tuning, comparison: &Comparison, checked: &Checked) -> String {
+fn to_json(device: &str, tuning: &Tuning, comparison: &Comparison, checked: &Checked) -> serde_json::Value {
     let Comparison { plain, store_all, budgeted, warmup, .. } = comparison;
-    let value = serde_json::json!({
+    serde_json::json!({
         "device": device,
         "quantized": tuning.quantized,
         "burn_adapters": tuning.beside == Beside::Weights,
@@ -341,14 +339,12 @@ fn to_json(device: &str, tuning: &Tuning, comparison: &Comparison, checked: &Che
         "adapters_change": checked.adapters_change,
         "merged_difference": checked.merged_difference,
         "merged_tolerance": checked.tolerance,
-    });
-    format!("{value:#}\n")
+    })
 }
 
 /// One run; what only a remat device tells is `null` for a plain one.
 fn measured_to_json(measured: &Measured, warmup: usize) -> serde_json::Value {
-    let report = measured.report.as_ref();
-    let plan = report.and_then(|report| report.plan.as_ref());
+    let (report, plan) = (measured.report.as_ref(), measured.plan());
     serde_json::json!({
         "losses": measured.run.losses,
         "step_ms": measured.run.median_ms(warmup),

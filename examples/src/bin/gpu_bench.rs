@@ -205,8 +205,7 @@ fn run(arguments: &Arguments) -> Outcome {
         results.push(bench.to_json(&rows, largest.ok().flatten()));
         // After every model: what has been measured stays if a later one ends the process.
         if let Some(file) = &arguments.json {
-            let text = format!("{:#}\n", json!({ "setup": setup(arguments), "results": results }));
-            std::fs::write(file, text).map_err(|error| format!("--json {}: {error}", file.display()))?;
+            cli::save_json(file, &json!({ "setup": setup(arguments), "results": results }))?;
         }
     }
     if failed.is_empty() { Ok(()) } else { Err(format!("not measured: {}", failed.join("; ")).into()) }

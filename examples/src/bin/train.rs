@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_remat::{Alternatives, Budget, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt};
+use burn_remat_examples::cli;
 use burn_remat_examples::comparison::{Comparison, Protocol};
 use burn_remat_examples::data::{Images, Text};
 use burn_remat_examples::device;
@@ -136,16 +137,14 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
 
     comparison.print_table(&format!("{} at batch size {batch_size}, {steps} steps", job.model.name()));
     comparison.print_verdict();
-    let report = comparison.budgeted.report.as_ref();
-    if let Some(report) = report {
+    if let Some(report) = &comparison.budgeted.report {
         println!("\n{report}");
     }
     if arguments.compare_alternatives || arguments.plan_report.is_some() {
-        tell_of_plan(arguments, report.and_then(|report| report.plan.as_ref()))?;
+        tell_of_plan(arguments, comparison.budgeted.plan())?;
     }
     if let Some(file) = &arguments.json {
-        let json = to_json(arguments, budget, &comparison);
-        std::fs::write(file, json).map_err(|error| format!("--json {}: {error}", file.display()))?;
+        cli::save_json(file, &to_json(arguments, budget, &comparison))?;
     }
     Ok(if comparison.is_as_asked() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -197,12 +196,11 @@ fn compare_alternatives(plan: &PlanReport, time_limit: f64) {
     }
 }
 
-fn to_json(arguments: &Arguments, budget: Budget, comparison: &Comparison) -> String {
+fn to_json(arguments: &Arguments, budget: Budget, comparison: &Comparison) -> serde_json::Value {
     let Comparison { plain, store_all, budgeted, .. } = comparison;
-    let report = budgeted.report.as_ref();
-    let plan = report.and_then(|report| report.plan.as_ref());
+    let (report, plan) = (budgeted.report.as_ref(), budgeted.plan());
     let warmup = arguments.warmup as usize;
-    let value = serde_json::json!({
+    serde_json::json!({
         "model": arguments.model.name(),
         "device": arguments.device,
         "batch_size": arguments.batch_size,
@@ -235,6 +233,5 @@ fn to_json(arguments: &Arguments, budget: Budget, comparison: &Comparison) -> St
         "steps_over_budget": report.map(|report| report.steps_over_budget),
         "losses": budgeted.run.losses,
         "losses_identical": comparison.is_identical(),
-    });
-    format!("{value:#}\n")
+    })
 }
