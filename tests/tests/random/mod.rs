@@ -8,6 +8,8 @@
 
 mod pools;
 
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
 use burn::tensor::module::{conv2d, max_pool2d_with_indices};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{DType, Device, Distribution, IndexingUpdateOp, Int, Tensor, TensorData, activation};
@@ -18,6 +20,18 @@ pub use pools::Wire;
 
 /// What it does, and three numbers.
 pub type Instruction = [u8; 4];
+
+/// Who works beside others, and who goes backward alone: a backward lets go of what other threads' graphs still held, in the midst of what these
+/// do, and Burn's routers lose a tensor that one thread reads while another drops the last other handle of it.
+static TURNS: RwLock<()> = RwLock::new(());
+
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    TURNS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    TURNS.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 const MOST_NUMBERS: usize = 512;
 const MOST_LIVE: usize = 12;
@@ -62,9 +76,12 @@ impl Program {
     pub fn finish(self) -> Vec<Vec<u8>> {
         let Self { devices, pools, leaves, mut seen, wire, .. } = self;
         drop(wire);
+        let turn = beside_others();
         seen.extend(leaves.into_iter().map(bytes));
         pools.read(&mut seen);
+        drop(turn);
         // Burn's autodiff lets go of a graph that nobody went back through when the next one is.
+        let _turn = alone();
         for device in &devices {
             let one = Tensor::<2>::ones([1, 1], device).require_grad();
             seen.extend(
@@ -76,6 +93,15 @@ impl Program {
     }
 
     fn step(&mut self, [op, a, b, c]: Instruction) {
+        if op % 40 == 39 {
+            // It may wait for another thread, and takes its turn where it does not.
+            return self.control(a, b);
+        }
+        if op % 40 == 38 {
+            let _turn = alone();
+            return self.backward(a, b);
+        }
+        let _turn = beside_others();
         match op % 40 {
             0..=5 => self.create(op % 40, a, b, c),
             6..=13 => self.elementwise(op % 40, a, b),
@@ -86,9 +112,7 @@ impl Program {
             32..=34 => self.pools.drop_one(op % 40 - 32, a),
             35 => self.read(a, b),
             36 => self.moves(a),
-            37 => self.leaf(a, c),
-            38 => self.backward(a, b),
-            _ => self.control(a, b),
+            _ => self.leaf(a, c),
         }
     }
 
@@ -300,6 +324,11 @@ impl Program {
 
     fn control(&mut self, a: u8, b: u8) {
         let device = self.device(b).clone();
+        if a % 4 == 3 {
+            let gift = self.wire.take();
+            self.pools.floats.extend(gift.map(Tensor::from_inner));
+        }
+        let _turn = beside_others();
         match a % 4 {
             0 => device.remat_mark_step(),
             1 => device.sync().expect("nothing has failed"),
@@ -308,8 +337,6 @@ impl Program {
             _ => {
                 let _stage = device.remat_stage("middle");
                 self.elementwise(8, b, a);
-                let gift = self.wire.take();
-                self.pools.floats.extend(gift.map(Tensor::from_inner));
             }
         }
     }
