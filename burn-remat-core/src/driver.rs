@@ -327,6 +327,11 @@ pub trait Planning {
         None
     }
 
+    /// Whether [`next`](Self::next) is known, and no guess.
+    fn is_sure(&self) -> bool {
+        false
+    }
+
     /// Another plan whose first `count` operations have this signature.
     fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
         let _ = (count, prefix);

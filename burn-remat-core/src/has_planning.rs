@@ -40,6 +40,10 @@ impl<W: HasPlanning> Planning for W {
         self.planning().next()
     }
 
+    fn is_sure(&self) -> bool {
+        self.planning().is_sure()
+    }
+
     fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
         self.planning().beginning_with(count, prefix)
     }

@@ -124,7 +124,8 @@ pub(crate) struct Passes {
     highest: u64,
     /// Passes that were seen to end since something else has told of a step.
     seen: u64,
-    /// Clock of the last seed, and most operations between two of them.
+    /// Clock of the first seed and of the last, and most operations between two of them.
+    first: Option<u64>,
     last: u64,
     longest: u64,
     /// Whether a single one was made since a step ended.
@@ -168,6 +169,7 @@ impl Passes {
         self.saved = core::mem::take(&mut self.forward);
         (self.at_seed, self.let_go, self.seed) = (self.saved, (seed, self.saved), Some(seed));
         self.most = self.most.max(self.saved);
+        self.first.get_or_insert(seed.clock);
         self.longest = self.longest.max(seed.clock - self.last);
         self.last = seed.clock;
         // What was taken to be kept, and is gone by now, was none.
@@ -273,6 +275,11 @@ impl Passes {
     /// The seed of the pass under way.
     pub fn seed(&self) -> Option<Position> {
         self.seed.map(|seed| seed.position)
+    }
+
+    /// When the first backward began.
+    pub fn first_seed(&self) -> Option<u64> {
+        self.first
     }
 
     /// Whether what was saved is gone.

@@ -214,6 +214,11 @@ impl Trace {
         self.store_all().into_iter().max().unwrap_or(0)
     }
 
+    /// The same with what earlier passes had saved.
+    pub fn most_held(&self) -> u64 {
+        self.peak() + self.yielding
+    }
+
     /// The alternatives of which this step could make use.
     pub fn alternatives(&self) -> impl Iterator<Item = Alternative> + '_ {
         let forms = self.storages.iter().filter_map(|storage| storage.form.map(|form| form.alternative));
@@ -247,7 +252,7 @@ impl Trace {
 
     /// An update is one only if what it makes outlives the step: in the first step, where nothing tells a parameter from
     /// a dropout mask, this does.
-    pub fn keep_lasting_updates(&mut self) {
+    pub fn with_lasting_updates(mut self) -> Self {
         let mut lasts: Vec<bool> = self.storages.iter().map(|storage| storage.died.is_none()).collect();
         for place in (0..self.storages.len()).rev() {
             if let (true, Some(base)) = (lasts[place], self.storages[place].reuses) {
@@ -257,6 +262,7 @@ impl Trace {
         for op in self.ops.iter_mut().filter(|op| op.updates) {
             op.updates = op.writes.iter().any(|&place| lasts[place as usize]);
         }
+        self
     }
 
     /// Which operation makes each tensor, and which of its outputs it is; [`u32::MAX`] for what comes from outside.

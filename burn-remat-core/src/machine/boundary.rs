@@ -103,10 +103,13 @@ impl<W: World> Machine<W> {
         let before = self.ledger.live;
         let long_ago = self.steps.boundaries.note(clock);
         self.forget_before(long_ago, |_| false);
-        // What is there in the first steps may be parameters, computed to begin with.
-        let small = self.room.budget.filter(|_| self.steps.ended > 1).map(|budget| budget / SMALL);
-        let is_large = |tensor: &Tensor| small.is_some_and(|small| tensor.facts.bytes > small);
-        self.forget_before(clock, |tensor| tensor.lineage.part == Part::Forward && is_large(tensor));
+        let budget = self.room.budget.or(self.config.rehearsing.then_some(self.counters.peak.bytes));
+        let is_large = |tensor: &Tensor| budget.is_some_and(|budget| tensor.facts.bytes > budget / SMALL);
+        // What was there before the first backward may be a parameter, computed to begin with.
+        let first = self.steps.passes.first_seed();
+        let is_later = move |tensor: &Tensor| first.is_some_and(|first| tensor.lineage.born > first);
+        let is_saved = |tensor: &Tensor| tensor.lineage.part == Part::Forward && is_large(tensor) && is_later(tensor);
+        self.forget_before(clock, is_saved);
         // What goes came before the pass that may have begun: it is no part of what that holds.
         if let Some(follow) = &mut self.watch.follow {
             let gone = before.saturating_sub(self.ledger.live);

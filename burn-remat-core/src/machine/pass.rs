@@ -136,11 +136,17 @@ impl<W: World> Machine<W> {
 
     /// Takes up the plan of a pass that begins with an operation, if there is one.
     pub(super) fn begin_pass(&mut self, op: &Operation, call: &mut Call) -> bool {
-        if self.steps.detector.goes_by_marks() || self.now.foreign || !self.steps.passes.is_quiet() {
+        // Passes of two kinds may begin alike: where it is known which comes, that is waited for.
+        let is_sure = self.world.is_sure();
+        let may_begin = self.steps.passes.is_quiet() || is_sure && self.steps.passes.seed().is_none();
+        if self.steps.detector.goes_by_marks() || self.now.foreign || !may_begin {
             return false;
         }
         let exact = self.pass_that_begins(op, call).map(|schedule| (schedule, 0));
         let Some((schedule, like)) = exact.or_else(|| self.pass_like(op, call)) else { return false };
+        if is_sure && self.world.next().is_none_or(|next| next.structure() != schedule.structure()) {
+            return false;
+        }
         // A pass that was never met: it was none.
         self.watch.left = None;
         self.watch.tracer = None;
@@ -201,17 +207,14 @@ impl<W: World> Machine<W> {
     }
 
     /// What is to be planned of what was written down.
-    pub(super) fn unit_of(&self, mut trace: Trace) -> Option<Trace> {
+    pub(super) fn unit_of(&self, trace: Trace) -> Option<Trace> {
         let seed = self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock));
-        if !self.config.rehearsing
-            && let Some(pass) = seed.and_then(|seed| trace.pass(seed, self.steps.passes.over()))
-        {
-            return Some(pass);
+        if self.config.rehearsing {
+            // Whoever rehearses wants to know what lies between passes too.
+            return Some(Trace { seed, ..trace });
         }
-        // Whoever rehearses wants to know what lies between passes too; and where nothing is saved that counts, the way from one backward to the next
-        // is planned as a step.
-        trace.keep_lasting_updates();
-        trace.seed = seed.filter(|_| self.config.rehearsing);
-        Some(trace)
+        // Where nothing is saved that counts, the way from one backward to the next is planned as a step.
+        let pass = seed.and_then(|seed| trace.pass(seed, self.steps.passes.over()));
+        Some(pass.unwrap_or_else(|| trace.with_lasting_updates()))
     }
 }

@@ -27,6 +27,10 @@ impl Planning for Plans {
         Self::next(self)
     }
 
+    fn is_sure(&self) -> bool {
+        Self::is_sure(self)
+    }
+
     fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
         Self::beginning_with(self, count, prefix)
     }

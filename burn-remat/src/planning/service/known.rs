@@ -1,15 +1,14 @@
 //! Which plans there are, and by which of them the next step probably goes.
 //!
-//! Several kinds of step (the last batch of an epoch, sequences of different lengths) each have a plan of their own; what
-//! followed a kind of step last time is expected to follow it again. Complexity: O(plans) for each question.
+//! Several kinds of step (the last batch of an epoch, sequences of different lengths) each have a plan of their own; which comes next is told by
+//! those that came before ([`Sequence`]). Complexity: O(plans) for each question.
 
 use std::sync::Arc;
 
-use burn_remat_core::{Kind, Schedule as Running, Trace, TracedOp};
-use rustc_hash::FxHashMap;
-
 use super::observed::MOST_KINDS;
+use super::sequence::Sequence;
 use crate::planning::schedule::Schedule;
+use burn_remat_core::{Kind, Schedule as Running, Trace, TracedOp};
 
 /// See the [module](self).
 #[derive(Default)]
@@ -18,41 +17,31 @@ pub(super) struct Known {
     /// Kinds of step that have no plan, and what they do: those that keep to the budget by themselves, where others do not, so that these are told
     /// from those; and passes that are not planned yet, so that what is evicted in them is what they need last.
     unplanned: Vec<Arc<Running>>,
-    /// Kind of the first step, where a plan for it was there from the start.
-    first: Option<u64>,
-    /// Kind of the last finished step, and what followed each kind last time.
-    last: Option<u64>,
-    successor: FxHashMap<u64, u64>,
+    sequence: Sequence,
 }
 
 impl Known {
     /// Expects steps of these kinds, in this order, the last of them again and again.
     pub fn expect(&mut self, structures: &[u64]) {
-        self.first = structures.first().copied();
-        for pair in structures.windows(2) {
-            self.successor.insert(pair[0], pair[1]);
-        }
-        for &structure in structures {
-            self.successor.entry(structure).or_insert(structure);
-        }
+        self.sequence.expect(structures);
     }
 
     /// A step of this kind is over.
     pub fn finished(&mut self, structure: u64) {
-        if let Some(last) = self.last.replace(structure) {
-            self.successor.insert(last, structure);
-        }
+        self.sequence.came(structure);
     }
 
     /// The plan with which the next step probably goes.
     pub fn next(&self) -> Option<Arc<Running>> {
-        let expected = match self.last {
-            Some(last) => self.successor.get(&last),
-            None => self.first.as_ref(),
-        };
-        let is_expected = |known: &&Arc<Running>| expected == Some(&known.structure());
+        let expected = self.sequence.next();
+        let is_expected = |known: &&Arc<Running>| expected == Some(known.structure());
         // Where none is there yet for what is expected, the step may be another one after all: the first operation tells.
         self.runs().find(is_expected).or_else(|| self.schedules.last().map(|known| known.run())).cloned()
+    }
+
+    /// Whether it is known with which plan the next step goes.
+    pub fn is_sure(&self) -> bool {
+        self.sequence.is_sure() && self.sequence.next().is_some_and(|next| self.knows(next))
     }
 
     /// Another plan whose first `count` operations have this signature.

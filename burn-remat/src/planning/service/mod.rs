@@ -6,6 +6,7 @@ mod cache;
 mod known;
 mod observed;
 mod plans;
+mod sequence;
 mod settings;
 mod state;
 

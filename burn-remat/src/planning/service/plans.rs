@@ -107,6 +107,11 @@ impl Plans {
         self.known.next()
     }
 
+    /// Whether it is known with which plan the next step goes.
+    pub fn is_sure(&self) -> bool {
+        self.known.is_sure()
+    }
+
     /// Another plan whose first `count` operations have this signature.
     pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Running>> {
         self.known.beginning_with(count, prefix)
@@ -191,7 +196,7 @@ impl Plans {
         let known = self.kinds.of(structure);
         known.measure(&mut trace);
         // A plan that gives up nothing still says that what yields goes, and nothing else.
-        let Some(budget) = budget.filter(|budget| trace.peak() + trace.yielding > *budget) else {
+        let Some(budget) = budget.filter(|budget| trace.most_held() > *budget) else {
             self.fits(trace, structure);
             return false;
         };
