@@ -1,13 +1,12 @@
 //! The settings in the brackets: `key = value` or a bare key, each checked where it stands.
 
+use burn_remat_grammar::{BUDGET_FORMS, PLANNERS, ZERO_BYTES, budget, nearest};
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitStr, Token, UnOp};
-
-use crate::grammar::{BUDGET_FORMS, PLANNERS, ZERO_BYTES, budget, nearest};
 
 /// What the attribute stands on.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::grammar::{self, BudgetText};
+use burn_remat_grammar::{self as grammar, BudgetText};
 
 /// How much memory the tensors of a device may hold at once, parameters and optimizer state included.
 ///

@@ -1,7 +1,8 @@
 //! Errors of making a remat device, and of asking about it.
 
+use burn_remat_grammar::{PLANNERS, nearest};
+
 use crate::budget::BudgetError;
-use crate::grammar::{PLANNERS, nearest};
 
 /// Why a remat device could not be made, or could not answer.
 ///
