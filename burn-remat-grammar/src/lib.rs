@@ -57,7 +57,7 @@ pub enum BudgetText {
 ///
 /// # Errors
 ///
-/// What is wrong with it, as the end of a sentence: the text is no budget, because `its unit is unknown`.
+/// What is wrong with it, as the end of a sentence: the text is not a budget: `its unit is unknown`.
 pub fn budget(text: &str) -> Result<BudgetText, &'static str> {
     let trimmed = text.trim();
     if trimmed.is_empty() {

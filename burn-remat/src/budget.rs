@@ -38,7 +38,7 @@ pub enum Budget {
 
 /// A text that cannot be parsed as a [`Budget`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no budget: {reason}. {forms}", forms = grammar::BUDGET_FORMS)]
+#[error("`{text}` is not a budget: {reason}. {forms}", forms = grammar::BUDGET_FORMS)]
 pub struct BudgetError {
     /// The text.
     pub text: String,
