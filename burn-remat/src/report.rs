@@ -259,7 +259,9 @@ impl RematReport {
         };
         table.row("budget", budget)?;
         table.row("peak", named(self.peak_bytes, self.peak_op.as_ref()))?;
-        table.row("floor", named(self.floor_bytes, self.floor_op.as_ref()))?;
+        if self.floor_bytes > 0 {
+            table.row("floor", named(self.floor_bytes, self.floor_op.as_ref()))?;
+        }
         if let Some(scratch) = self.scratch_bytes {
             table.row("workspace", named(scratch, self.scratch_op.as_ref()))?;
         }
