@@ -211,22 +211,3 @@ impl<'a> Divided<'a> {
         most.saturating_sub(outputs)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use burn_remat_core::Trace;
-
-    use crate::planning::examples;
-    use crate::planning::lowering::lower;
-
-    #[test]
-    fn a_step_can_begin_with_its_input_evicted() {
-        let constant = |held_at_start| {
-            let trace = Trace { held_at_start, ..examples::chain() };
-            lower(&trace, "chain").expect("it is a graph").graph.constant_bytes()
-        };
-        let whole = examples::chain().held_at_start;
-        assert_eq!(constant(whole + 7), constant(whole) + 7);
-        assert_eq!(constant(0), constant(whole));
-    }
-}
