@@ -2,13 +2,11 @@
 //!
 //! What it stands on decides what it does: on a `struct` or an `enum` it is a configuration (`model.rs`), on an `impl`
 //! block or a `fn` it names stages (`stage.rs`). Settings are read alike for all (`settings.rs`). Nothing is evaluated here
-//! that the library evaluates otherwise: budgets are checked by the library's own grammar.
+//! that the library evaluates otherwise: budgets are checked by the library's own grammar, `burn-remat-grammar`.
 //!
 //! Whatever is wrong, the item itself is given back beside the error, so that no second error follows from the
 //! first.
 
-#[path = "../../burn-remat/src/grammar.rs"]
-mod grammar;
 mod model;
 mod settings;
 mod stage;

@@ -1,13 +1,12 @@
 //! The settings in the brackets: `key = value` or a bare key, each checked where it stands.
 
+use burn_remat_grammar::{BUDGET_FORMS, PLANNERS, ZERO_BYTES, budget, nearest};
 use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitStr, Token, UnOp};
-
-use crate::grammar::{BUDGET_FORMS, PLANNERS, ZERO_BYTES, budget, nearest};
 
 /// What the attribute stands on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -213,7 +212,7 @@ fn budget_of(setting: &Setting) -> Result<TokenStream, Error> {
     if let Some(Expr::Lit(ExprLit { lit: Lit::Int(bytes), .. })) = &setting.value {
         let number: u64 = bytes.base10_parse()?;
         if number == 0 {
-            return Err(Error::new(bytes.span(), format!("`0` is no budget: {ZERO_BYTES}. {BUDGET_FORMS}")));
+            return Err(Error::new(bytes.span(), format!("`0` is not a budget: {ZERO_BYTES}. {BUDGET_FORMS}")));
         }
         return Ok(quote!(#number));
     }
@@ -224,7 +223,7 @@ fn budget_of(setting: &Setting) -> Result<TokenStream, Error> {
     match budget(&text.value()) {
         Ok(_) => Ok(quote!(#text)),
         Err(reason) => {
-            Err(Error::new(text.span(), format!("`{}` is no budget: {reason}. {BUDGET_FORMS}", text.value())))
+            Err(Error::new(text.span(), format!("`{}` is not a budget: {reason}. {BUDGET_FORMS}", text.value())))
         }
     }
 }

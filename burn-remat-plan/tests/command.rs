@@ -184,7 +184,7 @@ fn files_that_are_none_end_with_2_and_name_the_file_and_the_field() {
 }
 
 #[test]
-fn check_tells_every_violation_and_every_false_claim() {
+fn check_tells_violations_and_false_claims() {
     let (folder, _) = with_graph("violations");
     std::fs::write(folder.join("p.json"), r#"{"format":"remat-plan/1","steps":["+0","-999","+1"]}"#).unwrap();
     let output = run(&folder, 1, &["check", "g.json", "p.json", "--budget", "100%"]);
@@ -194,6 +194,10 @@ fn check_tells_every_violation_and_every_false_claim() {
     let output = run(&folder, 2, &["check", "g.json", "p.json", "--budget", "100%"]);
     assert!(err(&output).contains("steps[1]"), "{}", err(&output));
     run(&folder, 0, &["solve", "g.json", "--planner", "store-all", "--out", "p.json"]);
+    let all = run(&folder, 1, &["check", "g.json", "p.json", "--budget", "1", "--all"]);
+    let output = run(&folder, 1, &["check", "g.json", "p.json", "--budget", "1"]);
+    let (first, _) = out(&output).rsplit_once("and ").unwrap();
+    assert!(out(&all).starts_with(first) && first.lines().count() == 20, "{first}");
     let text = std::fs::read_to_string(folder.join("p.json")).unwrap();
     std::fs::write(folder.join("p.json"), text.replacen("\"peak_bytes\":", "\"peak_bytes\":1", 1)).unwrap();
     let output = run(&folder, 1, &["check", "g.json", "p.json", "--budget", "100%"]);

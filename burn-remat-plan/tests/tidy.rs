@@ -8,8 +8,10 @@
 //! ```
 //!
 //! `name` is the function or the type, or `this file`. A reason that nothing needs any more has to go.
+//!
+//! And packages hold all that they are built from: no crate of the library includes a file from outside of its folder.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 mod sources;
 
@@ -22,6 +24,10 @@ const MOST_FIELDS: usize = 12;
 
 /// Where types have no more than [`MOST_FIELDS`] fields.
 const ENGINE: [&str; 2] = ["burn-remat-core/src", "burn-remat/src"];
+
+/// What `cargo package` packs.
+const PACKAGES: [&str; 5] =
+    ["burn-remat", "burn-remat-core", "burn-remat-grammar", "burn-remat-macros", "burn-remat-plan"];
 
 const EXCEPTION: &str = "Larger than the rule: `";
 /// Letters of a reason that is one.
@@ -57,6 +63,48 @@ fn the_code_map_names_every_file_of_the_engine_and_no_other() {
     };
     let missing: Vec<_> = files.iter().filter(is_mapped).filter(|file| !is_named(file)).collect();
     assert!(missing.is_empty(), "ARCHITECTURE.md does not name these files: {missing:#?}");
+}
+
+#[test]
+fn a_package_holds_its_licences_and_all_files_that_it_includes() {
+    for package in PACKAGES {
+        let folder = workspace().join(package);
+        for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+            assert!(folder.join(licence).exists(), "{package} has no {licence}");
+        }
+        for file in rust_files(&folder) {
+            let within = file.strip_prefix(&folder).expect("it lies below");
+            let outside = files_from_outside(&read(&file), within);
+            assert!(outside.is_empty(), "{} includes what is not packed with it: {outside:?}", file.display());
+        }
+    }
+}
+
+/// Files that the source file at `within` its package includes from outside of the package.
+fn files_from_outside(text: &str, within: &Path) -> Vec<String> {
+    let included = ["#[path = \"", "include!(\"", "include_str!(\"", "include_bytes!(\""]
+        .iter()
+        .flat_map(|begin| text.split(begin).skip(1))
+        .filter_map(|rest| rest.split('"').next());
+    let is_outside = |file: &&str| {
+        let folders = within.parent().unwrap_or(within).join(file);
+        let mut depth = 0;
+        folders.components().any(|part| {
+            depth += if part == Component::ParentDir { -1 } else { 1 };
+            depth < 0
+        })
+    };
+    included.filter(is_outside).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_file_from_outside_of_a_package_is_found() {
+    let outside = |text: &str| files_from_outside(text, Path::new("src/deep/file.rs"));
+    let up = |begin: &str, ups: usize| format!("{begin}\"{}README.md\"", "../".repeat(ups));
+    for begin in ["#[path = ", "include!(", "include_str!(", "include_bytes!("] {
+        assert_eq!(outside(&up(begin, 2)), [""; 0]);
+        assert_eq!(outside(&up(begin, 3)), ["../../../README.md"]);
+    }
 }
 
 /// Something that is larger than the rule.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::grammar::{self, BudgetText};
+use burn_remat_grammar::{self as grammar, BudgetText};
 
 /// How much memory the tensors of a device may hold at once, parameters and optimizer state included.
 ///
@@ -38,7 +38,7 @@ pub enum Budget {
 
 /// A text that cannot be parsed as a [`Budget`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no budget: {reason}. {forms}", forms = grammar::BUDGET_FORMS)]
+#[error("`{text}` is not a budget: {reason}. {forms}", forms = grammar::BUDGET_FORMS)]
 pub struct BudgetError {
     /// The text.
     pub text: String,

@@ -297,10 +297,10 @@ impl From<std::convert::Infallible> for RematError {
 
 #[cfg(test)]
 mod tests {
+    use burn_remat_grammar::PLANNERS;
     use burn_remat_plan::registry::{planner, planners};
 
     use super::*;
-    use crate::grammar::PLANNERS;
 
     #[test]
     fn a_planner_that_this_build_lacks_is_refused() {

@@ -1,13 +1,18 @@
 //! Errors of making a remat device, and of asking about it.
 
+use std::fmt;
+
+use burn_remat_grammar::{PLANNERS, nearest};
+
 use crate::budget::BudgetError;
-use crate::grammar::{PLANNERS, nearest};
 
 /// Why a remat device could not be made, or could not answer.
 ///
 /// Errors that happen later, while a program trains, reach it through Burn: the read or the sync that needs the missing
 /// data returns Burn's `ExecutionError` with the cause in words.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+///
+/// `Debug` gives the same text as `Display`: that is what a program shows which ends with the error, in `main` or by `unwrap`.
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RematError {
     /// The budget cannot be parsed.
@@ -111,6 +116,12 @@ pub enum RematError {
         /// What happened.
         reason: String,
     },
+}
+
+impl fmt::Debug for RematError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// A guess at the planner that was meant.

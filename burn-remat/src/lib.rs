@@ -36,7 +36,6 @@ mod drive;
 mod engine;
 mod error;
 mod forecast;
-mod grammar;
 #[cfg(feature = "learner")]
 mod learner;
 mod module;

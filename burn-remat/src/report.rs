@@ -259,7 +259,9 @@ impl RematReport {
         };
         table.row("budget", budget)?;
         table.row("peak", named(self.peak_bytes, self.peak_op.as_ref()))?;
-        table.row("floor", named(self.floor_bytes, self.floor_op.as_ref()))?;
+        if self.floor_bytes > 0 {
+            table.row("floor", named(self.floor_bytes, self.floor_op.as_ref()))?;
+        }
         if let Some(scratch) = self.scratch_bytes {
             table.row("workspace", named(scratch, self.scratch_op.as_ref()))?;
         }
@@ -283,7 +285,8 @@ impl RematReport {
         for FormReport { name, tensors, from_bytes, to_bytes, ns, largest_error } in &self.alternatives {
             let (from, to) = (DisplayBytes(*from_bytes), DisplayBytes(*to_bytes));
             let error = largest_error.map_or_else(String::new, |error| format!(", off by up to {:.2}%", 100.0 * error));
-            table.row(name, format_args!("{tensors} tensors, {from} in {to}, {}{error}", time(*ns)))?;
+            let plural = if *tensors == 1 { "" } else { "s" };
+            table.row(name, format_args!("{tensors} tensor{plural}, {from} in {to}, {}{error}", time(*ns)))?;
         }
         if !self.unrepeatable.is_empty() {
             let kept = self.unrepeatable.join(", ");
@@ -296,7 +299,8 @@ impl RematReport {
     }
 
     fn steps(&self, table: &mut Table<'_, '_>) -> fmt::Result {
-        table.row("steps", format_args!("{}, {} over budget", self.steps, self.steps_over_budget))?;
+        let begun = if self.steps_over_budget > self.steps { ", with the one that has begun" } else { "" };
+        table.row("steps", format_args!("{}, {} over budget{begun}", self.steps, self.steps_over_budget))?;
         let below = self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget);
         if let Some(budget) = below {
             let (least, budget) = (DisplayBytes(self.floor_bytes), DisplayBytes(budget));

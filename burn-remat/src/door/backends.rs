@@ -32,7 +32,7 @@ pub(super) fn with_backend<W: WithBackend>(device: &Device, fusion: bool, work: 
             work.run::<burn_cubecl::Cube>(device.clone())
         }
         DispatchDevice::Group(_) => Err(unsupported(
-            "it is a group of devices, and so is every remat device. Give the budget to the plain device: `Device::flex().remat(..)`",
+            "it is a remat device already, or another group of devices. Use the plain device, such as `Device::flex()`",
         )),
         #[cfg(feature = "serve")]
         DispatchDevice::Remote(_) => Err(unsupported(

@@ -343,7 +343,8 @@ impl<B: RematBackend> Driver for Drive<B> {
                 let least = DisplayBytes(floor);
                 format!(
                     "the budget of {} is below the floor: `{op}` needs {least} at once, none of which can be evicted. Set a \
-                     budget of at least {floor} bytes, or make the batch smaller.",
+                     budget of at least {floor} bytes (later operations may need more: `minimum_budget` tells), or make the \
+                     batch smaller.",
                     DisplayBytes(budget)
                 )
                 .into()

@@ -2,6 +2,11 @@
 
 use std::str::FromStr;
 
+use burn_remat_grammar::BudgetText;
+
+/// The largest size that a graph can have.
+const MOST_BYTES: u64 = 1 << 63;
+
 /// A budget as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
@@ -21,7 +26,7 @@ impl Budget {
             }
         };
         match u64::try_from(bytes) {
-            Ok(bytes) if bytes <= 1 << 63 => Ok(bytes),
+            Ok(bytes) if bytes <= MOST_BYTES => Ok(bytes),
             _ => Err(format!("a budget of {bytes} bytes is over 2^63")),
         }
     }
@@ -31,8 +36,9 @@ impl FromStr for Budget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong =
-            |what: &str| Err(format!("{what}: write bytes (`8589934592`) or a share of the store-all peak (`60%`)"));
+        let wrong = |what: &str| {
+            Err(format!("{what}: write bytes (`8 GiB`, `8589934592`) or a share of the store-all peak (`60%`)"))
+        };
         let text = text.trim();
         if text.is_empty() {
             return wrong("the budget is empty");
@@ -40,11 +46,19 @@ impl FromStr for Budget {
         if text.starts_with('-') {
             return wrong("a budget cannot be negative");
         }
+        if text.ends_with(|last: char| last.is_ascii_alphabetic()) {
+            return match burn_remat_grammar::budget(text) {
+                Ok(BudgetText::Bytes(bytes)) if bytes <= MOST_BYTES => Ok(Self::Bytes(bytes)),
+                Ok(BudgetText::Bytes(_)) => wrong("the budget is over 2^63"),
+                Ok(_) => wrong("this is not a budget for a graph"),
+                Err(reason) => wrong(reason),
+            };
+        }
         let (number, is_share) = text.strip_suffix('%').map_or((text, false), |number| (number.trim_end(), true));
         let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         if !is_share && number.contains('.') || whole.is_empty() || !digits(whole) || !digits(decimals) {
-            return wrong("this is no budget");
+            return wrong("this is not a budget");
         }
         if is_share && (whole.len() > 6 || decimals.len() > 6) {
             return wrong("at most six digits on either side of the point");
@@ -56,7 +70,7 @@ impl FromStr for Budget {
             _ if is_share => {
                 Ok(Self::Share { numerator: number, denominator: 100 * 10_u64.pow(decimals.len() as u32) })
             }
-            _ if number > 1 << 63 => wrong("the budget is over 2^63"),
+            _ if number > MOST_BYTES => wrong("the budget is over 2^63"),
             _ => Ok(Self::Bytes(number)),
         }
     }
@@ -86,6 +100,8 @@ mod tests {
         assert_eq!(bytes("100%", i64::MAX as u64), i64::MAX as u64);
         assert_eq!(bytes("150%", 10), 15);
         assert_eq!(bytes("12345", 1), 12345);
+        assert_eq!(bytes("8 GiB", 1), 8 << 30);
+        assert_eq!(bytes("1.5kB", 1), 1500);
     }
 
     #[test]
@@ -101,7 +117,10 @@ mod tests {
             "abc",
             "1.5",
             "1e9",
-            "8GiB",
+            "8 GiBs",
+            "80% free",
+            "unlimited",
+            "9000000 TiB",
             "9223372036854775809",
             "1e400",
             "99999999999999999999",

@@ -18,9 +18,15 @@ pub struct Args {
     /// Most bytes at once, or a share of the store-all peak
     #[arg(long, value_name = "BYTES|60%", allow_hyphen_values = true)]
     budget: Budget,
+    /// Print all violations, not only the first ones
+    #[arg(long)]
+    all: bool,
 }
 
-/// Prints every violation, or what the plan measures.
+/// Violations that a person reads.
+const FIRST_VIOLATIONS: usize = 20;
+
+/// Prints violations, or what the plan measures.
 pub fn run(args: &Args) -> Result<(), Exit> {
     if [&args.file, &args.plan].into_iter().all(|path| path == Path::new("-")) {
         return Err(Exit::usage("the graph and the plan cannot both be standard input: name a file for one of them"));
@@ -44,15 +50,19 @@ pub fn run(args: &Args) -> Result<(), Exit> {
                     human(budget)
                 ));
             }
-            fail(&wrong)
+            fail(&wrong, args.all)
         }
-        Err(violations) => fail(&violations),
+        Err(violations) => fail(&violations, args.all),
     }
 }
 
-fn fail(violations: &[String]) -> Result<(), Exit> {
-    print(&(violations.join("\n") + "\n"))?;
+fn fail(violations: &[String], all: bool) -> Result<(), Exit> {
     let count = violations.len();
+    let printed = if all { count } else { count.min(FIRST_VIOLATIONS) };
+    print(&(violations[..printed].join("\n") + "\n"))?;
+    if printed < count {
+        print(&format!("and {} more, which `--all` prints\n", count - printed))?;
+    }
     Err(Exit::check(format!("{count} violation{}", if count == 1 { "" } else { "s" })))
 }
 

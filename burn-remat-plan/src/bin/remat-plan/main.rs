@@ -36,7 +36,7 @@ enum Command {
     List,
     /// Plan a graph or a chain within a budget
     Solve(solve::Args),
-    /// Check a plan with the independent checker: all violations, exit status 1 if there are any
+    /// Check a plan with the independent checker: its violations, exit status 1 if there are any
     Check(check::Args),
     /// Overhead against budget, one curve per planner
     Sweep(sweep::Args),

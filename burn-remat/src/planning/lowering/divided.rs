@@ -82,7 +82,12 @@ impl<'a> Divided<'a> {
         let beside = self.beside();
         let outside_updates = (0..beside.len()).filter(|&at| phase_at(self.updates, at).is_none());
         let most = outside_updates.map(|at| beside[at]).max().unwrap_or(self.trace.held_at_start);
-        most.max(self.trace.held_at_start - self.outside())
+        most.max(self.beside_at_start())
+    }
+
+    /// Bytes that were held before the step and are no value's. A value that had been evicted by then was there and not held.
+    fn beside_at_start(&self) -> u64 {
+        self.trace.held_at_start.saturating_sub(self.outside())
     }
 
     /// Bytes of values that were there before the step.
@@ -99,7 +104,7 @@ impl<'a> Divided<'a> {
         let end = trace.ops.len();
         let mut births = vec![0_u64; end + 1];
         let mut deaths = vec![0_u64; end + 1];
-        let mut before = trace.held_at_start - self.outside();
+        let mut before = self.beside_at_start();
         let mut first_use = vec![None; trace.storages.len()];
         for (at, op) in trace.ops.iter().enumerate() {
             for &place in &op.reads {

@@ -97,7 +97,7 @@ impl Plans {
             _ if self.kinds.are_settled() => "none is needed: every step keeps to the budget by itself".to_owned(),
             kinds => {
                 let (most, needed) = (self.kinds.most_seen(), observed::SEEN);
-                format!("{kinds} kinds of step were seen, the same one at most {most} times; one that comes {needed} times is planned")
+                format!("a step is planned once it has come {needed} times (most frequent so far: {most}x; different steps: {kinds})")
             }
         })
     }

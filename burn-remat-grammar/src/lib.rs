@@ -1,17 +1,24 @@
-//! What people write in configurations: budgets and names.
+//! What people write in configurations of burn-remat: budgets and names of planners.
 //!
-//! The attribute `#[remat]` checks its settings while a program compiles, and [`RematConfig`](crate::RematConfig) while it
-//! runs. Both do it with this file: the macro crate includes it, so it uses nothing but the standard library.
+//! The attribute `#[remat]` checks its settings while a program compiles, and `RematConfig` while it runs. Both do it with
+//! this crate. It has no dependencies, because a procedural macro that needs it is built before everything else.
+//!
+//! ```
+//! use burn_remat_grammar::{BudgetText, budget};
+//!
+//! assert_eq!(budget("8 GiB"), Ok(BudgetText::Bytes(8 << 30)));
+//! assert_eq!(budget("8 GiBs"), Err("its unit is unknown"));
+//! ```
 
 /// Forms of a budget, for error messages.
-pub(crate) const BUDGET_FORMS: &str = "Write for example `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak), \
+pub const BUDGET_FORMS: &str = "Write for example `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak), \
      `80% free` (of the device's free memory) or `unlimited`";
 
 /// Why zero is no budget.
-pub(crate) const ZERO_BYTES: &str = "zero bytes leave no memory at all";
+pub const ZERO_BYTES: &str = "zero bytes leave no memory at all";
 
 /// Names of the planners, in the order of the registry of `burn-remat-plan`.
-pub(crate) const PLANNERS: [&str; 19] = [
+pub const PLANNERS: [&str; 19] = [
     "store-all",
     "chen-sqrt",
     "chen-greedy",
@@ -35,8 +42,10 @@ pub(crate) const PLANNERS: [&str; 19] = [
 
 /// A budget that could be read.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum BudgetText {
+pub enum BudgetText {
+    /// `unlimited`: everything is counted, and nothing is limited.
     Unlimited,
+    /// Bytes: at least one.
     Bytes(u64),
     /// Of the first step's peak: above 0 and at most 1.
     Share(f64),
@@ -44,8 +53,12 @@ pub(crate) enum BudgetText {
     Free(f64),
 }
 
-/// Reads a budget, or says what is wrong with it.
-pub(crate) fn budget(text: &str) -> Result<BudgetText, &'static str> {
+/// Reads a budget in one of its forms ([`BUDGET_FORMS`]), in any case and with or without spaces. Fractions of a byte are cut off.
+///
+/// # Errors
+///
+/// What is wrong with it, as the end of a sentence: the text is not a budget: `its unit is unknown`.
+pub fn budget(text: &str) -> Result<BudgetText, &'static str> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return Err("it is empty");
@@ -105,8 +118,9 @@ fn unit_factor(unit: &str) -> Option<u64> {
     })
 }
 
-/// The name most like `name`, where one is so like it that it may have been meant.
-pub(crate) fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
+/// The name most like `name`, where one is so like it that it may have been meant: at most a third of its characters differ,
+/// or one. Takes time in proportion to the product of the lengths, for each of the names.
+pub fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace(['_', ' '], "-");
     let wanted = plain(name);
     let (distance, best) = names.iter().map(|known| (edits(&wanted, &plain(known)), *known)).min()?;

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# What developers repeat, beside `bash test.sh`. Without a name: tidy, format, lints and docs.
+#   bash dev.sh tidy          sizes, import circles, links of the book, file formats: a minute, without Burn
+#   bash dev.sh format        is the code formatted?
+#   bash dev.sh lints         clippy over all crates, with all features that need no CUDA
+#   bash dev.sh docs          rustdoc, with warnings as errors
+#   bash dev.sh book          compiles and runs the code in README and book
+#   bash dev.sh package       packs the library's crates; with --verify it also builds what was packed, all of Burn included
+#   bash dev.sh benchmarks    what a remat device costs, with few rounds: how BENCHMARKS.md measures it, but not as steady
+# Several names are done one after the other, up to the first that fails.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+# With Burn's kernel fusion, which changes types of its GPU backend: the tests are built without.
+features=burn-remat-plan/highs,burn-remat-examples/images,burn-remat-examples/learner,burn-remat-examples/serve
+features=$features,burn-remat-examples/wgpu,burn-remat-examples/fusion,burn-remat-tests/wgpu,burn-remat-tests/fusion
+packages=(-p burn-remat-grammar -p burn-remat-macros -p burn-remat-core -p burn-remat-plan -p burn-remat)
+
+verify=--no-verify
+names=()
+for name in "$@"; do
+    if [ "$name" = --verify ]; then verify=; else names+=("$name"); fi
+done
+[ "${#names[@]}" -gt 0 ] || names=(tidy format lints docs)
+
+for name in "${names[@]}"; do
+    case "$name" in
+        tidy) cargo test -p burn-remat-plan --test tidy --test imports --test book --test formats ;;
+        format) cargo fmt --all --check ;;
+        lints) cargo clippy --workspace --all-targets --features "$features" -- -D warnings ;;
+        docs) RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$features" ;;
+        book) cargo test --doc -p burn-remat-examples --features learner,serve,wgpu ;;
+        package) cargo package "${packages[@]}" --allow-dirty $verify ;;
+        benchmarks) cargo run --release --bin overhead -- --rounds 4 ;;
+        *) echo "there is no \`$name\`: see the top of dev.sh" >&2; exit 2 ;;
+    esac
+done
