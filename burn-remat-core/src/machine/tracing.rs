@@ -220,11 +220,11 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether a tensor is another thread's, and the step has nothing to do with it.
+    /// Whether a tensor is another thread's or was saved by an earlier pass, and the step has nothing to do with it.
     fn is_untraced(&self, key: TensorKey) -> bool {
         let tensor = &self.history.tensors[key];
-        let foreign = tensor.buffer.is_none_or(|buffer| self.ledger.get(buffer).foreign);
-        foreign && tensor.spot.step != self.steps.number
+        let is_others = |buffer| self.ledger.get(buffer).foreign || self.yields(buffer);
+        tensor.buffer.is_none_or(is_others) && tensor.spot.step != self.steps.number
     }
 
     /// Writes down that the program lets go of a tensor that it still holds.
