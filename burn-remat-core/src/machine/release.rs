@@ -95,9 +95,8 @@ impl<W: World> Machine<W> {
     /// Frees the buffer of a tensor, if it has one.
     pub(super) fn release_buffer(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
-        let owner = tensor.as_owner(key);
         let Some(buffer) = tensor.buffer.take() else { return };
-        let id = tensor.facts.id;
+        let (id, owner) = (tensor.facts.id, tensor.as_owner(key));
         self.ledger.detach(buffer, owner);
         self.ledger.sweep(buffer);
         self.world.free(id);
