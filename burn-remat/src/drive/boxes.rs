@@ -15,8 +15,8 @@ const LIMIT: usize = 8192;
 pub(crate) struct Boxes(Vec<Box<OperationIr>>);
 
 impl Boxes {
-    /// Puts an operation into a box.
-    #[inline]
+    /// Puts an operation into a box. Not inlined, which would copy it once more on its way.
+    #[inline(never)]
     pub fn fill(&mut self, op: OperationIr) -> Box<OperationIr> {
         match self.0.pop() {
             Some(mut empty) => {

@@ -95,19 +95,14 @@ pub(super) fn facts(ir: &TensorIr, padding: Padding) -> TensorFacts {
     let mut hasher = FxHasher::default();
     ir.shape.hash(&mut hasher);
     ir.dtype.hash(&mut hasher);
-    let (id, shape) = (ir.id.value(), hasher.finish());
-    TensorFacts {
-        id,
-        shape,
-        bytes: tensor_bytes(&ir.shape, ir.dtype),
-        buffer_bytes: padding.tensor(&ir.shape, ir.dtype),
-    }
+    let (id, shape, bytes) = (ir.id.value(), hasher.finish(), tensor_bytes(&ir.shape, ir.dtype));
+    TensorFacts { id, shape, bytes, buffer_bytes: padding.around(bytes, &ir.shape, ir.dtype) }
 }
 
 /// What the core is told of an operation.
 #[inline]
 pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, padding: Padding) -> Operation {
-    let mut asked = Operation { kind: operation_kind(op), ..Operation::default() };
+    let mut asked = Operation::default();
     for_each_tensor(op, |tensor| match tensor.status {
         TensorStatus::NotInit => asked.outputs.push(facts(tensor, padding)),
         status => {
@@ -118,6 +113,7 @@ pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, p
             }
         }
     });
+    asked.kind = operation_kind(op);
     asked.nature = Nature {
         view: is_view(op),
         random: is_random(op),
