@@ -54,6 +54,7 @@ impl Padding {
 }
 
 /// Bytes of the elements of a tensor; of a quantized one with its scales, packed as its scheme says.
+#[inline]
 pub(crate) fn tensor_bytes(shape: &Shape, dtype: DType) -> u64 {
     match dtype {
         DType::QFloat(scheme) => quantized_bytes(shape, &scheme),

@@ -55,6 +55,7 @@ pub(crate) fn operation_name(op: &OperationIr) -> String {
 }
 
 /// A number for the kind of an operation, whatever its tensors and options.
+#[inline]
 pub(super) fn operation_kind(op: &OperationIr) -> Kind {
     let mut hasher = FxHasher::default();
     discriminant(op).hash(&mut hasher);
@@ -172,6 +173,7 @@ pub(super) fn is_opaque(op: &OperationIr) -> bool {
 }
 
 /// The input of which an operation needs less than its numbers.
+#[inline]
 pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
     let (input, need) = match op {
         OperationIr::Activation(ActivationOperationIr::ReluBackward(op)) => (&op.lhs, Need::Signs),
