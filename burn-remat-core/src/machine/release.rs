@@ -71,8 +71,10 @@ impl<W: World> Machine<W> {
             if tensor.alive || tensor.held || tensor.pins > 0 || !tensor.dependents.is_empty() {
                 continue;
             }
-            self.release(key);
-            self.drop_substitute(key);
+            if tensor.buffer.is_some() || tensor.small.is_some() {
+                self.release(key);
+                self.drop_substitute(key);
+            }
             let tensor = self.history.tensors.remove(key);
             self.history.index.remove(&tensor.facts.id);
             if tensor.small.is_some() {
