@@ -88,6 +88,8 @@ pub(crate) struct Lineage {
 pub(crate) struct Flags {
     /// An operation that can run again made it. With a recipe, unless nothing was recorded then.
     pub computed: bool,
+    /// It counts among what the step has computed and the program holds.
+    pub counted: bool,
     /// It is surely no parameter, though it may be a root: a mask, what the device may not compute twice alike, or what has
     /// taken the place of such a root or was cut off from one.
     pub passing: bool,

@@ -128,8 +128,9 @@ struct Steps {
     executing: bool,
     /// Bytes that were held when this unit began, those of other threads not counted.
     held_at_start: u64,
-    /// Bytes of live tensors that were computed.
+    /// Bytes of live tensors that were computed in this step.
     computed_bytes: u64,
+    boundaries: boundary::Boundaries,
     /// Compute time of the last whole step.
     last_ns: u64,
     totals: StepTotals,

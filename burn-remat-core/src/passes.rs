@@ -8,7 +8,8 @@
 //! computed since the last pass, does not descend from the seed and is still held. Two things blur the count:
 //!
 //! - A program may keep some of it (activations that it logs). Such a pass is not seen to end; when the next seed comes, much more has
-//!   been computed than is left of it, and from then on that share is taken to be [kept](Passes::kept).
+//!   been computed than is left of it, and from then on that share is taken to be kept, of passes that have saved as much. So is what autodiff
+//!   holds of another network, until that learns.
 //! - A one may be no seed: then next to nothing was saved, or what was saved before is still there when the next one comes, and counts
 //!   with it. So do two losses that were computed before the backward of the first.
 //! - What an optimizer has made is still held when the next backward begins: what was computed up to the last update before a step is
@@ -17,6 +18,8 @@
 //! Constant work for every operation.
 //!
 //! Larger than the rule: `Passes`, because all of it is what is known of the stretch of operations at hand.
+
+use alloc::vec::Vec;
 
 use crate::trace::Position;
 
@@ -29,6 +32,10 @@ const PATIENCE: u64 = 8;
 const LEAST_GAP: u64 = 1000;
 /// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
 const QUIET: u64 = 4;
+/// Passes are of one kind, as far as that matters for what the program keeps of them, that save the same but for one part in so many.
+const ALIKE: u64 = 32;
+/// How many kinds are told apart.
+const KINDS: usize = 8;
 
 /// Which part of a pass a tensor belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +77,25 @@ struct Rest {
     at_seed: u64,
 }
 
+/// What of a pass the program keeps when it is over, as a share of what was saved: by how much that was, as passes of several kinds may come
+/// in turns, the last of each first.
+#[derive(Default)]
+struct Kept(Vec<(u64, f64)>);
+
+impl Kept {
+    /// Of a pass that has saved so many bytes. One of a kind that was not met is taken to be like the last.
+    fn of(&self, at_seed: u64) -> f64 {
+        let is_alike = |(of, _): &&(u64, f64)| of.abs_diff(at_seed) <= at_seed / ALIKE;
+        self.0.iter().find(is_alike).or(self.0.first()).map_or(0.0, |(_, share)| *share)
+    }
+
+    fn learn(&mut self, at_seed: u64, share: f64) {
+        self.0.retain(|(of, _)| of.abs_diff(at_seed) > at_seed / ALIKE);
+        self.0.insert(0, (at_seed, share));
+        self.0.truncate(KINDS);
+    }
+}
+
 /// Finds passes. See the [module](self).
 #[derive(Default)]
 pub(crate) struct Passes {
@@ -88,8 +114,7 @@ pub(crate) struct Passes {
     let_go: u64,
     /// Most that was ever saved.
     most: u64,
-    /// What of it the program keeps, as a share.
-    kept: f64,
+    kept: Kept,
     rest: Rest,
     /// Most bytes held in any pass so far.
     highest: u64,
@@ -119,7 +144,7 @@ impl Passes {
             return Seed::Begins;
         };
         if self.forward > self.saved && self.saved <= self.at_seed / 2 {
-            self.kept = self.saved as f64 / self.at_seed.max(1) as f64;
+            self.kept.learn(self.at_seed, self.saved as f64 / self.at_seed.max(1) as f64);
             let over = self.let_go;
             self.begin(seed);
             return Seed::After(over);
@@ -144,7 +169,10 @@ impl Passes {
         // What was taken to be kept, and is gone by now, was none.
         let Rest { bytes, at_seed, .. } = core::mem::take(&mut self.rest);
         if at_seed > 0 {
-            self.kept = self.kept.min(bytes as f64 / at_seed as f64);
+            let share = bytes as f64 / at_seed as f64;
+            if share < self.kept.of(at_seed) {
+                self.kept.learn(at_seed, share);
+            }
         }
     }
 
@@ -227,7 +255,7 @@ impl Passes {
     /// Whether what was saved is gone.
     #[inline]
     pub fn is_over(&self) -> bool {
-        let kept = || (self.at_seed as f64 * self.kept) as u64;
+        let kept = || (self.at_seed as f64 * self.kept.of(self.at_seed)) as u64;
         self.seed.is_some() && self.saved <= kept() + self.at_seed / REST
     }
 
@@ -285,8 +313,6 @@ mod tests {
         gone.collect()
     }
 
-    use alloc::vec::Vec;
-
     #[test]
     fn a_pass_is_over_when_what_was_saved_is_gone() {
         let mut passes = Passes::default();
@@ -338,6 +364,33 @@ mod tests {
         };
         assert_eq!(pass(100), 7, "three are taken to be kept");
         assert_eq!(pass(200), 10, "none was");
+    }
+
+    #[test]
+    fn of_two_kinds_in_turns_each_is_known_by_what_it_saves() {
+        let mut passes = Passes::default();
+        let mut clock = 1;
+        // Of a large pass three in ten are kept, of a small one none: how many are let go of before it is over.
+        let mut pass = |count: u64, kept: u64| {
+            let made = clock;
+            (0..count).for_each(|_| passes.computed(10));
+            if let Seed::After(over) = passes.one(made + count, 10) {
+                passes.end(over, 100);
+            }
+            let mut until = 0;
+            for at in (kept..count).rev() {
+                passes.let_go(Part::Forward, made + at, 10, made + 2 * count - at);
+                until += u64::from(passes.seed().is_some());
+                if passes.is_over() {
+                    passes.end(made + 2 * count - at + 1, 100);
+                }
+            }
+            clock += 2 * count + 10;
+            (until, passes.seed().is_some())
+        };
+        let rounds: Vec<_> = (0..4).map(|_| (pass(10, 3), pass(6, 0))).collect();
+        assert_eq!(rounds[0].0, (7, true), "it is not known yet that something is kept");
+        assert_eq!(rounds[2..], [((7, false), (6, false)); 2]);
     }
 
     #[test]

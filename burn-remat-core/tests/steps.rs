@@ -3,7 +3,7 @@
 mod common;
 
 use burn_remat_core::{Asked, Config};
-use common::{Program, Works};
+use common::{ONE, Program, Works};
 
 const UNIT: u64 = 256;
 
@@ -121,4 +121,42 @@ fn what_is_evicted_and_computed_again() {
     let parameter = program.upload(1, UNIT);
     step(&mut program, parameter, 5);
     insta::assert_snapshot!(program.machine.world().log.join("\n"));
+}
+
+#[test]
+fn what_a_forward_has_saved_over_several_steps_can_still_go() {
+    let budget = 20 * UNIT;
+    let mut program = Program::new(config(Asked::Bytes(budget)));
+    let (other, mut parameter) = (program.upload(1, UNIT), program.upload(1, UNIT));
+    let mut saved = Vec::new();
+    for round in 0..20 {
+        // What autodiff holds of another network, whose backward comes after five steps of this one.
+        let mut input = other;
+        for kind in 0..6 {
+            input = program.run(1, 300 + kind, Works::New, &[input], &[], &[UNIT])[0];
+            saved.push(input);
+        }
+        parameter = updated(&mut program, parameter, 6);
+        if round % 5 == 4 {
+            saved.drain(..).for_each(|id| program.drop_tensor(1, id));
+        }
+    }
+    let counters = program.machine.counters();
+    assert!(counters.steps >= 15, "{} steps", counters.steps);
+    assert_eq!(counters.steps_over_budget, 0, "floor {}", counters.floor.bytes);
+}
+
+/// A forward of so many operations, its backward and the update: the parameter afterwards.
+fn updated(program: &mut Program, parameter: u64, depth: u64) -> u64 {
+    let mut saved = vec![parameter];
+    for kind in 0..depth {
+        let input = saved[saved.len() - 1];
+        saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+    }
+    let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+    for (kind, id) in saved.drain(1..).rev().enumerate() {
+        gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+    }
+    let inputs = [parameter, gradient];
+    program.run(1, 400, Works::InPlace, &inputs, &inputs, &[UNIT])[0]
 }

@@ -7,11 +7,35 @@ use crate::counters::Times;
 use crate::driver::{Event, Left, World};
 use crate::facts::ThreadId;
 use crate::follow::{Follow, Start};
+use crate::history::Tensor;
 use crate::keys::TensorKey;
+use crate::passes::Part;
 use crate::schedule::Schedule;
 use crate::spine::Spine;
 use crate::trace::Trace;
 use crate::tracer::Tracer;
+
+/// What takes at most one part in so many of the budget is kept where a step ends, rather than how to compute it.
+const SMALL: u64 = 4096;
+
+/// For so many steps it is known how to compute what a forward has saved.
+const REMEMBERED: usize = 16;
+
+/// When the last steps have ended.
+#[derive(Default)]
+pub(super) struct Boundaries {
+    clocks: [u64; REMEMBERED],
+    next: usize,
+}
+
+impl Boundaries {
+    /// A step has ended at `clock`; when did the one so many steps ago?
+    fn note(&mut self, clock: u64) -> u64 {
+        let long_ago = core::mem::replace(&mut self.clocks[self.next], clock);
+        self.next = (self.next + 1) % REMEMBERED;
+        long_ago
+    }
+}
 
 impl<W: World> Machine<W> {
     /// The program says that a step begins here.
@@ -71,13 +95,21 @@ impl<W: World> Machine<W> {
         unit
     }
 
-    /// What was computed before `clock` is not computed again from here on.
+    /// What was computed before `clock` is not computed again from here on, but for what forwards have saved whose backward may come in a later
+    /// step: of two networks that learn in turns, autodiff holds what the one has made while the other learns. How to compute that is known for
+    /// some steps more, so that chains end and the budget is kept.
     fn forget(&mut self, clock: u64) {
         let before = self.ledger.live;
-        self.forget_before(clock);
+        let long_ago = self.steps.boundaries.note(clock);
+        self.forget_before(long_ago, |_| false);
+        // What is there in the first steps may be parameters, computed to begin with.
+        let small = self.room.budget.filter(|_| self.steps.ended > 1).map(|budget| budget / SMALL);
+        let is_large = |tensor: &Tensor| small.is_some_and(|small| tensor.facts.bytes > small);
+        self.forget_before(clock, |tensor| tensor.lineage.part == Part::Forward && is_large(tensor));
         // What goes came before the pass that may have begun: it is no part of what that holds.
         if let Some(follow) = &mut self.watch.follow {
-            follow.start.held = follow.start.held.saturating_sub(before - self.ledger.live);
+            let gone = before.saturating_sub(self.ledger.live);
+            follow.start.held = follow.start.held.saturating_sub(gone);
         }
         let history = &self.history;
         self.stages.prune(|key, id| history.knows((key, id)));

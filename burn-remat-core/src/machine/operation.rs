@@ -220,7 +220,7 @@ impl<W: World> Machine<W> {
         if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
             self.end_step(boundary, true);
         } else if self.history.recipes.len() as u64 > HISTORY_LIMIT.max(2 * self.steps.detector.longest()) {
-            self.forget_before(clock - HISTORY_LIMIT / 2);
+            self.forget_before(clock - HISTORY_LIMIT / 2, |_| false);
         }
     }
 
@@ -271,7 +271,7 @@ impl<W: World> Machine<W> {
         }
         for &output in outputs {
             let tensor = &mut self.history.tensors[output];
-            tensor.lineage.is.computed = true;
+            (tensor.lineage.is.computed, tensor.lineage.is.counted) = (true, true);
             self.steps.computed_bytes += tensor.facts.bytes;
         }
     }

@@ -37,10 +37,9 @@ impl<W: World> Machine<W> {
         self.history.end(key);
         let tensor = &mut self.history.tensors[key];
         tensor.alias = None;
-        if tensor.lineage.is.computed {
-            self.steps.computed_bytes -= tensor.facts.bytes;
-        }
-        if tensor.pins == 0 && !tensor.held {
+        let is_unused = tensor.pins == 0 && !tensor.held;
+        self.count_no_more(key);
+        if is_unused {
             self.bury(key);
         }
         if !self.history.is_any_alive() {

@@ -3,9 +3,11 @@
 //! A *root* has no recipe: uploads, random results (unless reseeded), uninitialised memory, the user's own operations, and what came of
 //! operations that took a root. Without the last rule, `w -= lr * g` would grow a chain through all steps.
 
+use alloc::vec::Vec;
+
 use crate::driver::World;
 use crate::facts::Operation;
-use crate::history::KEEP_ROOT_RATIO;
+use crate::history::{KEEP_ROOT_RATIO, Tensor};
 use crate::keys::TensorKey;
 
 use super::Machine;
@@ -94,15 +96,15 @@ impl<W: World> Machine<W> {
 
     /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.
     pub(super) fn make_root(&mut self, key: TensorKey) {
+        if self.history.tensors[key].recipe.is_some() {
+            self.count_no_more(key);
+        }
         let tensor = &mut self.history.tensors[key];
         let Some(recipe) = tensor.recipe.take() else { return };
         let is = &mut tensor.lineage.is;
         if core::mem::take(&mut is.computed) {
             // Before steps are known, parameters may have been computed too.
             is.state |= !is.eligible && self.steps.detector.is_exact();
-            if tensor.alive {
-                self.steps.computed_bytes -= tensor.facts.bytes;
-            }
         }
         if let (Some(buffer), None) = (tensor.buffer, tensor.compressible()) {
             self.ledger.add_root(buffer);
@@ -112,12 +114,15 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Forgets all history recorded before `clock`: what is alive and rests on it becomes a root, after it has been
-    /// brought back where it was evicted, and is kept from then on.
-    pub(super) fn forget_before(&mut self, clock: u64) {
+    /// Forgets the history recorded before `clock`: what is alive and rests on it becomes a root, after it has been
+    /// brought back where it was evicted, and is kept from then on. What is `spared` goes on as before.
+    pub(super) fn forget_before(&mut self, clock: u64, spared: impl Fn(&Tensor) -> bool) {
         let recipes = self.history.recipes.iter().filter(|(_, recipe)| recipe.born < clock);
-        let old: alloc::vec::Vec<usize> = recipes.map(|(key, _)| key).collect();
+        let old: Vec<usize> = recipes.map(|(key, _)| key).collect();
         let Some(frontier) = self.history.live_descendants(old) else { return };
+        let is_spared = |key: &TensorKey| spared(&self.history.tensors[*key]);
+        let (left, frontier): (Vec<TensorKey>, Vec<TensorKey>) = frontier.into_iter().partition(is_spared);
+        left.into_iter().for_each(|key| self.count_no_more(key));
         for &key in &frontier {
             self.pin(key);
             let tensor = &self.history.tensors[key];
@@ -136,6 +141,14 @@ impl<W: World> Machine<W> {
             self.unpin(key);
         }
         self.collect();
+    }
+
+    /// A tensor counts no more among what the step has computed and the program holds.
+    pub(super) fn count_no_more(&mut self, key: TensorKey) {
+        let tensor = &mut self.history.tensors[key];
+        if core::mem::take(&mut tensor.lineage.is.counted) {
+            self.steps.computed_bytes -= tensor.facts.bytes;
+        }
     }
 
     fn next_seed(&mut self) -> u64 {
