@@ -103,6 +103,11 @@ impl Follow {
         bytes.saturating_add(self.start.held).saturating_sub(self.schedule.trace.held_at_start)
     }
 
+    /// Most bytes that the plan may take where that is more than the budget: what it holds, less what is not there this time.
+    pub fn most(&self) -> u64 {
+        self.schedule.peak.min(self.foreseen(self.schedule.peak))
+    }
+
     /// Whether the whole step went by the plan.
     pub fn is_complete(&self) -> bool {
         self.made.len() == self.schedule.trace.ops.len()

@@ -176,6 +176,8 @@ struct Watch {
     differences: Differences,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
+    /// Bytes that earlier passes had saved when what is planned began, and that go where it needs the room.
+    yielding: u64,
     /// Bytes that the last operation used beside its tensors, where they count.
     scratch: u64,
 }
@@ -253,7 +255,7 @@ impl<W: World> Machine<W> {
             },
         };
         if config.rehearsing {
-            machine.watch.tracer = Some(Tracer::new(0));
+            machine.watch.tracer = Some(Tracer::new(0, 0));
         } else {
             machine.start_following();
         }

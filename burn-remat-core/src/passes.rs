@@ -7,8 +7,8 @@
 //! Nothing here depends on what a program updates, keeps a copy of, or does between its passes. Bytes are counted: of what was
 //! computed since the last pass, does not descend from the seed and is still held. Two things blur the count:
 //!
-//! - A program may keep some of it (activations that it logs). Such a pass is not seen to end; when the next seed comes, much more has
-//!   been computed than is left of it, and from then on that share is taken to be kept, of passes that have saved as much. So is what autodiff
+//! - A program may keep some of it (activations that it logs). Such a pass is not seen to end; when a parameter is updated, or the next seed
+//!   comes and much more has been computed than is left of it, it has been over, and from then on that share is taken to be kept, of passes that have saved as much. So is what autodiff
 //!   holds of another network, until that learns.
 //! - A one may be no seed: then next to nothing was saved, or what was saved before is still there when the next one comes, and counts
 //!   with it. So do two losses that were computed before the backward of the first.
@@ -32,6 +32,8 @@ const PATIENCE: u64 = 8;
 const LEAST_GAP: u64 = 1000;
 /// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
 const QUIET: u64 = 4;
+/// A backward of which an optimizer has what it needs has let go of one part in so many of what was saved, or more.
+const PART: u64 = 4;
 /// Passes are of one kind, as far as that matters for what the program keeps of them, that save the same but for one part in so many.
 const ALIKE: u64 = 32;
 /// How many kinds are told apart.
@@ -60,8 +62,8 @@ pub(crate) enum Seed {
     After(u64),
 }
 
-#[derive(Clone, Copy)]
-struct Seeded {
+#[derive(Clone, Copy, Default)]
+struct Moment {
     clock: u64,
     position: Position,
 }
@@ -109,9 +111,11 @@ pub(crate) struct Passes {
     /// Bytes of what was saved that are still held, and how many there were.
     saved: u64,
     at_seed: u64,
-    seed: Option<Seeded>,
-    /// Clock after the last that was let go of what was saved.
-    let_go: u64,
+    seed: Option<Moment>,
+    /// Since when next to nothing of what was saved has been let go of, and how many bytes of it were held then.
+    let_go: (Moment, u64),
+    /// Whether a parameter was updated before the pass was seen to be over.
+    is_late: bool,
     /// Most that was ever saved.
     most: u64,
     kept: Kept,
@@ -135,7 +139,7 @@ impl Passes {
 
     /// A backward may begin: the program has made a single one at `clock`, as the operation at `position`.
     pub fn one(&mut self, clock: u64, position: Position) -> Seed {
-        let seed = Seeded { clock, position };
+        let seed = Moment { clock, position };
         let Some(before) = &mut self.seed else {
             if self.forward == 0 || self.forward < self.most / LEAST {
                 return Seed::Nothing;
@@ -144,8 +148,8 @@ impl Passes {
             return Seed::Begins;
         };
         if self.forward > self.saved && self.saved <= self.at_seed / 2 {
-            self.kept.learn(self.at_seed, self.saved as f64 / self.at_seed.max(1) as f64);
-            let over = self.let_go;
+            self.learn();
+            let over = self.let_go.0.clock;
             self.begin(seed);
             return Seed::After(over);
         }
@@ -160,9 +164,9 @@ impl Passes {
         Seed::Nothing
     }
 
-    fn begin(&mut self, seed: Seeded) {
+    fn begin(&mut self, seed: Moment) {
         self.saved = core::mem::take(&mut self.forward);
-        (self.at_seed, self.let_go, self.seed) = (self.saved, seed.clock, Some(seed));
+        (self.at_seed, self.let_go, self.seed) = (self.saved, (seed, self.saved), Some(seed));
         self.most = self.most.max(self.saved);
         self.longest = self.longest.max(seed.clock - self.last);
         self.last = seed.clock;
@@ -185,6 +189,27 @@ impl Passes {
     /// A parameter or an optimizer's state has been updated.
     pub fn update(&mut self, clock: u64) {
         (self.updated, self.recent) = (clock, 0);
+    }
+
+    /// A parameter has been updated: where a good part of what was saved is gone, the pass is over, and what is left is kept. What an optimizer has
+    /// made until then is no part of the pass that begins.
+    pub fn update_parameter(&mut self, clock: u64) {
+        if self.is_quiet() {
+            (self.forward, self.start) = (0, clock + 1);
+        }
+        if self.seed.is_some() && self.saved <= self.at_seed - self.at_seed / PART && !self.is_over() {
+            self.is_late = true;
+            self.learn();
+        }
+    }
+
+    /// Where the pass under way was over, if that was seen later.
+    pub fn over(&self) -> Option<Position> {
+        self.is_late.then_some(self.let_go.0.position)
+    }
+
+    fn learn(&mut self) {
+        self.kept.learn(self.at_seed, self.saved as f64 / self.at_seed.max(1) as f64);
     }
 
     /// When that was last.
@@ -228,7 +253,7 @@ impl Passes {
 
     /// The program has let go of a tensor.
     #[inline]
-    pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, clock: u64) {
+    pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, (clock, position): (u64, Position)) {
         if !self.counts(part, born) {
             if part == Part::Forward && (self.rest.from..self.rest.to).contains(&born) {
                 self.rest.bytes = self.rest.bytes.saturating_sub(bytes);
@@ -238,7 +263,9 @@ impl Passes {
         match self.seed {
             Some(seed) if born < seed.clock => {
                 self.saved = self.saved.saturating_sub(bytes);
-                self.let_go = clock + 1;
+                if self.saved + self.at_seed / REST < self.let_go.1 {
+                    self.let_go = (Moment { clock: clock + 1, position }, self.saved);
+                }
             }
             _ => self.forward = self.forward.saturating_sub(bytes),
         }
@@ -269,7 +296,7 @@ impl Passes {
         if let Some(seed) = self.seed.filter(|seed| seed.clock < clock) {
             self.seen += u64::from(self.is_over());
             self.rest = Rest { from: self.start, to: seed.clock, bytes: self.saved, at_seed: self.at_seed };
-            (self.saved, self.seed) = (0, None);
+            (self.saved, self.seed, self.is_late) = (0, None, false);
         }
         if self.seed.is_none() {
             self.forward = 0;
@@ -307,7 +334,7 @@ mod tests {
     /// Lets go of all but `kept` of what was made from `clock` on; whether the pass is over after each.
     fn backward(passes: &mut Passes, made: u64, clock: u64, kept: u64) -> Vec<bool> {
         let gone = (kept..10).rev().map(|at| {
-            passes.let_go(Part::Forward, made + at, 10, clock + 10 - at);
+            passes.let_go(Part::Forward, made + at, 10, (clock + 10 - at, 0));
             passes.is_over()
         });
         gone.collect()
@@ -354,7 +381,7 @@ mod tests {
             passes.one(clock, 10);
             let mut until = 0;
             for at in (0..10).rev() {
-                passes.let_go(Part::Forward, made + at, 10, clock + 10 - at);
+                passes.let_go(Part::Forward, made + at, 10, (clock + 10 - at, 0));
                 until += u64::from(passes.seed().is_some());
                 if passes.is_over() {
                     passes.end(clock + 11 - at, 100);
@@ -379,7 +406,7 @@ mod tests {
             }
             let mut until = 0;
             for at in (kept..count).rev() {
-                passes.let_go(Part::Forward, made + at, 10, made + 2 * count - at);
+                passes.let_go(Part::Forward, made + at, 10, (made + 2 * count - at, 0));
                 until += u64::from(passes.seed().is_some());
                 if passes.is_over() {
                     passes.end(made + 2 * count - at + 1, 100);

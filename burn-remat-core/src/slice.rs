@@ -18,10 +18,11 @@ use crate::trace::{Between, Number, Place, Position, Trace, TracedOp, TracedStor
 
 impl Trace {
     /// The pass in a stretch of operations of which the one at `seed` begins the backward: from the first operation on which something
-    /// rests that was kept for the backward, to the end. `None` if there is none.
-    pub fn pass(&self, seed: Position) -> Option<Self> {
+    /// rests that was kept for the backward, to where it is `over`, or to the end. `None` if there is none.
+    pub fn pass(&self, seed: Position, over: Option<Position>) -> Option<Self> {
         let small = Spine::largest_small(self.peak());
-        let seed = (seed as usize).min(self.ops.len());
+        let end = over.map_or(self.ops.len(), |over| (over as usize).min(self.ops.len()));
+        let seed = (seed as usize).min(end);
         // What outlives the pass was there before it. So were the parameters, which do not where somebody holds what the pass has made until they are
         // updated again: what an update has made, and another takes.
         let mut replaced = vec![false; self.storages.len()];
@@ -32,7 +33,8 @@ impl Trace {
             |storage: &TracedStorage| storage.made_by.is_some_and(|at| self.ops[at as usize].updates);
         let passes = |place: usize| {
             let storage = &self.storages[place];
-            storage.bytes > small && storage.died.is_some() && !(replaced[place] && is_made_by_update(storage))
+            let dies = storage.died.is_some_and(|died| died as usize <= end);
+            storage.bytes > small && dies && !(replaced[place] && is_made_by_update(storage))
         };
         let is_saved =
             |place: usize| passes(place) && self.storages[place].died.is_some_and(|died| died as usize > seed);
@@ -47,7 +49,7 @@ impl Trace {
                 }
             }
         }
-        let mut pass = Slice::new(self, start?..self.ops.len(), true).cut();
+        let mut pass = Slice::new(self, start?..end, true).cut();
         pass.ops.iter_mut().for_each(|op| op.updates = false);
         Some(pass)
     }
@@ -73,7 +75,8 @@ impl<'a> Slice<'a> {
     /// A pass begins with its first operation: what happened just before that has happened.
     fn new(whole: &'a Trace, range: Range<usize>, is_pass: bool) -> Self {
         let held_at_start = if is_pass { whole.held_before(range.start) } else { whole.held_at_start };
-        let part = Trace { held_at_start, is_pass, names: whole.names.clone(), ..Trace::default() };
+        let part =
+            Trace { held_at_start, yielding: whole.yielding, is_pass, names: whole.names.clone(), ..Trace::default() };
         let (places, numbers, visits, scopes) = Default::default();
         Self { whole, range, part, places, numbers, visits, scopes }
     }

@@ -154,6 +154,8 @@ pub struct Trace {
     pub reads: Vec<(Position, Place)>,
     /// Bytes held when the step began, all of them out of the planner's reach.
     pub held_at_start: u64,
+    /// Bytes of what earlier passes had saved when the step began, which go where it needs the room: they are not among those.
+    pub yielding: u64,
     /// Whether this is a pass, which begins with its first operation wherever that comes; else a step, which begins where one is said to.
     pub is_pass: bool,
     /// The operation that begins the backward, where this is a stretch of operations that ends with a pass.

@@ -23,19 +23,21 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    pub fn new(held_at_start: u64) -> Self {
-        Self { trace: Trace { held_at_start, ..Trace::default() }, ..Self::default() }
+    /// So many bytes are held when the step begins, of which some are `yielding`.
+    pub fn new(held: u64, yielding: u64) -> Self {
+        let held_at_start = held.saturating_sub(yielding);
+        Self { trace: Trace { held_at_start, yielding, ..Trace::default() }, ..Self::default() }
     }
 
     /// Goes on as if the first operations of a step, which were those of `seen`, had been written down.
-    pub fn resumed(seen: &Trace, position: Position, held_at_start: u64) -> Self {
+    pub fn resumed(seen: &Trace, position: Position, (held, yielding): (u64, u64)) -> Self {
         let ops = &seen.ops[..position as usize];
         let places = ops.iter().flat_map(|op| op.reads.iter().chain(&op.writes));
         let storages = places.max().map_or(0, |place| *place as usize + 1);
         let tensors = ops.iter().map(|op| op.outputs as usize + op.writes.len());
         let numbers = ops.iter().flat_map(|op| op.inputs.iter().map(|(number, _)| *number as usize + 1));
         let tensors = tensors.chain(numbers).max().unwrap_or(0);
-        let mut tracer = Self::new(held_at_start);
+        let mut tracer = Self::new(held, yielding);
         let trace = &mut tracer.trace;
         trace.ops.extend_from_slice(ops);
         trace.storages.extend_from_slice(&seen.storages[..storages]);

@@ -121,7 +121,7 @@ struct Parts {
 
 impl Parts {
     fn of(trace: &Trace) -> Self {
-        match trace.seed.and_then(|seed| trace.pass(seed)) {
+        match trace.seed.and_then(|seed| trace.pass(seed, None)) {
             Some(pass) => Self { before: trace.before(&pass), planned: pass },
             None => Self { planned: trace.clone(), before: None },
         }

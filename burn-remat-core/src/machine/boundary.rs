@@ -8,7 +8,8 @@ use crate::driver::{Event, Left, World};
 use crate::facts::ThreadId;
 use crate::follow::{Follow, Start};
 use crate::history::Tensor;
-use crate::keys::TensorKey;
+use crate::keys::{BufferKey, TensorKey};
+use crate::ledger::Entry;
 use crate::passes::Part;
 use crate::schedule::Schedule;
 use crate::spine::Spine;
@@ -212,7 +213,7 @@ impl<W: World> Machine<W> {
         self.steps.position = 0;
         // What the step before held is no part of this one.
         self.watch.most_held = self.ledger.live;
-        self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
+        self.note_start();
         if !self.world.is_on() || !self.is_sure() {
             return;
         }
@@ -243,7 +244,7 @@ impl<W: World> Machine<W> {
         self.room.evictions_before = self.room.evictions;
         self.start_following();
         if self.watch.follow.is_none() && !self.world.is_settled() {
-            self.watch.tracer = Some(Tracer::new(self.steps.held_at_start));
+            self.watch.tracer = Some(Tracer::new(self.steps.held_at_start, self.watch.yielding));
         }
     }
 
@@ -253,6 +254,7 @@ impl<W: World> Machine<W> {
         // A pass begins with an operation, not here.
         let is_step = |schedule: &Arc<Schedule>| !schedule.trace.is_pass || self.steps.detector.goes_by_marks();
         if let Some(schedule) = self.world.next().filter(is_step) {
+            self.clear_for(&schedule);
             self.follow(schedule);
         }
     }
@@ -266,12 +268,42 @@ impl<W: World> Machine<W> {
         self.watch.follow = Some(Follow::new(schedule, measures, start));
     }
 
-    /// Bytes of the step's own that are held, without what is only there because something could be computed again from it: with what came before the
+    /// What is planned begins: notes what is held.
+    pub(super) fn note_start(&mut self) {
+        self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
+        let yields = |&(key, entry): &(BufferKey, &Entry)| !entry.foreign && self.yields(key);
+        self.watch.yielding = self.ledger.iter().filter(yields).map(|(_, entry)| entry.bytes).sum();
+    }
+
+    /// Whether a buffer goes before what a plan needs: earlier passes have saved it, and it can be computed again.
+    pub(super) fn yields(&self, buffer: BufferKey) -> bool {
+        let entry = self.ledger.get(buffer);
+        let is_saved = |owner: &TensorKey| self.history.tensors[*owner].lineage.part == Part::Forward;
+        !entry.is_fixed() && entry.owners.iter().all(is_saved)
+    }
+
+    /// Makes room for a plan that begins, as far as that is held by what earlier passes have saved. O(buffers x chain).
+    pub(super) fn clear_for(&mut self, schedule: &Schedule) {
+        if self.watch.yielding == 0 || !self.exceeds(schedule, 0) {
+            return;
+        }
+        for (_, buffer) in self.candidates(0) {
+            if self.ledger.contains(buffer) && self.yields(buffer) && self.exceeds(schedule, 0) {
+                self.evict(buffer);
+                self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
+            }
+        }
+    }
+
+    /// Bytes of the step's own that are held, without what is only there because something could be computed again from it, and what earlier passes have saved: with what came before the
     /// step that goes when the step is told. O(buffers).
     fn needed(&self) -> u64 {
         let tensors = &self.history.tensors;
         let is_dead = |owner: &TensorKey| !tensors[*owner].alive && tensors[*owner].pins == 0;
-        let dead = self.ledger.iter().filter(|(_, entry)| !entry.foreign && entry.owners.iter().all(is_dead));
+        let goes = |&(key, entry): &(BufferKey, &Entry)| {
+            !entry.foreign && (entry.owners.iter().all(is_dead) || self.yields(key))
+        };
+        let dead = self.ledger.iter().filter(goes);
         self.ledger.live - self.ledger.foreign - dead.map(|(_, entry)| entry.bytes).sum::<u64>()
     }
 
@@ -285,7 +317,7 @@ impl<W: World> Machine<W> {
     /// Where more is held than a plan foresaw and the budget allows, its sizes are no longer taken for the program's.
     pub(super) fn watch_budget(&mut self) {
         let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.budget) else { return };
-        if follow.carried.is_none() && self.ledger.live > budget.max(follow.schedule.peak) {
+        if follow.carried.is_none() && self.ledger.live > budget.max(follow.most()) {
             self.outgrow();
             self.make_room(0);
         }

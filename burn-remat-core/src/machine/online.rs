@@ -25,6 +25,7 @@ use rustc_hash::FxHasher;
 use super::Machine;
 use crate::driver::{Event, World};
 use crate::facts::{CheckpointPolicy, Failure, Kind, TensorFacts};
+use crate::follow::Follow;
 use crate::keys::{BufferKey, TensorKey};
 
 /// Evictions per scoring pass.
@@ -45,7 +46,7 @@ impl<W: World> Machine<W> {
     /// The same, where the budget alone leaves too little.
     fn find_room(&mut self, need: u64, budget: u64) {
         let planned = self.watch.follow.as_ref().filter(|follow| follow.carried.is_none());
-        let planned = planned.map(|follow| follow.schedule.peak);
+        let planned = planned.map(Follow::most);
         let most = budget.max(planned.unwrap_or(0));
         if planned.is_some() && self.is_planned() {
             // The plan has made room, unless more is held beside it.
@@ -141,7 +142,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Evictable buffers of more than `least` bytes, best first.
-    fn candidates(&mut self, least: u64) -> Vec<(f64, BufferKey)> {
+    pub(super) fn candidates(&mut self, least: u64) -> Vec<(f64, BufferKey)> {
         let large =
             self.ledger.iter().filter(|(_, entry)| entry.bytes > least && !entry.is_fixed()).map(|(key, _)| key);
         let keys: Vec<BufferKey> =

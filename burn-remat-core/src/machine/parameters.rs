@@ -160,6 +160,10 @@ impl<W: World> Machine<W> {
         let regular = self.steps.detector.is_regular(last, interval, clock);
         self.note_no_part(key);
         self.steps.passes.update(clock);
+        if updated > 0 {
+            // In the first step what a backward adds up in place may look like a parameter.
+            self.steps.passes.update_parameter(clock);
+        }
         let lineage = &mut self.history.tensors[key].lineage;
         (lineage.updated, lineage.interval) = (clock, interval);
         (lineage.is.fresh, lineage.is.eligible, lineage.is.regular) = (true, true, regular);

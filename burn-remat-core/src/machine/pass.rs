@@ -131,7 +131,7 @@ impl<W: World> Machine<W> {
     pub(super) fn note_let_go(&mut self, key: TensorKey) {
         let tensor = &self.history.tensors[key];
         let (part, born, bytes) = (tensor.lineage.part, tensor.lineage.born, tensor.facts.bytes);
-        self.steps.passes.let_go(part, born, bytes, self.now.clock);
+        self.steps.passes.let_go(part, born, bytes, (self.now.clock, self.steps.position));
     }
 
     /// Takes up the plan of a pass that begins with an operation, if there is one.
@@ -147,7 +147,8 @@ impl<W: World> Machine<W> {
         self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
         self.steps.position = 1;
         self.watch.most_held = self.ledger.live;
-        self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
+        self.note_start();
+        self.clear_for(&schedule);
         // A plan that holds more than the budget holds the least that is known.
         if self.exceeds(&schedule, schedule.peak) {
             self.world.outgrown(schedule.structure());
@@ -169,9 +170,9 @@ impl<W: World> Machine<W> {
     }
 
     /// Whether a plan holds more than the budget, and more than `most`, with what was there when the pass began.
-    fn exceeds(&self, schedule: &Schedule, most: u64) -> bool {
-        let more = self.steps.held_at_start.saturating_sub(schedule.trace.held_at_start);
-        let foreseen = schedule.peak.saturating_add(more);
+    pub(super) fn exceeds(&self, schedule: &Schedule, most: u64) -> bool {
+        let foreseen = schedule.peak.saturating_add(self.steps.held_at_start);
+        let foreseen = foreseen.saturating_sub(schedule.trace.held_at_start);
         self.limits().budget.is_some_and(|budget| foreseen > budget.max(most))
     }
 
@@ -203,7 +204,7 @@ impl<W: World> Machine<W> {
     pub(super) fn unit_of(&self, mut trace: Trace) -> Option<Trace> {
         let seed = self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock));
         if !self.config.rehearsing
-            && let Some(pass) = seed.and_then(|seed| trace.pass(seed))
+            && let Some(pass) = seed.and_then(|seed| trace.pass(seed, self.steps.passes.over()))
         {
             return Some(pass);
         }

@@ -63,6 +63,8 @@ impl<W: World> Machine<W> {
         let uploaded =
             buffer.is_none_or(|buffer| self.ledger.leave_foreign(buffer) || self.ledger.get(buffer).step == step);
         let bytes = self.bytes_of(key);
+        // What is read here did not go when the step began.
+        let stays = !uploaded && buffer.is_some_and(|buffer| self.yields(buffer));
         let tracer = self.watch.tracer.as_mut()?;
         let known = buffer.and_then(|buffer| tracer.external(buffer));
         let place = known.unwrap_or_else(|| {
@@ -71,6 +73,7 @@ impl<W: World> Machine<W> {
                 owners.filter(|&&owner| self.history.tensors[owner].alive).count() as u32
             });
             let place = tracer.add(from_outside(bytes, uploaded, if uploaded { position } else { 0 }));
+            tracer.trace.held_at_start += if stays { bytes } else { 0 };
             tracer.hold(place, owners);
             if let Some(buffer) = buffer {
                 tracer.set_external(buffer, place);
@@ -268,7 +271,7 @@ impl<W: World> Machine<W> {
 
     /// Goes on as if the first operations of this step, which were those of `trace`, had been written down.
     pub(super) fn resume_trace(&mut self, trace: &Trace, position: Position) {
-        let mut tracer = Tracer::resumed(trace, position, self.steps.held_at_start);
+        let mut tracer = Tracer::resumed(trace, position, (self.steps.held_at_start, self.watch.yielding));
         // The program may call its stages otherwise this time.
         tracer.trace.visits.resize(self.stages.visits(self.steps.number), "".into());
         let (places, numbers) = (tracer.trace.storages.len(), tracer.trace.tensors.len());

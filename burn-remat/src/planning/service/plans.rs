@@ -190,7 +190,8 @@ impl Plans {
     fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         let known = self.kinds.of(structure);
         known.measure(&mut trace);
-        let Some(budget) = budget.filter(|budget| trace.peak() > *budget) else {
+        // A plan that gives up nothing still says that what yields goes, and nothing else.
+        let Some(budget) = budget.filter(|budget| trace.peak() + trace.yielding > *budget) else {
             self.fits(trace, structure);
             return false;
         };
