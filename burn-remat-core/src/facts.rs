@@ -104,6 +104,7 @@ pub struct Operation {
 
 impl Operation {
     /// Bytes of new buffers for all that it makes.
+    #[inline]
     pub(crate) fn produced(&self) -> u64 {
         self.outputs.iter().map(|output| output.buffer_bytes).sum()
     }

@@ -217,10 +217,12 @@ pub(crate) struct History {
 }
 
 impl History {
+    #[inline]
     pub fn find(&self, id: TensorId) -> Option<TensorKey> {
         self.index.get(&id).copied()
     }
 
+    #[inline]
     pub fn insert(&mut self, tensor: Tensor) -> TensorKey {
         let id = tensor.facts.id;
         self.alive += usize::from(tensor.alive);
@@ -230,6 +232,7 @@ impl History {
     }
 
     /// The program no longer holds a tensor.
+    #[inline]
     pub fn end(&mut self, key: TensorKey) {
         let was_alive = core::mem::take(&mut self.tensors[key].alive);
         self.alive -= usize::from(was_alive);
@@ -258,6 +261,7 @@ impl History {
     }
 
     /// The input that an operation can do without: it is evicted and has left what is needed.
+    #[inline]
     pub fn spared(&self, weak: Option<(TensorId, Need)>) -> Option<(TensorKey, Need)> {
         let (id, need) = weak?;
         let key = self.find(id)?;

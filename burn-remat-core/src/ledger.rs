@@ -64,6 +64,7 @@ impl Ledger {
         self.entries.contains(key)
     }
 
+    #[inline]
     pub fn get(&self, key: BufferKey) -> &Entry {
         &self.entries[key]
     }
@@ -71,27 +72,32 @@ impl Ledger {
     /// Adds `owner` to a buffer, which is new, shared, or left over from an input that was taken. `pins` is how many uses of
     /// the owner are pending.
     pub fn attach(&mut self, identity: u64, bytes: u64, owner: Owner, step: u32) -> BufferKey {
-        let entries = &mut self.entries;
+        let (entries, live) = (&mut self.entries, &mut self.live);
+        let mut new = |entries: &mut Slab<Entry>| {
+            *live += bytes;
+            let (owners, foreign) = (SmallVec::new(), false);
+            entries.insert(Entry { identity, bytes, owners, roots: 0, pins: 0, step, foreign })
+        };
         // Without an owner it is an address that the operation took over, or freed and took again. Of another size it is
         // another buffer, and there were both for a while.
-        let known = self.by_identity.get(&identity).copied();
-        let known = known.filter(|&known| !entries[known].owners.is_empty() || entries[known].bytes == bytes);
-        let key = known.unwrap_or_else(|| {
-            let (owners, foreign) = (SmallVec::new(), false);
-            let key = entries.insert(Entry { identity, bytes, owners, roots: 0, pins: 0, step, foreign });
-            self.by_identity.insert(identity, key);
-            self.live += bytes;
-            key
-        });
-        if self.entries[key].owners.is_empty() {
-            self.entries[key].step = step;
-            self.leave_foreign(key);
-        }
-        self.entries[key].owners.push(owner.key);
+        let replace = |known: &mut BufferKey| {
+            let entry = &entries[*known];
+            if entry.owners.is_empty() && entry.bytes != bytes {
+                *known = new(entries);
+            }
+        };
+        let key = *self.by_identity.entry(identity).and_modify(replace).or_insert_with(|| new(entries));
+        let mut was_left = false;
         self.change(key, |entry| {
+            was_left = entry.owners.is_empty();
+            entry.owners.push(owner.key);
             entry.roots += u32::from(owner.is_root);
             entry.pins += owner.pins;
         });
+        if was_left {
+            self.entries[key].step = step;
+            self.leave_foreign(key);
+        }
         key
     }
 
@@ -113,8 +119,9 @@ impl Ledger {
             self.leave_foreign(key);
             let entry = self.entries.remove(key);
             self.live -= entry.bytes;
-            if self.by_identity.get(&entry.identity) == Some(&key) {
-                self.by_identity.remove(&entry.identity);
+            // A newer buffer may have the same identity by now.
+            if let Some(newest) = self.by_identity.remove(&entry.identity).filter(|&newest| newest != key) {
+                self.by_identity.insert(entry.identity, newest);
             }
         }
     }

@@ -138,6 +138,7 @@ struct Steps {
 
 impl Steps {
     /// Whether passes are planned, and not steps.
+    #[inline]
     fn plans_passes(&self, clock: u64) -> bool {
         !self.detector.goes_by_marks() && self.passes.tell(clock)
     }

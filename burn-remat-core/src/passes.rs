@@ -183,6 +183,7 @@ impl Passes {
     }
 
     /// Whether passes are what is planned: some have been found, of late too.
+    #[inline]
     pub fn tell(&self, clock: u64) -> bool {
         self.last > 0 && clock - self.last <= PATIENCE * self.longest.max(LEAST_GAP)
     }
@@ -238,12 +239,14 @@ impl Passes {
     }
 
     /// So many bytes have been computed that do not descend from a seed.
+    #[inline]
     pub fn computed(&mut self, bytes: u64) {
         self.forward += bytes;
         self.recent += bytes;
     }
 
     /// So many bytes look at what came to be at `born` in another way. Whether that is saved: then they are too, for as long as they do.
+    #[inline]
     pub fn looks_at_saved(&mut self, born: u64, bytes: u64) -> bool {
         let is_saved = self.seed.is_some_and(|seed| born < seed.clock);
         self.saved += if is_saved { bytes } else { 0 };
@@ -251,6 +254,7 @@ impl Passes {
     }
 
     /// The program has let go of a tensor.
+    #[inline]
     pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, (clock, position): (u64, Position)) {
         if !self.counts(part, born) {
             if part == Part::Forward && (self.rest.from..self.rest.to).contains(&born) {
@@ -283,9 +287,10 @@ impl Passes {
     }
 
     /// Whether what was saved is gone.
+    #[inline]
     pub fn is_over(&self) -> bool {
-        let kept = (self.at_seed as f64 * self.kept.of(self.at_seed)) as u64;
-        self.seed.is_some() && self.saved <= kept + self.at_seed / REST
+        let kept = || (self.at_seed as f64 * self.kept.of(self.at_seed)) as u64;
+        self.seed.is_some() && self.saved <= kept() + self.at_seed / REST
     }
 
     /// Whether a pass may begin here: little has been computed since the last.

@@ -20,6 +20,7 @@ pub(crate) struct Reuse {
 
 impl Reuse {
     /// The next operation has no signature.
+    #[inline]
     pub fn skip(&mut self) {
         self.pending = None;
     }
@@ -31,6 +32,7 @@ impl Reuse {
     }
 
     /// Learns what the operation just run has taken.
+    #[inline]
     pub fn learn(&mut self, bytes: u64) {
         if let Some(signature) = self.pending.take() {
             if self.seen.len() >= MOST {

@@ -31,6 +31,7 @@ impl Room {
     }
 
     /// Bytes that are held at most: a budget that cannot be met is not fought for.
+    #[inline]
     pub fn most(&self, budget: u64) -> u64 {
         budget.max(self.overrun())
     }
@@ -59,6 +60,7 @@ impl Room {
     }
 
     /// What tensors may take: the budget, less that.
+    #[inline]
     pub fn tensor_budget(&self) -> Option<u64> {
         self.budget.map(|budget| budget - self.beside_tensors())
     }

@@ -129,6 +129,7 @@ impl Stages {
     }
 
     /// The policy in force for the operation being served.
+    #[inline]
     pub fn rule(&mut self, thread: ThreadId, step: u32) -> Option<Rule> {
         if !self.any_policy {
             return None;
@@ -173,6 +174,7 @@ impl Stages {
         path
     }
 
+    #[inline]
     fn innermost(&mut self, thread: ThreadId) -> Option<&mut Open> {
         if self.open.is_empty() {
             return None;
@@ -181,6 +183,7 @@ impl Stages {
     }
 
     /// The path of the operation being served.
+    #[inline]
     pub fn current(&mut self, thread: ThreadId) -> PathId {
         self.innermost(thread).map_or(NO_STAGE, |open| open.path)
     }

@@ -165,6 +165,7 @@ impl StepDetector {
     }
 
     /// Whether what came to be at `clock`, 0 for never, did so in this step.
+    #[inline]
     pub fn is_of_this_step(&self, clock: u64) -> bool {
         clock > self.boundary
     }
@@ -185,6 +186,7 @@ impl StepDetector {
     /// In the first step random noise that is consumed in backward looks like a parameter, and so does an input that is normalised in
     /// place. There, several roots must have been read, and a third of them updated. Where most parameters are frozen, the
     /// third update of one tells ([`is_regular`](Self::is_regular)).
+    #[inline]
     pub fn has_enough_updates(&self) -> bool {
         let enough = |read: u64| read > 1 && 3 * self.updates >= read;
         // What the bytes tell may be the middle of a step.
@@ -199,6 +201,7 @@ impl StepDetector {
     /// Whether as much has been updated as in each of the two steps before, and a third of what has been read: what comes now is the next
     /// step's. Running statistics that are updated early in the step are few beside the parameters. Only where no plan was made for long,
     /// because for a while steps that were of one kind are of two.
+    #[inline]
     pub fn is_due(&self) -> bool {
         let Rhythm { read, now, last, before, unplanned } = self.rhythm;
         let is_alike = now == last && last == before && 3 * now >= read.max(1);
@@ -206,6 +209,7 @@ impl StepDetector {
     }
 
     /// What may be a parameter is read, and was before at the clock of `last`.
+    #[inline]
     pub fn parameter_read(&mut self, last: u64) {
         self.rhythm.read += u64::from(last <= self.boundary);
     }
@@ -242,6 +246,7 @@ impl StepDetector {
 
     /// A recorded operation reads a root, and did so before at the clock of `last`, or never (0). Until a step is found for sure, a
     /// root counts in each of those that the bytes tell: an evaluation may come first, and reads the same parameters.
+    #[inline]
     pub fn root_read(&mut self, last: u64, clock: u64) {
         if last > 0 && (self.first > 0 || last >= self.boundary) {
             return;
@@ -274,6 +279,7 @@ impl StepDetector {
     }
 
     /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.
+    #[inline]
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
         self.highest = self.highest.max(bytes);
         let overdue = PATIENCE * self.longest.max(LEAST_STEP);

@@ -83,12 +83,12 @@ impl<B: RematBackend> Engine<B> {
     /// Takes data of the host as tensor `id`.
     pub fn upload(&mut self, id: TensorId, data: TensorData) {
         let ir = TensorIr { id, shape: data.shape().clone(), dtype: data.dtype(), status: TensorStatus::ReadOnly };
-        self.arrive(&ir, Hand::Data(data));
+        self.arrive(&ir, Hand::Data(data.into()));
     }
 
     /// Takes a tensor of the same backend, moved to this engine's device, as `ir`.
     pub fn import(&mut self, ir: TensorIr, tensor: HandleKind<B>) {
-        self.arrive(&ir.clone(), Hand::Tensor(ir, tensor));
+        self.arrive(&ir.clone(), Hand::Tensor((ir, tensor).into()));
     }
 
     fn arrive(&mut self, ir: &TensorIr, hand: Hand<B>) {

@@ -21,6 +21,7 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
 }
 
 /// What a backend answers, or the message of its panic.
+#[inline]
 pub(crate) fn caught<T>(ask: impl FnOnce() -> T) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(ask)).map_err(|payload| panic_message(&*payload).into())
 }

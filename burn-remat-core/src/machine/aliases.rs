@@ -10,10 +10,10 @@ use crate::facts::Operation;
 use crate::keys::{BufferKey, TensorKey};
 
 impl<W: World> Machine<W> {
-    /// What an operation of the program would write over.
-    pub(super) fn expected(&self, op: &Operation, inputs: &[TensorKey]) -> u8 {
+    /// What an operation of the program would write over, where results depend on that.
+    pub(super) fn expected(&self, op: &Operation, inputs: &[TensorKey]) -> Option<u8> {
         if !self.depends_on_reuse(inputs) {
-            return 0;
+            return None;
         }
         let mut expected = 0;
         for (at, (input, &key)) in op.inputs.iter().zip(inputs).enumerate().take(u8::BITS as usize) {
@@ -21,10 +21,10 @@ impl<W: World> Machine<W> {
             let is_only = alias.is_none_or(|alias| Arc::strong_count(alias) == 1);
             expected |= u8::from(input.last && input.once && is_only) << at;
         }
-        expected
+        Some(expected)
     }
 
-    fn depends_on_reuse(&self, inputs: &[TensorKey]) -> bool {
+    pub(super) fn depends_on_reuse(&self, inputs: &[TensorKey]) -> bool {
         match self.config.layout {
             LayoutFollows::Nothing => false,
             LayoutFollows::Reuse => true,
@@ -39,37 +39,30 @@ impl<W: World> Machine<W> {
     }
 
     /// What the driver has to know of that for an operation about to run.
-    pub(super) fn reused(&self, expected: u8, inputs: &[TensorKey]) -> Option<Reused> {
-        if !self.depends_on_reuse(inputs) {
-            return None;
-        }
+    pub(super) fn reused(&self, expected: u8, inputs: &[TensorKey]) -> Reused {
         let mut alone = 0;
         for (at, &key) in inputs.iter().enumerate().take(u8::BITS as usize) {
             let buffer = self.history.tensors[key].buffer;
             alone |= u8::from(buffer.is_some_and(|buffer| self.ledger.get(buffer).owners.len() == 1)) << at;
         }
-        Some(Reused { expected, alone, records: self.own.records })
+        Reused { expected, alone, records: self.own.records }
     }
 
-    /// Notes which outputs of an operation of the program are other names for the buffers of its inputs, which were in `before`.
-    pub(super) fn share_aliases(
-        &mut self,
-        inputs: &[TensorKey],
-        before: &[Option<BufferKey>],
-        outputs: &[TensorKey],
-        view: bool,
-    ) {
+    /// Notes which outputs of an operation of the program are other names for the buffers of its inputs. `base` is what the first of
+    /// these was in before, where the operation is a view of it.
+    pub(super) fn share_aliases(&mut self, inputs: &[TensorKey], base: Option<BufferKey>, outputs: &[TensorKey]) {
         if self.config.layout == LayoutFollows::Nothing {
             return;
         }
         for &output in outputs {
             let buffer = self.history.tensors[output].buffer;
+            if buffer.is_none() {
+                continue;
+            }
             // A consumed input has no buffer any more: what was written over it is no view of it.
-            let shares = |(&input, &before): (&TensorKey, &Option<BufferKey>)| {
-                let still = view || self.history.tensors[input].buffer == before;
-                (before.is_some() && before == buffer && still).then_some(input)
-            };
-            if let Some(input) = inputs.iter().zip(before).find_map(shares) {
+            let viewed = inputs.first().filter(|_| base == buffer);
+            let shares = |input: &&TensorKey| self.history.tensors[**input].buffer == buffer;
+            if let Some(&input) = viewed.or_else(|| inputs.iter().find(shares)) {
                 self.history.tensors[output].alias =
                     Some(self.history.tensors[input].alias.get_or_insert_default().clone());
             }

@@ -47,8 +47,7 @@ impl<W: World> Machine<W> {
         let made = Made { outputs: &[key], buffers: &[(buffer, None)], view: source.is_some(), ..Made::default() };
         let settled = self.settle(&made, inputs, &[]);
         if let Some(source) = source {
-            let before = self.history.tensors[source].buffer;
-            self.share_aliases(&[source], &[before], &[key], true);
+            self.share_aliases(&[source], None, &[key]);
         }
         if self.now.foreign {
             self.note_foreign(&[key]);

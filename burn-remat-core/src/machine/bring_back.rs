@@ -90,7 +90,7 @@ impl<W: World> Machine<W> {
             position: None,
             timed: self.watch.tracer.is_some(),
             planned_ns: Some(least_ns),
-            reuse: self.reused(expected, inputs),
+            reuse: self.depends_on_reuse(inputs).then(|| self.reused(expected, inputs)),
         };
         let least = self.world.needs(&run);
         let need = self.new_bytes(kind, &facts, produced, inputs, &consumed).max(least);

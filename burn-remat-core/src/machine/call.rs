@@ -8,12 +8,21 @@ use crate::keys::{BufferKey, Keys, TensorKey};
 use crate::trace::{Place, TracedStub};
 
 /// An operation being served.
+#[derive(Default)]
 pub(super) struct Call {
     pub inputs: Keys,
     /// Inputs of which the program lets go.
     pub dying: Keys,
     /// Those of them that it may really take.
     pub consumed: Keys,
+    /// The others, which it may only read.
+    pub only_read: SmallVec<[TensorId; 2]>,
+    /// Bytes of new buffers for all that it makes.
+    pub produced: u64,
+    /// What it would write over if this machine were not there, where results depend on that.
+    pub expected: Option<u8>,
+    /// What the trace needs to know of it, where one is written.
+    pub traced: Traced,
     /// Whether it is one of the step's own, and the step is traced or planned.
     pub watched: bool,
     pub signature: u64,
@@ -37,6 +46,7 @@ pub(super) struct Made<'a> {
 }
 
 impl<'a> Made<'a> {
+    #[inline]
     pub fn of(ran: &'a Ran, outputs: &'a [TensorKey], view: bool) -> Self {
         Self { outputs, buffers: &ran.buffers, view, rise: ran.rise, beside: ran.beside, left: &ran.left }
     }

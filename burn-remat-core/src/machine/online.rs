@@ -35,8 +35,16 @@ const MOST_RESERVED: u64 = 64;
 
 impl<W: World> Machine<W> {
     /// Evicts until `need` more bytes fit in the budget, as far as there is something to evict.
+    #[inline]
     pub(super) fn make_room(&mut self, need: u64) {
         let Some(budget) = self.room.tensor_budget() else { return };
+        if self.ledger.live.saturating_add(need) > budget.saturating_sub(self.room.reserve) {
+            self.find_room(need, budget);
+        }
+    }
+
+    /// The same, where the budget alone leaves too little.
+    fn find_room(&mut self, need: u64, budget: u64) {
         let planned = self.watch.follow.as_ref().filter(|follow| follow.carried.is_none());
         let planned = planned.map(Follow::most);
         let most = budget.max(planned.unwrap_or(0));

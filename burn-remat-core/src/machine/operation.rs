@@ -6,7 +6,7 @@ use alloc::format;
 use smallvec::SmallVec;
 
 use super::Machine;
-use super::call::{Call, Made, Settled, Traced, Update};
+use super::call::{Call, Made, Settled, Update};
 use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
 use crate::history::{Again, Recipe, Small};
@@ -14,17 +14,6 @@ use crate::keys::{BufferKey, Keys, TensorKey, few};
 
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
-
-/// An operation that has run.
-struct Done {
-    ran: Ran,
-    settled: Settled,
-    update: Option<Update>,
-    traced: Traced,
-    /// What it would write over if this machine were not there, and the buffers of its inputs before it ran.
-    expected: u8,
-    before: SmallVec<[Option<BufferKey>; 4]>,
-}
 
 /// What was recorded of an operation.
 struct Recorded {
@@ -40,12 +29,12 @@ impl<W: World> Machine<W> {
         self.counters.operations += 1;
         self.own.records |= !self.is_ample(self.ledger.live);
         self.world.tell(Event::Runs(op.kind));
-        let mut call = match self.bind(op) {
-            Ok(call) => call,
-            Err(failure) => return self.register_failed(&op.outputs, failure),
-        };
-        for at in 0..call.inputs.len() {
-            self.pin(call.inputs[at]);
+        let mut call = Call::default();
+        if let Err(failure) = self.bind(op, &mut call) {
+            return self.register_failed(&op.outputs, failure);
+        }
+        for &input in &call.inputs {
+            self.pin(input);
         }
         self.meet_operation(thread, op, &call);
         if !self.now.foreign && (self.begins_step(&call.inputs, &call.dying) || self.begins_anew(op, &call)) {
@@ -61,28 +50,26 @@ impl<W: World> Machine<W> {
         if call.watched && op.known.is_none() {
             call.signature = self.signature(op, &call);
         }
-        match self.bring_in(op, &mut call).and_then(|()| self.carry_out(op, &mut call)) {
-            Ok(done) => self.complete(op, &call, done),
-            Err(failure) => self.abort(op, &call, failure),
+        if let Err(failure) = self.bring_in(op, &mut call).and_then(|()| self.carry_out(op, &mut call)) {
+            self.abort(op, &call, failure);
         }
         self.close(&call);
     }
 
     /// What an operation reads.
-    fn bind(&self, op: &Operation) -> Result<Call, Failure> {
-        let (mut inputs, mut dying) = (Keys::new(), Keys::new());
+    fn bind(&self, op: &Operation, call: &mut Call) -> Result<(), Failure> {
         for input in &op.inputs {
             let Some(key) = self.history.find(input.id) else {
                 let name = self.name(op.kind);
                 return Err(format!("`{name}` reads tensor {}, which this device does not have", input.id).into());
             };
-            inputs.push(key);
+            call.inputs.push(key);
             if input.last {
-                dying.push(key);
+                call.dying.push(key);
             }
         }
-        let consumed = Keys::from_slice(&dying);
-        Ok(Call { inputs, dying, consumed, watched: false, signature: 0, rule: None, began: false })
+        call.produced = op.produced();
+        Ok(())
     }
 
     /// Makes the inputs resident.
@@ -108,23 +95,21 @@ impl<W: World> Machine<W> {
     }
 
     /// Runs it, its inputs there.
-    fn carry_out(&mut self, op: &Operation, call: &mut Call) -> Result<Done, Failure> {
+    fn carry_out(&mut self, op: &Operation, call: &mut Call) -> Result<(), Failure> {
         // As the program sees it: before anything is decided here.
-        let expected = self.expected(op, &call.inputs);
-        let before = few(call.inputs.iter().map(|&input| self.history.tensors[input].buffer));
+        call.expected = self.expected(op, &call.inputs);
         let settled = self.settle_roots(op, call);
         let Settled { recordable, replaces, seed, .. } = settled;
         let limited = self.room.budget.is_some() || self.stages.any_forced || self.config.rehearsing;
         let substitute = self.history.spared(op.weak);
         let outputs: SmallVec<[u64; 2]> = few(op.outputs.iter().map(|output| output.id));
-        let only_read: SmallVec<[u64; 2]> = few(self.left_alone(call));
         let (watch, position) = (&self.watch, self.last_position());
         let own = !self.now.foreign && !self.now.beside;
         let planned = watch.follow.as_ref().filter(|follow| own && follow.measures.is_none());
         let planned_ns =
             planned.and_then(|follow| follow.schedule.trace.ops.get(position as usize)).map(|op| op.cost_ns);
         let run = Run {
-            source: Source::AtHand { only_read: &only_read },
+            source: Source::AtHand { only_read: &call.only_read },
             kind: op.kind,
             outputs: &outputs,
             substitute: substitute.map(|(key, need)| (self.history.tensors[key].facts.id, need)),
@@ -134,39 +119,46 @@ impl<W: World> Machine<W> {
             position: own.then_some(position),
             timed: watch.tracer.is_some() || watch.follow.as_ref().is_some_and(|follow| follow.measures.is_some()),
             planned_ns,
-            reuse: self.reused(expected, &call.inputs),
+            reuse: call.expected.map(|expected| self.reused(expected, &call.inputs)),
         };
         // Only now: what was brought back to cut a root free would take the room of the outputs.
         let least = self.world.needs(&run);
-        let need = self.new_bytes(op.kind, &op.outputs, op.produced(), &call.inputs, &call.consumed).max(least);
+        let need = self.new_bytes(op.kind, &op.outputs, call.produced, &call.inputs, &call.consumed).max(least);
         self.make_room(need);
         let update = self.update_of(&call.dying, &op.outputs);
-        let traced = if call.watched { self.trace_inputs(op, call) } else { Traced::default() };
+        if call.watched {
+            call.traced = self.trace_inputs(op, &call.inputs);
+        }
         call.began = true;
-        let ran = self.world.run(&run).map_err(|cause| {
-            let failure = self.world.explain(op.kind, &cause, self.circumstances());
-            self.remember(&failure);
-            failure
-        })?;
-        Ok(Done { ran, settled, update, traced, expected, before })
+        match &self.world.run(&run) {
+            Ok(ran) => {
+                self.complete(op, call, ran, settled, update);
+                Ok(())
+            }
+            Err(cause) => {
+                let failure = self.world.explain(op.kind, cause, self.circumstances());
+                self.remember(&failure);
+                Err(failure)
+            }
+        }
     }
 
     /// Counts what it made, and records it.
-    fn complete(&mut self, op: &Operation, call: &Call, done: Done) {
-        let Done { ran, settled, update, traced, expected, before } = done;
+    fn complete(&mut self, op: &Operation, call: &Call, ran: &Ran, settled: Settled, update: Option<Update>) {
         self.count_run(ran.ns);
         let outputs: SmallVec<[TensorKey; 2]> = few(op.outputs.iter().map(|&output| self.insert(output, None)));
-        self.note_succession(&call.inputs, &call.dying, &outputs);
+        let (inputs, outputs) = (&*call.inputs, &*outputs);
+        self.note_succession(inputs, &call.dying, outputs);
         if settled.recordable {
-            self.note_computed(&call.inputs, &outputs);
-            self.note_part(op, &call.inputs, &outputs);
+            self.note_computed(inputs, outputs);
+            self.note_part(op, inputs, outputs);
         }
         if let Some(kept) = ran.kept {
-            let again = Again { seed: settled.seed, expected };
+            let again = Again { seed: settled.seed, expected: call.expected.unwrap_or(0) };
             let recorded = Recorded { op: kept, again, cost_ns: ran.ns };
-            self.record(op, call, &outputs, recorded);
+            self.record(op, call, outputs, recorded);
         }
-        self.note_updates(update, &outputs);
+        self.note_updates(update, outputs);
         for (&output, (_, compressible)) in outputs.iter().zip(&ran.buffers) {
             let tensor = &mut self.history.tensors[output];
             let is = &mut tensor.lineage.is;
@@ -177,18 +169,19 @@ impl<W: World> Machine<W> {
                 self.reserve_for(compressible.bytes);
             }
         }
-        let made = Made::of(&ran, &outputs, op.nature.view);
-        let counted = self.settle(&made, &call.inputs, &call.consumed);
-        self.share_aliases(&call.inputs, &before, &outputs, op.nature.view);
+        let base = inputs.first().filter(|_| op.nature.view).and_then(|&base| self.history.tensors[base].buffer);
+        let made = Made::of(ran, outputs, op.nature.view);
+        let counted = self.settle(&made, inputs, &call.consumed);
+        self.share_aliases(inputs, base, outputs);
         if call.watched {
-            self.trace_op(op, call, traced, &outputs, ran.ns, (settled.recordable, update.is_some()));
-            self.follow_outputs(&outputs, ran.ns);
+            self.trace_op(op, call, outputs, ran.ns, (settled.recordable, update.is_some()));
+            self.follow_outputs(outputs, ran.ns);
         } else if self.now.foreign || self.now.beside && !self.is_carried() {
-            self.note_foreign(&outputs);
+            self.note_foreign(outputs);
         }
         if let Err(failure) = counted {
             self.remember(&failure);
-            for output in outputs {
+            for &output in outputs {
                 self.fail(output, failure.clone());
             }
         }
@@ -254,7 +247,7 @@ impl<W: World> Machine<W> {
             weak: op.weak,
             inputs: Keys::from_slice(&call.inputs),
             outputs: few(outputs.iter().map(|&output| Some(output))),
-            produced: op.produced(),
+            produced: call.produced,
             again,
             cost_ns,
             born: self.now.clock,
@@ -330,7 +323,7 @@ impl<W: World> Machine<W> {
         let was_needed = left.iter().map(|&buffer| self.ledger.get(buffer)).filter(|entry| !entry.is_fixed());
         let gone: u64 = was_needed.map(|entry| entry.bytes).sum();
         let result = self.account(gone, made.beside);
-        for buffer in left {
+        for &buffer in &left {
             self.ledger.sweep(buffer);
         }
         self.read_pool();

@@ -57,9 +57,12 @@ impl<W: World> Machine<W> {
         let detector = &self.steps.detector;
         let (tells, enough) = (detector.goes_by_updates(), detector.has_enough_updates());
         let mut begins = detector.is_due();
-        inputs.iter().for_each(|&input| self.note_kept(input));
-        for input in inputs.iter().filter(|&input| !consumed.contains(input)) {
-            let lineage = &mut self.history.tensors[*input].lineage;
+        for &input in inputs {
+            self.note_kept(input);
+            if consumed.contains(&input) {
+                continue;
+            }
+            let lineage = &mut self.history.tensors[input].lineage;
             if core::mem::take(&mut lineage.is.fresh) && self.steps.detector.is_of_this_step(lineage.updated) {
                 begins |= tells && (enough || lineage.is.regular);
             }

@@ -70,8 +70,10 @@ impl<W: World> Machine<W> {
             if tensor.alive || tensor.held || tensor.pins > 0 || !tensor.dependents.is_empty() {
                 continue;
             }
-            self.release(key);
-            self.drop_substitute(key);
+            if tensor.buffer.is_some() || tensor.small.is_some() {
+                self.release(key);
+                self.drop_substitute(key);
+            }
             let tensor = self.history.tensors.remove(key);
             self.history.index.remove(&tensor.facts.id);
             if tensor.small.is_some() {
@@ -94,9 +96,8 @@ impl<W: World> Machine<W> {
     /// Frees the buffer of a tensor, if it has one.
     pub(super) fn release_buffer(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
-        let owner = tensor.as_owner(key);
         let Some(buffer) = tensor.buffer.take() else { return };
-        let id = tensor.facts.id;
+        let (id, owner) = (tensor.facts.id, tensor.as_owner(key));
         self.ledger.detach(buffer, owner);
         self.ledger.sweep(buffer);
         self.world.free(id);

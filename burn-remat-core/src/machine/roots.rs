@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use crate::driver::World;
-use crate::facts::{Operation, TensorId};
+use crate::facts::Operation;
 use crate::history::{KEEP_ROOT_RATIO, Tensor};
 use crate::keys::TensorKey;
 
@@ -20,30 +20,34 @@ impl<W: World> Machine<W> {
     /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
     /// their sake.
     pub(super) fn settle_roots(&mut self, op: &Operation, call: &mut Call) -> Settled {
-        for at in 0..call.consumed.len() {
-            let tensor = &self.history.tensors[call.consumed[at]];
+        for &key in &call.dying {
+            let tensor = &self.history.tensors[key];
             if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
-                self.cut(call.consumed[at], true);
+                self.cut(key, true);
             }
         }
-        let produced = op.produced();
         let (records, training) = (self.own.records, self.steps.detector.has_begun());
         let (mut replaces, mut replaces_other, mut replaces_parameter) = (false, false, false);
         let (tensors, count) = (&self.history.tensors, call.inputs.len());
-        call.consumed.retain(|key| {
-            let tensor = &tensors[*key];
-            if tensor.recipe.is_some() || (!records && tensor.lineage.is.computed) {
-                return !tensor.held;
+        for &key in &call.dying {
+            let tensor = &tensors[key];
+            let mut taken = !tensor.held;
+            if tensor.recipe.is_none() && (records || !tensor.lineage.is.computed) {
+                let small = tensor.facts.bytes.saturating_mul(KEEP_ROOT_RATIO) <= call.produced;
+                let takes = !small && !tensor.held;
+                replaces |= takes;
+                replaces_other |= takes && !tensor.lineage.is.passing;
+                let alike = op.outputs.iter().any(|output| output.shape == tensor.facts.shape);
+                let succeeded = alike && (tensor.lineage.read > 0 || tensor.lineage.updated > 0 || count == 1);
+                replaces_parameter |= takes && tensor.may_be_parameter() && (succeeded || !training);
+                taken &= !(small && records) && tensor.dependents.is_empty();
             }
-            let small = tensor.facts.bytes.saturating_mul(KEEP_ROOT_RATIO) <= produced;
-            let takes = !small && !tensor.held;
-            replaces |= takes;
-            replaces_other |= takes && !tensor.lineage.is.passing;
-            let alike = op.outputs.iter().any(|output| output.shape == tensor.facts.shape);
-            let succeeded = alike && (tensor.lineage.read > 0 || tensor.lineage.updated > 0 || count == 1);
-            replaces_parameter |= takes && tensor.may_be_parameter() && (succeeded || !training);
-            !((small && records) || tensor.held || !tensor.dependents.is_empty())
-        });
+            if taken {
+                call.consumed.push(key);
+            } else {
+                call.only_read.push(tensor.facts.id);
+            }
+        }
         let nature = op.nature;
         let seed = (nature.random && self.config.reseed).then(|| self.next_seed());
         if nature.varies && !self.counters.varying.contains(&op.kind) {
@@ -52,12 +56,6 @@ impl<W: World> Machine<W> {
         let recordable = !replaces && !nature.opaque && !nature.varies && (!nature.random || seed.is_some());
         let passing = !replaces_other && (replaces || nature.varies || nature.mask);
         Settled { recordable, replaces, seed, passing, state: replaces && !replaces_parameter }
-    }
-
-    /// Tensors of which the program lets go, and that the operation may only read nevertheless.
-    pub(super) fn left_alone<'a>(&'a self, call: &'a Call) -> impl Iterator<Item = TensorId> + 'a {
-        let kept = call.dying.iter().filter(|key| !call.consumed.contains(key));
-        kept.map(|&key| self.history.tensors[key].facts.id)
     }
 
     /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,

@@ -90,12 +90,12 @@ impl<W: World> Machine<W> {
     }
 
     /// What an operation about to run reads, and what would do in place of one of its inputs.
-    pub(super) fn trace_inputs(&mut self, op: &Operation, call: &Call) -> Traced {
+    pub(super) fn trace_inputs(&mut self, op: &Operation, inputs: &[TensorKey]) -> Traced {
         if self.watch.tracer.is_none() {
             return Traced::default();
         }
         let mut traced = Traced::default();
-        for &input in &call.inputs {
+        for &input in inputs {
             let Some(place) = self.place_of(input) else { continue };
             traced.inputs.push(TracedInput { place, buffer: self.history.tensors[input].buffer });
         }
@@ -116,7 +116,6 @@ impl<W: World> Machine<W> {
         &mut self,
         op: &Operation,
         call: &Call,
-        traced: Traced,
         outputs: &[TensorKey],
         cost_ns: u64,
         (recordable, updates): (bool, bool),
@@ -129,7 +128,7 @@ impl<W: World> Machine<W> {
         if let (Some(tracer), Some(path)) = (&mut self.watch.tracer, path) {
             tracer.visit(path);
         }
-        let places = self.trace_outputs(op, call, &traced, outputs);
+        let places = self.trace_outputs(op, call, outputs);
         let Some(tracer) = self.watch.tracer.as_mut() else { return };
         let numbers =
             call.inputs.iter().map(|&input| (self.history.tensors[input].spot.number, call.dying.contains(&input)));
@@ -137,7 +136,7 @@ impl<W: World> Machine<W> {
             signature: call.signature,
             kind: op.kind,
             nature: op.nature,
-            reads: traced.inputs.iter().map(|input| input.place).collect(),
+            reads: call.traced.inputs.iter().map(|input| input.place).collect(),
             inputs: numbers.collect(),
             outputs: outputs.first().map_or(0, |&output| self.history.tensors[output].spot.number),
             writes: places,
@@ -147,19 +146,14 @@ impl<W: World> Machine<W> {
             updates,
             visit,
             rule: call.rule,
-            stub: traced.stub,
+            stub: call.traced.stub,
         });
         debug_assert_eq!(tracer.trace.ops.len(), position as usize + 1);
     }
 
     /// Gives what an operation made its places.
-    fn trace_outputs(
-        &mut self,
-        op: &Operation,
-        call: &Call,
-        traced: &Traced,
-        outputs: &[TensorKey],
-    ) -> SmallVec<[Place; 2]> {
+    fn trace_outputs(&mut self, op: &Operation, call: &Call, outputs: &[TensorKey]) -> SmallVec<[Place; 2]> {
+        let traced = &call.traced;
         let (position, step) = (self.last_position(), self.steps.number);
         let mut writes: SmallVec<[Place; 2]> = SmallVec::new();
         for (k, &output) in outputs.iter().enumerate() {

@@ -31,16 +31,17 @@ impl Padding {
 
     /// Bytes of a new buffer for a tensor of this shape.
     pub fn tensor(&self, shape: &Shape, dtype: DType) -> u64 {
+        self.around(tensor_bytes(shape, dtype), shape, dtype)
+    }
+
+    /// The same, where the [bytes of its elements](tensor_bytes) are known.
+    #[inline]
+    pub(crate) fn around(&self, bytes: u64, shape: &Shape, dtype: DType) -> u64 {
         if let DType::QFloat(scheme) = dtype {
-            let bytes = if self.unpacks_quantized {
-                shape.num_elements() as u64 + 4 * scales_of(shape, &scheme)
-            } else {
-                quantized_bytes(shape, &scheme)
-            };
-            return self.buffer(bytes);
+            let unpacked = || shape.num_elements() as u64 + 4 * scales_of(shape, &scheme);
+            return self.buffer(if self.unpacks_quantized { unpacked() } else { bytes });
         }
         let element = dtype.size() as u64;
-        let bytes = (shape.num_elements() as u64).saturating_mul(element);
         let last = shape.iter().last().copied().unwrap_or(1) as u64;
         if !self.pads_rows || last <= 1 {
             return self.buffer(bytes);
@@ -53,6 +54,7 @@ impl Padding {
 }
 
 /// Bytes of the elements of a tensor; of a quantized one with its scales, packed as its scheme says.
+#[inline]
 pub(crate) fn tensor_bytes(shape: &Shape, dtype: DType) -> u64 {
     match dtype {
         DType::QFloat(scheme) => quantized_bytes(shape, &scheme),

@@ -98,14 +98,16 @@ impl<B: RematBackend> Intake<B> {
         MutexGuard::map(served, |served| &mut served.engine)
     }
 
-    /// Has the engine take an operation: now, or soon and on its own thread.
+    /// Has the engine take an operation, out of its place: now, or soon and on its own thread.
     #[inline]
-    pub fn register(self: &Arc<Self>, op: OperationIr) {
-        if is_random(&op) {
+    pub fn register(self: &Arc<Self>, op: &mut OperationIr) {
+        if is_random(op) {
             self.draws_next();
         }
         if self.queues {
-            self.submit(|boxes| Call::Operation(boxes.fill(op)));
+            let mut waiting = lock(&self.waiting);
+            let op = waiting.boxes.fill(op);
+            self.submit(waiting, Call::Operation(op));
         } else {
             let engine = &mut self.served.lock().engine;
             let op = engine.boxes().fill(op);
@@ -126,20 +128,17 @@ impl<B: RematBackend> Intake<B> {
     #[inline]
     pub fn ask(self: &Arc<Self>, call: Call) {
         if self.queues {
-            self.submit(|_| call);
+            self.submit(lock(&self.waiting), call);
         } else {
             perform(&mut self.served.lock().engine, call);
         }
     }
 
     #[inline]
-    fn submit(self: &Arc<Self>, call: impl FnOnce(&mut Boxes) -> Call) {
-        let count = {
-            let mut waiting = lock(&self.waiting);
-            let call = call(&mut waiting.boxes);
-            waiting.calls.push((StreamId::current(), call));
-            waiting.calls.len()
-        };
+    fn submit(self: &Arc<Self>, mut waiting: std::sync::MutexGuard<'_, Waiting>, call: Call) {
+        waiting.calls.push((StreamId::current(), call));
+        let count = waiting.calls.len();
+        drop(waiting);
         if count >= CAPACITY {
             return drop(self.engine());
         }

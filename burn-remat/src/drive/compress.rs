@@ -15,7 +15,6 @@ use burn_ir::{FloatOperationIr, ModuleOperationIr, OperationIr, TensorId, Tensor
 use burn_remat_core::{Alternative, Compressible, Failure};
 use burn_std::reader::try_read_sync;
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 use super::code::{Code, relative_error};
 use super::executor::Executor;
@@ -171,8 +170,8 @@ impl Compression {
     }
 }
 
-/// The forms that the results of an operation may take, in their order.
-pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Alternatives) -> SmallVec<[Option<Form>; 2]> {
+/// The forms that results of an operation may take, each with the place of the result.
+pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Alternatives) -> Vec<(usize, Form)> {
     let form = |(k, output): (usize, &TensorIr)| {
         // What is quantized has scales beside its numbers.
         if matches!(output.dtype, DType::QFloat(_)) || tensor_bytes(&output.shape, output.dtype) < SMALLEST {
@@ -185,9 +184,9 @@ pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Alternatives)
                 let rounds = B::IS_HOST && output.dtype == DType::F32 && allowed.allows(Alternative::Bf16);
                 rounds.then_some((Alternative::Bf16, Code::Bf16))
             })?;
-        Some(Form { alternative, code, shape: output.shape.clone(), dtype: output.dtype, packed: None })
+        Some((k, Form { alternative, code, shape: output.shape.clone(), dtype: output.dtype, packed: None }))
     };
-    op.outputs().enumerate().map(form).collect()
+    op.outputs().enumerate().filter_map(form).collect()
 }
 
 /// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.

@@ -207,10 +207,15 @@ impl<B: RematBackend> Executor<B> {
 /// The handle of a tensor for somebody who only looks at it: asked for one that an operation takes, the interpreter gives it away.
 #[inline]
 fn looked_at<B: RematBackend>(interpreter: &mut TensorInterpreter<B>, tensor: &TensorIr) -> B::Handle {
-    match tensor.status {
-        TensorStatus::ReadOnly => interpreter.get_tensor_handle(tensor),
-        _ => interpreter.get_tensor_handle(&TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() }),
-    }
+    let only_read;
+    let tensor = match tensor.status {
+        TensorStatus::ReadOnly => tensor,
+        _ => {
+            only_read = TensorIr { status: TensorStatus::ReadOnly, ..tensor.clone() };
+            &only_read
+        }
+    };
+    interpreter.get_tensor_handle(tensor)
 }
 
 fn quantized_zeros(shape: Shape, scheme: QuantScheme) -> TensorData {

@@ -57,8 +57,8 @@ static GENERATOR: Mutex<()> = Mutex::new(());
 pub(crate) enum Hand<B: RematBackend> {
     Nothing,
     Operation(Box<OperationIr>),
-    Data(TensorData),
-    Tensor(TensorIr, HandleKind<B>),
+    Data(Box<TensorData>),
+    Tensor(Box<(TensorIr, HandleKind<B>)>),
 }
 
 /// How a driver behaves.
@@ -246,8 +246,8 @@ impl<B: RematBackend> Driver for Drive<B> {
         let (id, executor) = (TensorId::new(id), &mut self.executor);
         let hand = std::mem::replace(&mut self.hand, Hand::Nothing);
         caught(|| match hand {
-            Hand::Data(data) => executor.upload(id, data),
-            Hand::Tensor(ir, tensor) => executor.import(&ir, tensor),
+            Hand::Data(data) => executor.upload(id, *data),
+            Hand::Tensor(moved) => executor.import(&moved.0, moved.1),
             Hand::Nothing | Hand::Operation(_) => {}
         })?;
         let buffer = self.executor.buffer_of_new(id.value())?.into();

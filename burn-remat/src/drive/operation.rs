@@ -55,6 +55,7 @@ pub(crate) fn operation_name(op: &OperationIr) -> String {
 }
 
 /// A number for the kind of an operation, whatever its tensors and options.
+#[inline]
 pub(super) fn operation_kind(op: &OperationIr) -> Kind {
     let mut hasher = FxHasher::default();
     discriminant(op).hash(&mut hasher);
@@ -95,19 +96,14 @@ pub(super) fn facts(ir: &TensorIr, padding: Padding) -> TensorFacts {
     let mut hasher = FxHasher::default();
     ir.shape.hash(&mut hasher);
     ir.dtype.hash(&mut hasher);
-    let (id, shape) = (ir.id.value(), hasher.finish());
-    TensorFacts {
-        id,
-        shape,
-        bytes: tensor_bytes(&ir.shape, ir.dtype),
-        buffer_bytes: padding.tensor(&ir.shape, ir.dtype),
-    }
+    let (id, shape, bytes) = (ir.id.value(), hasher.finish(), tensor_bytes(&ir.shape, ir.dtype));
+    TensorFacts { id, shape, bytes, buffer_bytes: padding.around(bytes, &ir.shape, ir.dtype) }
 }
 
 /// What the core is told of an operation.
 #[inline]
 pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, padding: Padding) -> Operation {
-    let mut asked = Operation { kind: operation_kind(op), ..Operation::default() };
+    let mut asked = Operation::default();
     for_each_tensor(op, |tensor| match tensor.status {
         TensorStatus::NotInit => asked.outputs.push(facts(tensor, padding)),
         status => {
@@ -118,6 +114,7 @@ pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, p
             }
         }
     });
+    asked.kind = operation_kind(op);
     asked.nature = Nature {
         view: is_view(op),
         random: is_random(op),
@@ -176,6 +173,7 @@ pub(super) fn is_opaque(op: &OperationIr) -> bool {
 }
 
 /// The input of which an operation needs less than its numbers.
+#[inline]
 pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
     let (input, need) = match op {
         OperationIr::Activation(ActivationOperationIr::ReluBackward(op)) => (&op.lhs, Need::Signs),

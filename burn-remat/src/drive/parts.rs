@@ -72,7 +72,7 @@ pub(super) fn set_apart<B: RematBackend>(
                 copies.push(input.id);
                 if taken {
                     // The copy is taken in its place.
-                    prepared.left.push(input.id);
+                    prepared.left.push(input.id.value());
                 }
             }
             _ => {}

@@ -11,11 +11,11 @@ use super::operation::mark_read_only;
 pub(super) struct Prepared {
     pub op: Box<OperationIr>,
     /// How its result is to lie.
-    pub layout: Option<Layout>,
+    pub layout: Option<Box<Layout>>,
     /// Inputs of which it gets a copy, since others still need them.
     pub copies: SmallVec<[TensorId; 2]>,
     /// Tensors that it was to take and now only reads.
-    pub left: SmallVec<[TensorId; 2]>,
+    pub left: SmallVec<[u64; 2]>,
     /// An input that is evicted.
     pub spared: Option<TensorId>,
     /// What the backend said instead of what it was asked for: the operation fails with it.
@@ -46,7 +46,7 @@ impl Prepared {
         let kept: SmallVec<[TensorId; 2]> = taken.map(|input| input.id).collect();
         if !kept.is_empty() {
             mark_read_only(&mut self.op, |id| kept.contains(&id));
-            self.left.extend(kept);
+            self.left.extend(kept.iter().map(|id| id.value()));
         }
     }
 }

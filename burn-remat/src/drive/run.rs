@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::compress::{Form, forms_of};
+use super::executor::Executor;
 use super::layout::layout;
 use super::operation::{is_random, mark_read_only};
 use super::parts::{keep_parts, set_apart};
@@ -18,40 +19,23 @@ use super::{Drive, GENERATOR, Hand};
 use crate::backend::{RematBackend, tensor_bytes};
 use crate::panics::{caught, lock};
 
-/// What running an operation has come to.
-struct Done {
-    ns: u64,
-    /// By how much the heap rose meanwhile.
-    rise: Option<u64>,
-    /// Bytes that were there beside its tensors.
-    beside: u64,
-    /// How its results could be compressed.
-    candidates: SmallVec<[Option<Form>; 2]>,
-}
-
 impl<B: RematBackend> Drive<B> {
     /// Makes an operation ready. Bytes that it needs for that.
     #[inline]
     pub(super) fn prepare(&mut self, run: &Run<'_>) -> u64 {
-        let Some(op) = self.taken_up(run) else {
-            self.prepared = None;
-            return 0;
-        };
-        let mut prepared = Prepared {
+        self.prepared = self.taken_up(run).map(|op| Prepared {
             op,
             layout: None,
             copies: SmallVec::new(),
             left: SmallVec::new(),
             spared: run.substitute.map(|(id, _)| TensorId::new(id)),
             failure: None,
-        };
-        let bytes = run.reuse.map_or(Ok(0), |reused| self.keep_layout(&mut prepared, reused));
-        let bytes = bytes.unwrap_or_else(|failure| {
+        });
+        let (Some(prepared), Some(reused)) = (&mut self.prepared, run.reuse) else { return 0 };
+        keep_layout(&mut self.executor, prepared, reused).unwrap_or_else(|failure| {
             prepared.failure = Some(failure);
             0
-        });
-        self.prepared = Some(prepared);
-        bytes
+        })
     }
 
     /// Which of the inputs that it may take lie in order: kernels write over those only.
@@ -75,7 +59,7 @@ impl<B: RematBackend> Drive<B> {
                 Some(op)
             }
             Source::Kept { op, takes, renamed } => {
-                let mut op = self.ops.boxes.fill(OperationIr::clone(self.ops.kept.get(op as usize)?));
+                let mut op = self.ops.boxes.fill(&mut OperationIr::clone(self.ops.kept.get(op as usize)?));
                 let mut uses = FxHashMap::default();
                 for input in op.inputs().filter(|input| takes.contains(&input.id.value())) {
                     *uses.entry(input.id).or_insert(0) += 1;
@@ -86,43 +70,30 @@ impl<B: RematBackend> Drive<B> {
         }
     }
 
-    /// What this does to results that depend on what an operation writes over.
-    fn keep_layout(&mut self, prepared: &mut Prepared, reused: Reused) -> Result<u64, Failure> {
-        keep_parts(&mut self.executor, prepared, reused)?;
-        let layout = layout(&mut self.executor, prepared, reused)?;
-        let (copies, bytes) = set_apart(&mut self.executor, prepared, reused)?;
-        prepared.copies = copies;
-        let laying = layout.as_ref().map_or(0, |(_, bytes)| *bytes);
-        prepared.layout = layout.map(|(layout, _)| layout);
-        Ok(bytes.max(laying))
-    }
-
     /// Runs the operation that is ready.
     pub(super) fn run_prepared(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
-        let lost = "internal error: an operation was lost";
-        let mut prepared = self.prepared.take().ok_or(lost)?;
-        let left: SmallVec<[u64; 2]> = prepared.left.iter().map(|id| id.value()).collect();
-        let kept = run.keep.then(|| self.keep(&prepared.op));
-        let ran = match prepared.failure.take() {
-            Some(failure) => Err(failure),
-            None => self.carry_out(run, prepared).and_then(|done| self.look_at(run, done)),
+        let Some(mut prepared) = self.prepared.take() else {
+            return Err("internal error: an operation was lost".into());
         };
-        match ran {
-            Ok(ran) => Ok(Ran { kept, left, ..ran }),
-            Err(failure) => {
-                left.into_iter().for_each(|id| self.executor.free(id));
-                if let Some(kept) = kept {
-                    self.forget(kept);
-                }
-                Err(failure)
+        let kept = run.keep.then(|| self.keep(&prepared.op));
+        let left = std::mem::take(&mut prepared.left);
+        let mut ran = Ran { ns: 0, rise: None, beside: 0, kept, buffers: SmallVec::new(), left };
+        let done = match prepared.failure.take() {
+            Some(failure) => Err(failure),
+            None => self.carry_out(run, prepared, &mut ran),
+        };
+        if let Err(failure) = done {
+            ran.left.into_iter().for_each(|id| self.executor.free(id));
+            if let Some(kept) = ran.kept {
+                self.forget(kept);
             }
+            return Err(failure);
         }
+        Ok(ran)
     }
 
     /// Where the results lie, and how they could be compressed. Where the backend does not say, they go again.
-    fn look_at(&mut self, run: &Run<'_>, done: Done) -> Result<Ran, Failure> {
-        let Done { ns, rise, beside, candidates } = done;
-        let mut ran = Ran { ns, rise, beside, ..Ran::default() };
+    fn look_at(&mut self, run: &Run<'_>, forms: &[(usize, Form)], ran: &mut Ran) -> Result<(), Failure> {
         for (k, &id) in run.outputs.iter().enumerate() {
             let buffer = self.executor.buffer(&bare(id)).inspect_err(|_| {
                 for &output in run.outputs {
@@ -130,26 +101,26 @@ impl<B: RematBackend> Drive<B> {
                     self.compression.forget(output);
                 }
             })?;
-            let form = candidates.get(k).and_then(Option::as_ref);
-            let compressible = form.and_then(|form| self.compression.settle(&mut self.executor, id, form, buffer));
+            let form = forms.iter().find(|(at, _)| *at == k);
+            let compressible = form.and_then(|(_, form)| self.compression.settle(&mut self.executor, id, form, buffer));
             ran.buffers.push((buffer.into(), compressible));
         }
-        Ok(ran)
+        Ok(())
     }
 
     /// A copy of an operation. What the driver lets it only read, it may take again.
     fn keep(&mut self, op: &OperationIr) -> OpKey {
-        self.ops.kept.insert(self.ops.boxes.fill(op.clone())) as OpKey
+        self.ops.kept.insert(self.ops.boxes.fill(&mut op.clone())) as OpKey
     }
 
-    /// Gives it what it needs and runs it.
-    fn carry_out(&mut self, run: &Run<'_>, prepared: Prepared) -> Result<Done, Failure> {
+    /// Gives it what it needs and runs it: what comes of that is noted.
+    fn carry_out(&mut self, run: &Run<'_>, prepared: Prepared, ran: &mut Ran) -> Result<(), Failure> {
         let Prepared { mut op, layout, copies, .. } = prepared;
         let mut lent = SmallVec::new();
         let given = self.give(run, &mut op, &copies, &mut lent);
-        let beside = given.inspect_err(|_| self.free_lent(&lent))?;
+        ran.beside = given.inspect_err(|_| self.free_lent(&lent))?;
         let allowed = self.settings.alternatives;
-        let candidates = if run.compressible { forms_of::<B>(&op, allowed) } else { SmallVec::new() };
+        let forms = if run.compressible { forms_of::<B>(&op, allowed) } else { Vec::new() };
         let dry = self.dry_cost(&op, run);
         let timed = self.clock.begin(&self.executor, &op, run);
         let _alone = is_random(&op).then(|| lock(&GENERATOR));
@@ -170,11 +141,12 @@ impl<B: RematBackend> Drive<B> {
             }
         });
         let elapsed = start.elapsed().as_nanos() as u64;
-        let rise = probe.map(|probe| probe.peak().saturating_sub(before));
+        ran.rise = probe.map(|probe| probe.peak().saturating_sub(before));
         self.ops.boxes.keep(op);
         let known = self.clock.end(&self.executor, timed, result.is_ok(), run);
-        let ns = dry.or(known).unwrap_or(elapsed).max(1);
-        result.inspect_err(|_| self.free_lent(&lent)).map(|()| Done { ns, rise, beside, candidates })
+        ran.ns = dry.or(known).unwrap_or(elapsed).max(1);
+        result.inspect_err(|_| self.free_lent(&lent))?;
+        self.look_at(run, &forms, ran)
     }
 
     /// Gives an operation what stands in for its inputs, which it consumes: bytes of that. What has been lent is noted.
@@ -212,6 +184,21 @@ impl<B: RematBackend> Drive<B> {
         let touched = op.inputs().chain(op.outputs()).map(|tensor| tensor_bytes(&tensor.shape, tensor.dtype)).sum();
         Some(dry.cost(touched))
     }
+}
+
+/// What is done to results that depend on what an operation writes over: bytes that this needs.
+fn keep_layout<B: RematBackend>(
+    executor: &mut Executor<B>,
+    prepared: &mut Prepared,
+    reused: Reused,
+) -> Result<u64, Failure> {
+    keep_parts(executor, prepared, reused)?;
+    let layout = layout(executor, prepared, reused)?;
+    let (copies, bytes) = set_apart(executor, prepared, reused)?;
+    prepared.copies = copies;
+    let laying = layout.as_ref().map_or(0, |(_, bytes)| *bytes);
+    prepared.layout = layout.map(|(layout, _)| layout.into());
+    Ok(bytes.max(laying))
 }
 
 /// Adapts an operation for a replay: inputs are read-only, but for the last use of a consumed tensor, and outputs that
