@@ -401,6 +401,24 @@ mod tests {
     }
 
     #[test]
+    fn an_update_shows_that_a_pass_has_been_over() {
+        let mut passes = Passes::default();
+        let clock = forward(&mut passes, 1);
+        passes.one(clock, 10);
+        for at in (3..10).rev() {
+            let count = 10 - at;
+            passes.let_go(Part::Forward, 1 + at, 10, (clock + count, 10 + count as Position));
+            if count < 3 {
+                // Too much is there yet.
+                passes.update_parameter(clock + count);
+            }
+            assert_eq!((passes.is_over(), passes.over()), (false, None), "{count}");
+        }
+        passes.update_parameter(clock + 20);
+        assert_eq!((passes.is_over(), passes.over()), (true, Some(17)), "where the last was let go of");
+    }
+
+    #[test]
     fn of_two_kinds_in_turns_each_is_known_by_what_it_saves() {
         let mut passes = Passes::default();
         let mut clock = 1;

@@ -349,3 +349,49 @@ fn a_plan_is_mended_where_a_pass_skips_layers_or_has_another_loss() {
         assert!(world.followed.iter().all(|followed| followed.mended.is_none() || followed.trace.is_none()));
     }
 }
+
+/// Rounds of a network that learns beside another one, of which autodiff holds what five rounds have made; the observer's bytes at the start of the last
+/// pass, and bytes of it that were saved in rounds before.
+fn beside_another(program: &mut Program, roots: [u64; 2], rounds: u64) -> (u64, u64) {
+    let (mut saved, mut last) = (Vec::new(), (0, 0));
+    for round in 0..rounds {
+        let before = saved.len() as u64 * UNIT;
+        let mut input = roots[1];
+        for kind in 0..4 {
+            input = program.run(1, 300 + kind, Works::New, &[input], &[], &[UNIT])[0];
+            saved.push(input);
+        }
+        let (held, gradient) = pass(program, roots[0], UNIT);
+        last = (held, before);
+        program.drop_tensor(1, gradient);
+        if round % 5 == 4 {
+            saved.drain(..).for_each(|id| program.drop_tensor(1, id));
+        }
+    }
+    last
+}
+
+#[test]
+fn what_another_network_has_saved_gives_way_to_a_plan() {
+    let (mut program, parameter) = start(1 << 26);
+    let roots = [parameter, program.upload(1, UNIT)];
+    let (held, before) = beside_another(&mut program, roots, 20);
+    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+    assert_eq!((trace.is_pass, trace.ops.len()), (true, LENGTH));
+    assert_eq!((trace.held_at_start, trace.yielding), (held - before, before));
+
+    // There is room for what one round has saved, not for five.
+    let none = vec![false; trace.storages.len()];
+    let mut plan = Schedule::new(Arc::new(trace), none.clone(), none);
+    plan.peak = plan.trace.peak();
+    let budget = plan.peak + UNIT;
+    let (mut program, parameter) = start(budget);
+    (program.machine.world_mut().plan, program.machine.world_mut().sure) = (Some(Arc::new(plan)), true);
+    let roots = [parameter, program.upload(1, UNIT)];
+    beside_another(&mut program, roots, 20);
+    let world = program.machine.world();
+    assert!(world.followed.len() >= 15, "{}", world.followed.len());
+    assert!(world.peak <= budget, "{} of {budget}", world.peak);
+    assert!(world.followed.iter().all(|followed| !followed.carried), "the plan has the room that it needs");
+    assert_eq!(program.machine.counters().recomputed, 0, "nothing that goes is needed again");
+}

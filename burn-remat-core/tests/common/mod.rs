@@ -67,6 +67,8 @@ pub struct Sim {
     pub plan: Option<Arc<Schedule>>,
     /// What is known of another kind of step.
     pub other: Option<Arc<Schedule>>,
+    /// Whether it is known that `plan` comes next.
+    pub sure: bool,
     /// Steps that went by it, and what the others left it for.
     pub followed: Vec<Followed>,
     pub left: Vec<Left>,
@@ -296,6 +298,10 @@ impl Planning for Sim {
 
     fn next(&self) -> Option<Arc<Schedule>> {
         self.plan.clone()
+    }
+
+    fn is_sure(&self) -> bool {
+        self.sure
     }
 
     fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Schedule>> {
