@@ -91,14 +91,15 @@ told() {
         /^ *Doc-tests / { suite = "examples in the documentation of " $2; kept = ""; next }
         /^test result: / {
             result = $0; sub(/^test result: [a-zA-Z]*\. /, "", result)
-            if ($3 == "ok.") line(sprintf("  ok      %s, %s: %s", on, suite, result))
-            else line(sprintf("%s  FAILED  %s, %s: %s", kept, on, suite, result))
+            # What a suite has said may be longer than some awks can format.
+            if ($3 == "ok.") line("  ok      " on ", " suite ": " result)
+            else line(kept "  FAILED  " on ", " suite ": " result)
             suite = ""; kept = ""; next
         }
         suite != "" { kept = kept $0 "\n"; next }
         /^ *(Compiling|Checking|Fresh|Downloading|Downloaded|Updating|Locking|Blocking|Adding) / || /^$/ { next }
         { line($0) }
-        END { if (suite != "") line(sprintf("%s  FAILED  %s, %s: it ended without a result", kept, on, suite)) }
+        END { if (suite != "") line(kept "  FAILED  " on ", " suite ": it ended without a result") }
     '
 }
 

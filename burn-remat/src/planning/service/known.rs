@@ -94,7 +94,9 @@ impl Known {
     pub fn know(&mut self, trace: Trace) {
         let none = vec![false; trace.storages.len()];
         let mut run = Running::new(Arc::new(trace), none.clone(), none);
-        run.peak = run.trace.peak();
+        // Without a plan all is held.
+        run.foreseen = run.trace.store_all();
+        run.peak = run.foreseen.iter().copied().max().unwrap_or(0);
         self.unplanned.retain(|known| known.structure() != run.structure());
         self.unplanned.truncate(MOST_KINDS - 1);
         self.unplanned.push(Arc::new(run));
