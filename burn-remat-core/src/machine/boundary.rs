@@ -292,7 +292,7 @@ impl<W: World> Machine<W> {
         }
         for (_, buffer) in self.candidates(0) {
             if self.ledger.contains(buffer) && self.yields(buffer) && self.exceeds(schedule, 0) {
-                self.evict(buffer);
+                self.evict_cheaply(buffer, u64::MAX);
                 self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
             }
         }
