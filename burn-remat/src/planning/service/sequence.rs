@@ -20,8 +20,8 @@ const MOST: usize = 1 << 14;
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct Sequence {
-    /// Kind of the first step, where that was known from the start.
-    first: Option<u64>,
+    /// The kind that is expected next.
+    expected: Option<u64>,
     /// The last kinds, the newest first.
     last: VecDeque<u64>,
     /// What followed a run of kinds last time.
@@ -39,7 +39,7 @@ fn run<'a>(kinds: impl Iterator<Item = &'a u64>) -> u64 {
 impl Sequence {
     /// Expects steps of these kinds, in this order, the last of them again and again.
     pub fn expect(&mut self, kinds: &[u64]) {
-        self.first = kinds.first().copied();
+        self.expected = kinds.first().copied();
         for pair in kinds.windows(2) {
             self.followed.insert(run([pair[0]].iter()), pair[1]);
         }
@@ -50,7 +50,7 @@ impl Sequence {
 
     /// A step of this kind is over.
     pub fn came(&mut self, kind: u64) {
-        self.right = if self.next() == Some(kind) { self.right.saturating_add(1) } else { 0 };
+        self.right = if self.expected == Some(kind) { self.right.saturating_add(1) } else { 0 };
         if self.followed.len() > MOST {
             self.followed.clear();
         }
@@ -59,15 +59,13 @@ impl Sequence {
         }
         self.last.truncate(LONGEST - 1);
         self.last.push_front(kind);
+        let mut runs = (1..=self.last.len()).rev().map(|length| run(self.last.iter().take(length)));
+        self.expected = runs.find_map(|run| self.followed.get(&run).copied());
     }
 
     /// The kind that is expected next.
     pub fn next(&self) -> Option<u64> {
-        if self.last.is_empty() {
-            return self.first;
-        }
-        let lengths = (1..=self.last.len()).rev();
-        lengths.map(|length| run(self.last.iter().take(length))).find_map(|run| self.followed.get(&run).copied())
+        self.expected
     }
 
     /// Whether what was expected has come for a while.
