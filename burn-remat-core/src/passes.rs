@@ -125,7 +125,7 @@ pub(crate) struct Passes {
     /// Passes that were seen to end since something else has told of a step.
     seen: u64,
     /// Clock of the first seed and of the last, and most operations between two of them.
-    first: Option<u64>,
+    first: u64,
     last: u64,
     longest: u64,
     /// Whether a single one was made since a step ended.
@@ -169,7 +169,7 @@ impl Passes {
         self.saved = core::mem::take(&mut self.forward);
         (self.at_seed, self.let_go, self.seed) = (self.saved, (seed, self.saved), Some(seed));
         self.most = self.most.max(self.saved);
-        self.first.get_or_insert(seed.clock);
+        self.first = if self.last == 0 { seed.clock } else { self.first };
         self.longest = self.longest.max(seed.clock - self.last);
         self.last = seed.clock;
         // What was taken to be kept, and is gone by now, was none.
@@ -283,7 +283,7 @@ impl Passes {
 
     /// When the first backward began.
     pub fn first_seed(&self) -> Option<u64> {
-        self.first
+        (self.first > 0).then_some(self.first)
     }
 
     /// Whether what was saved is gone.

@@ -157,7 +157,7 @@ impl Rehearsed {
             }
         }
         let Minimum { bytes, op, stage } = most;
-        let store_all_bytes = self.traces.iter().map(Trace::most_held).max().unwrap_or(0);
+        let store_all_bytes = self.traces.iter().map(Trace::peak).max().unwrap_or(0);
         Ok(Needs { store_all_bytes, minimum_bytes: bytes, op, stage })
     }
 }
@@ -227,7 +227,7 @@ pub(crate) fn largest_guided<R>(
     let budget = config.budget_bytes()?;
     let dry = || Rehearsal::Dry(Some(guide.clone()));
     let step = |batch| neediest(rehearse(device, &config, dry(), |device| drop(train(device, batch)))?);
-    let fits_whole = |batch| Ok(step(batch)?.most_held() <= budget);
+    let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
     // The plan of the largest batch that has fitted so far.
     let mut found = None;
@@ -241,7 +241,7 @@ pub(crate) fn largest_guided<R>(
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
     let Some((schedule, origin)) = found else {
-        let predicted_peak_bytes = step(batch)?.most_held();
+        let predicted_peak_bytes = step(batch)?.peak();
         return Ok(LargestBatch { batch, store_all_batch, predicted_overhead: 0.0, predicted_peak_bytes, config });
     };
     let mut config = config;
@@ -275,7 +275,7 @@ fn planned(traces: &[Trace]) -> Vec<Trace> {
 fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
     // The first step initialises parameters; it counts only where there is no other.
     let from = usize::from(traces.len() > 1);
-    traces.into_iter().skip(from).max_by_key(Trace::most_held).ok_or(RematError::NoSteps)
+    traces.into_iter().skip(from).max_by_key(Trace::peak).ok_or(RematError::NoSteps)
 }
 
 /// A plan for a step, and its account of itself.

@@ -282,7 +282,7 @@ impl<W: World> Machine<W> {
     pub(super) fn yields(&self, buffer: BufferKey) -> bool {
         let entry = self.ledger.get(buffer);
         let is_saved = |owner: &TensorKey| self.history.tensors[*owner].lineage.part == Part::Forward;
-        !entry.is_fixed() && entry.owners.iter().all(is_saved)
+        self.steps.plans_passes(self.now.clock) && !entry.is_fixed() && entry.owners.iter().all(is_saved)
     }
 
     /// Makes room for a plan that begins, as far as that is held by what earlier passes have saved. O(buffers x chain).
