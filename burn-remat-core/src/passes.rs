@@ -4,12 +4,12 @@
 //! - What the forward has made and the program still holds then is *saved*: autodiff holds it for the backward, and lets go of it
 //!   step by step. When all of it is gone, the pass is over.
 //!
-//! Nothing here depends on what a program updates, keeps a copy of, or does between its passes. Bytes are counted: of what was
-//! computed since the last pass, does not descend from the seed and is still held. Two things blur the count:
+//! Nothing here needs a program to update anything, or depends on what it keeps a copy of or does between its passes. Bytes are counted: of
+//! what was computed since the last pass, does not descend from the seed and is still held. Three things blur the count:
 //!
-//! - A program may keep some of it (activations that it logs). Such a pass is not seen to end; when a parameter is updated, or the next seed
-//!   comes and much more has been computed than is left of it, it has been over, and from then on that share is taken to be kept, of passes that have saved as much. So is what autodiff
-//!   holds of another network, until that learns.
+//! - A program may keep some of it (activations that it logs; what autodiff holds of another network, until that learns). Such a pass is not
+//!   seen to end. When a parameter is updated, or the next seed comes and much more has been computed than is left of it, it has been over,
+//!   and from then on that share is taken to be kept, of passes that have saved as much.
 //! - A one may be no seed: then next to nothing was saved, or what was saved before is still there when the next one comes, and counts
 //!   with it. So do two losses that were computed before the backward of the first.
 //! - What an optimizer has made is still held when the next backward begins: what was computed up to the last update before a step is

@@ -298,8 +298,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Bytes of the step's own that are held, without what is only there because something could be computed again from it, and what earlier passes have saved: with what came before the
-    /// step that goes when the step is told. O(buffers).
+    /// Bytes of the step's own that are held, without what is only there because something could be computed again from it, and without what
+    /// earlier passes have saved: with what came before the step that goes when the step is told. O(buffers).
     fn needed(&self) -> u64 {
         let tensors = &self.history.tensors;
         let is_dead = |owner: &TensorKey| !tensors[*owner].alive && tensors[*owner].pins == 0;

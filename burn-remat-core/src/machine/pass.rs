@@ -136,10 +136,12 @@ impl<W: World> Machine<W> {
 
     /// Takes up the plan of a pass that begins with an operation, if there is one.
     pub(super) fn begin_pass(&mut self, op: &Operation, call: &mut Call) -> bool {
+        if self.steps.detector.goes_by_marks() || self.now.foreign || self.steps.passes.seed().is_some() {
+            return false;
+        }
         // Passes of two kinds may begin alike: where it is known which comes, that is waited for.
         let is_sure = self.world.is_sure();
-        let may_begin = self.steps.passes.is_quiet() || is_sure && self.steps.passes.seed().is_none();
-        if self.steps.detector.goes_by_marks() || self.now.foreign || !may_begin {
+        if !is_sure && !self.steps.passes.is_quiet() {
             return false;
         }
         let exact = self.pass_that_begins(op, call).map(|schedule| (schedule, 0));

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use burn_remat_core::{Kind, Schedule as Running, Trace, TracedOp};
+
 use super::observed::MOST_KINDS;
 use super::sequence::Sequence;
 use crate::planning::schedule::Schedule;
-use burn_remat_core::{Kind, Schedule as Running, Trace, TracedOp};
 
 /// See the [module](self).
 #[derive(Default)]
