@@ -49,7 +49,7 @@ const MOST_STAGES_FROM_INPUT: usize = 3000;
 /// Longer chains are planned in so many groups first, in case that the time does not suffice for more.
 const QUICK_GROUPS: usize = 100;
 /// Groups where only a hint is wanted of what a longer chain costs.
-const COARSE_GROUPS: usize = 60;
+const COARSE_GROUPS: usize = 40;
 /// About how many numbers of a table are weighed in a second, on one thread.
 const WEIGHED_PER_SECOND: f64 = 1e9;
 
@@ -253,8 +253,8 @@ pub(crate) fn solve_terms(
     let easy_cells = easy_cells.min(cells_in_time(request, n)).max(SLOTS * pairs).min(most_cells);
     let common = grouped.terms.common_unit();
     let exact = usize::try_from(limit / common).ok().filter(|&units| units <= easy_cells / pairs);
-    let quick =
-        (n > QUICK_GROUPS).then(|| quick_steps(terms, choices, request, (QUICK_GROUPS, limit), deadline)).flatten();
+    let quick = || quick_steps(terms, choices, request, (QUICK_GROUPS, limit), deadline);
+    let quick = (n > QUICK_GROUPS).then(quick).flatten();
     let mut stop_reason = StopReason::Heuristic;
     let mut slots = exact.unwrap_or(easy_cells / pairs);
     while slots > 0 {

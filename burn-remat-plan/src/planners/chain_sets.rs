@@ -121,6 +121,8 @@ impl<'a> Table<'a> {
 
     /// Bytes in units, to the nearest; negative where the backward side shrinks.
     fn units(&self, bytes: i128) -> i64 {
+        // Half the range is enough for any graph, and is much faster to convert.
+        let bytes = bytes.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
         (bytes as f64 / self.unit).round() as i64
     }
 
