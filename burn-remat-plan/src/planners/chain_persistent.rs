@@ -194,6 +194,11 @@ fn quick_steps(
     table.schedule().map(|steps| grouped.expand(&steps))
 }
 
+/// The schedule that saves every stage.
+fn saving_all(stages: usize) -> Vec<ChainStep> {
+    (0..stages).map(ChainStep::SaveAll).chain((0..stages).rev().map(ChainStep::Backward)).collect()
+}
+
 /// A schedule in very few groups, found in a few milliseconds: what it costs tells about what the whole table would find.
 pub(super) fn coarse_steps(terms: &Terms, choices: Choices, request: &Request) -> Option<Vec<ChainStep>> {
     let limit = request.budget.checked_sub(terms.activation[0])?;
@@ -242,8 +247,7 @@ pub(crate) fn solve_terms(
     let n = grouped.terms.len();
     let peak = grouped.terms.store_all_peak();
     if choices == Choices::SavedAndInputs && peak <= request.budget {
-        let steps = (0..terms.len()).map(ChainStep::SaveAll).chain((0..terms.len()).rev().map(ChainStep::Backward));
-        return Ok(Some(Found::proved(steps.collect())));
+        return Ok(Some(Found::proved(saving_all(terms.len()))));
     }
     // With inputs only, the most that is ever of use is every activation beside one saved set.
     let most = grouped.terms.activation.iter().sum::<u64>().saturating_add(peak);
