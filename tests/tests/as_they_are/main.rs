@@ -1,5 +1,6 @@
 //! Programs as people write them: no marks, nothing tuned to the engine.
 
+mod fields;
 mod loops;
 mod models;
 
@@ -90,7 +91,7 @@ fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> Gra
     net
 }
 
-const PROGRAMS: [(&str, Program); 18] = [
+const PROGRAMS: [(&str, Program); 26] = [
     ("plain loop", loops::plain),
     ("accumulation", loops::accumulation),
     ("accumulation with an average", loops::accumulation_with_average),
@@ -109,6 +110,14 @@ const PROGRAMS: [(&str, Program); 18] = [
     ("two networks against each other", models::adversaries),
     ("two encoders", models::contrastive),
     ("adapters on a frozen base", models::adapters),
+    ("variational autoencoder", fields::variational),
+    ("diffusion with an average", fields::diffusion),
+    ("a policy that learns from its plays", fields::policy),
+    ("graphs of any size", fields::graphs),
+    ("mixture of experts", fields::mixture),
+    ("pictures from pictures", fields::pictures),
+    ("the hardest triplets", fields::hard_triplets),
+    ("translation", fields::translation),
 ];
 
 fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {
@@ -154,7 +163,9 @@ fn unlimited(name: &str, program: Program) -> (Vec<Vec<u8>>, u64) {
 fn programs_train_as_they_are() {
     let _ = env_logger::try_init();
     let mut problems = Vec::new();
-    for (name, program) in PROGRAMS {
+    for (name, program) in
+        PROGRAMS.into_iter().filter(|(name, _)| std::env::var("ONLY").map_or(true, |only| name.contains(&only)))
+    {
         let (plain, peak) = unlimited(name, program);
         for share in [80, 60] {
             let Trained { late, planned, .. } = within(name, program, &plain, peak * share / 100, &format!("{share}%"));
@@ -174,7 +185,9 @@ fn programs_train_as_they_are() {
 fn programs_train_within_tight_budgets() {
     let _ = env_logger::try_init();
     let mut problems = Vec::new();
-    for (name, program) in PROGRAMS {
+    for (name, program) in
+        PROGRAMS.into_iter().filter(|(name, _)| std::env::var("ONLY").map_or(true, |only| name.contains(&only)))
+    {
         let (plain, peak) = unlimited(name, program);
         let named = minimum_budget(&under_test(), |device| drop(run(program, device)));
         let minimum = named.as_ref().map(|needs| needs.minimum_bytes);
