@@ -184,7 +184,7 @@ impl<W: World> Machine<W> {
         if !self.ledger.contains(buffer) || self.ledger.get(buffer).is_fixed() {
             return false;
         }
-        self.yield_buffer(buffer);
+        self.yield_buffer(buffer, most);
         if !self.ledger.contains(buffer) {
             return true;
         }
