@@ -1,5 +1,6 @@
 //! Programs as people write them: no marks, nothing tuned to the engine.
 
+mod fields;
 mod loops;
 mod models;
 
@@ -10,7 +11,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::*;
 use burn::tensor::{Device, Tensor, TensorData, activation};
-use burn_remat::{RematConfig, RematExt};
+use burn_remat::{RematConfig, RematExt, RematReport, minimum_budget};
 use burn_remat_examples::device::under_test;
 
 const WIDTH: usize = 64;
@@ -90,7 +91,7 @@ fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> Gra
     net
 }
 
-const PROGRAMS: [(&str, Program); 18] = [
+const PROGRAMS: [(&str, Program); 26] = [
     ("plain loop", loops::plain),
     ("accumulation", loops::accumulation),
     ("accumulation with an average", loops::accumulation_with_average),
@@ -109,6 +110,14 @@ const PROGRAMS: [(&str, Program); 18] = [
     ("two networks against each other", models::adversaries),
     ("two encoders", models::contrastive),
     ("adapters on a frozen base", models::adapters),
+    ("variational autoencoder", fields::variational),
+    ("diffusion with an average", fields::diffusion),
+    ("a policy that learns from its plays", fields::policy),
+    ("graphs of any size", fields::graphs),
+    ("mixture of experts", fields::mixture),
+    ("pictures from pictures", fields::pictures),
+    ("the hardest triplets", fields::hard_triplets),
+    ("translation", fields::translation),
 ];
 
 fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {
@@ -122,33 +131,99 @@ fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {
 /// comes with the first update more is there from the second round on.
 const BEFORE_PLANS: usize = 5;
 
+/// What a program has done under a budget.
+struct Trained {
+    report: RematReport,
+    /// Steps over the budget after the first rounds.
+    late: u64,
+    planned: u64,
+}
+
+/// Trains under a budget, and compares with what plain Burn gives.
+fn within(name: &str, program: Program, plain: &[Vec<u8>], budget: u64, share: &str) -> Trained {
+    let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(1));
+    let device = under_test().remat(config).unwrap();
+    assert_eq!(run(program, &device), plain, "{name} at {share}");
+    let report = device.remat_report().unwrap();
+    println!("{name} at {share}\n{report}");
+    let (over, (_, before)) = (report.steps_over_budget, BEGUN.get());
+    let planned = report.plan.as_ref().map_or(0, |plan| plan.steps_followed) + report.steps_guided;
+    Trained { late: over.saturating_sub(before), planned, report }
+}
+
+/// What a program computes on plain Burn, and the most bytes that it holds without a budget.
+fn unlimited(name: &str, program: Program) -> (Vec<Vec<u8>>, u64) {
+    let plain = run(program, &under_test());
+    let unlimited = under_test().remat("unlimited").unwrap();
+    assert_eq!(run(program, &unlimited), plain, "{name}");
+    (plain, unlimited.remat_report().unwrap().peak_bytes)
+}
+
+/// Of these 60% is less than the least that a step holds: nearly all is parameters and what an optimizer keeps of them, or it is known for no
+/// step how it would go.
+const MORE: [(&str, u64); 2] = [("mixture of experts", 70), ("translation", 80)];
+
+/// No plan is asked for of these: each round does something of its own, or a network learns from what was computed before another one did.
+const UNPLANNED: [&str; 2] = ["translation", "pictures from pictures"];
+
+/// What is wrong with what has become of a program.
+fn problems(name: &str, share: &str, trained: &Trained) -> Vec<String> {
+    let Trained { late, planned, .. } = trained;
+    let mut problems = Vec::new();
+    if *late > 0 {
+        problems.push(format!("{name} at {share}: over the budget in {late} steps after the first rounds"));
+    }
+    if 10 * planned < 6 * ROUNDS as u64 && !UNPLANNED.contains(&name) {
+        problems.push(format!("{name} at {share}: only {planned} steps went by what is known"));
+    }
+    problems
+}
+
 #[test]
 fn programs_train_as_they_are() {
     let _ = env_logger::try_init();
-    let mut problems = Vec::new();
+    let mut wrong = Vec::new();
     for (name, program) in PROGRAMS {
-        let plain = run(program, &under_test());
-        let unlimited = under_test().remat("unlimited").unwrap();
-        assert_eq!(run(program, &unlimited), plain, "{name}");
-        let peak = unlimited.remat_report().unwrap().peak_bytes;
-        for share in [80, 60] {
-            let config = RematConfig::new(peak * share / 100).without_cache().with_time_limit(Duration::from_secs(1));
-            let device = under_test().remat(config).unwrap();
-            assert_eq!(run(program, &device), plain, "{name} at {share}%");
-            let report = device.remat_report().unwrap();
-            println!("{name} at {share}%\n{report}");
-            let (over, (_, before)) = (report.steps_over_budget, BEGUN.get());
-            if over > before {
-                problems.push(format!(
-                    "{name} at {share}%: over the budget in {} steps after the first rounds",
-                    over - before
-                ));
-            }
-            let planned = report.plan.map_or(0, |plan| plan.steps_followed) + report.steps_guided;
-            if 10 * planned < 6 * ROUNDS as u64 {
-                problems.push(format!("{name} at {share}%: only {planned} steps went by what is known"));
+        let (plain, peak) = unlimited(name, program);
+        let share = MORE.iter().find(|(of, _)| *of == name).map_or(60, |(_, share)| *share);
+        let label = format!("{share}%");
+        wrong.extend(problems(name, &label, &within(name, program, &plain, peak * share / 100, &label)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+#[ignore = "slow: a table of an ample and of tight budgets"]
+fn programs_train_within_all_budgets() {
+    let _ = env_logger::try_init();
+    let mut wrong = Vec::new();
+    for (name, program) in PROGRAMS {
+        let (plain, peak) = unlimited(name, program);
+        let named = minimum_budget(&under_test(), |device| drop(run(program, device)));
+        let minimum = named.map(|needs| needs.minimum_bytes);
+        let budgets =
+            [("80%", peak * 80 / 100), ("45%", peak * 45 / 100)].into_iter().map(|(share, of)| (share, Ok(of)));
+        for (share, budget) in budgets.chain([("the minimum", minimum.clone())]) {
+            let budget = match budget {
+                Ok(budget) => budget,
+                Err(error) => {
+                    println!("| {name} | {share} | {error}");
+                    continue;
+                }
+            };
+            let trained = within(name, program, &plain, budget, share);
+            let Trained { report, late, planned } = &trained;
+            println!(
+                "| {name} | {share}, {:.1}% | {planned} | {late} of {} | {:.1}% | {:+} |",
+                100.0 * budget as f64 / peak as f64,
+                report.steps,
+                100.0 * report.recomputed_operations as f64 / report.operations as f64,
+                report.peak_bytes as i64 - budget as i64,
+            );
+            if share == "80%" {
+                wrong.extend(problems(name, share, &trained));
             }
         }
     }
-    assert!(problems.is_empty(), "{problems:#?}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
