@@ -134,6 +134,14 @@ fn planners_of_chains_and_relaxations_keep_to_their_memory() {
     assert!(bytes as f64 <= MOST * memory_limit as f64, "the bound of a graph: {bytes} bytes");
 }
 
+/// Six ops of one-byte values, of costs from 32 to 2^51: the search of states once learned from what no schedule can do.
+#[test]
+fn what_the_search_of_states_learns_holds_for_schedules() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let graph = from_bytes(&[0x8a, 0x95, 0x86, 0xe3, 0x04, 0x8a, 0x59, 0x21]);
+    judge(&graph, &quick(Duration::from_secs(1), MEMORY_LIMIT), &mut |_, work| work());
+}
+
 #[test]
 fn nothing_breaks_on_three_hundred_random_graphs() {
     run(0..300, Duration::from_millis(2));

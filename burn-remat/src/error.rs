@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use burn_remat_grammar::{PLANNERS, nearest};
+use burn_remat_grammar::nearest;
+use burn_remat_plan::registry::planners;
 
 use crate::budget::BudgetError;
 
@@ -135,5 +136,6 @@ impl fmt::Debug for RematError {
 
 /// A guess at the planner that was meant.
 fn meant(name: &str) -> String {
-    nearest(name, &PLANNERS).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
+    let names: Vec<&str> = planners().iter().map(|entry| entry.name).collect();
+    nearest(name, &names).map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
 }

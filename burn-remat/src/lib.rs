@@ -71,6 +71,16 @@ pub use backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBac
 /// | `cache = "folder"`, `no_cache` | [`RematConfig::with_cache`], [`RematConfig::without_cache`] |
 /// | `no_planning` | [`RematConfig::without_planning`] |
 ///
+/// The registry has no planner of this name, so this does not compile:
+///
+/// ```compile_fail
+/// #[derive(burn::config::Config, Debug)]
+/// #[burn_remat::remat(budget = "60%", planner = "chaindp")]
+/// struct Settings {
+///     width: usize,
+/// }
+/// ```
+///
 /// # On an `impl` block
 ///
 /// Every method called `forward` is a stage, and so is every function of the block that is itself marked with `#[remat]`. Its

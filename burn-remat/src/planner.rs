@@ -58,7 +58,7 @@
 //! with [`Graph::read`], and [`solve`](fn@solve) it. `remat-plan` says what other planners make of the same file.
 
 pub use burn_remat_plan::deadline::Deadline;
-pub use burn_remat_plan::registry::{PlannerChoice, planner};
+pub use burn_remat_plan::registry::{PlannerChoice, is_planner, planner};
 pub use burn_remat_plan::sequence::{order_of, plan_of};
 pub use burn_remat_plan::{
     Alternative, Bound, CheckedPlan, Graph, GraphBuilder, GraphError, Minimum, Op, OpId, Outcome, Phase, Plan,

@@ -31,7 +31,7 @@ struct After {
 }
 
 #[derive(Config, Debug)]
-#[remat(budget = "60%", cache = "plans")]
+#[remat(budget = "60%", planner = "revolve", cache = "plans")]
 struct Settings {
     width: usize,
 }
@@ -69,7 +69,7 @@ fn a_model_brings_the_configuration_that_is_written_on_it() {
         .without_cache();
     same(Before::remat_config(), all);
     same(After::remat_config(), RematConfig::new(1_000_000_u64).without_planning());
-    same(Settings::remat_config(), RematConfig::new(Budget::Share(0.6)).with_cache("plans"));
+    same(Settings::remat_config(), RematConfig::new(Budget::Share(0.6)).with_planner("revolve").with_cache("plans"));
     same(Kind::remat_config(), RematConfig::new(Budget::Unlimited));
     same(Generic::<Linear, 3>::remat_config(), RematConfig::new(3_u64 << 29));
     assert!(matches!((Kind::Small, Kind::Large(Settings::new(3).width)), (Kind::Small, Kind::Large(3))));

@@ -3,11 +3,12 @@
 //! Every candidate view is planned. The plan of a view is measured on the graph itself, so what the view counts twice
 //! costs opportunities, never validity. Where even keeping everything fits, that is the plan.
 //!
-//! Where saved sets may be kept, stages with several saved sets each ([`chain_sets`]) are planned
-//! too. The cheapest of all is never dearer, and much cheaper where stages hold what costs little to compute again.
+//! Where saved sets may be kept, stages with several saved sets each ([`chain_sets`]) are planned first, which is much
+//! cheaper where stages hold what costs little to compute again. Views with whole saved sets then have a coarse table, and
+//! the fine one, whose equal stages share nothing, only where the coarse plan comes near the best.
 
 use super::StoreAll;
-use super::chain_persistent::{EASY_CELLS, least_memory_schedule, solve_terms};
+use super::chain_persistent::{EASY_CELLS, coarse_steps, least_memory_schedule, solve_terms};
 use super::chain_sets;
 use super::chain_table::Choices;
 use super::store_all::peak_op;
@@ -17,10 +18,16 @@ use crate::graph::Graph;
 use crate::need::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
+use crate::simulate::simulate;
 use crate::views::chain_of::ChainView;
 
 /// Cells of the table where only inputs may be kept: a quick baseline, which a view of the graph limits more than slots do.
 const QUICK_CELLS: usize = 1 << 20;
+
+/// The part of the time in which stages with several saved sets are planned.
+const SETS_TIME: f64 = 0.6;
+/// A coarse plan of a view that costs more than the best by this share says that the fine one would cost more too.
+const NEAR: f64 = 0.02;
 
 /// The schedules of least memory of every candidate view, with inputs of stages as checkpoints and with saved sets.
 /// Their peaks on the graph may differ from what the view counts. After the deadline no more are found.
@@ -48,46 +55,93 @@ pub(super) fn solve(
                       `search` or `checkmate`";
         return Err(PlanError::Unsupported { planner: name, reason: reason.to_owned() });
     }
-    let deadline = request.deadline();
-    let rest = |budget: u64| Request { budget, time_limit: deadline.left(), ..request.clone() };
-    let bytes_for_values = request.budget.saturating_sub(graph.constant_bytes());
-    let cells = if choices == Choices::InputsOnly { QUICK_CELLS } else { EASY_CELLS };
-    let mut best: Option<Outcome> = None;
-    let mut least: Option<(u64, Plan)> = None;
+    let mut contest = Contest { name, choices, graph, request, deadline: request.deadline(), best: None, least: None };
+    if choices == Choices::SavedAndInputs {
+        contest.try_saved_sets();
+    }
     for view in &views {
-        if deadline.passed() {
+        if contest.deadline.passed() || (!contest.is_hopeless(view) && contest.try_whole_sets(view).is_none()) {
             break;
         }
-        let (steps, reason) = match solve_terms(view.terms(), choices, &rest(bytes_for_values), cells) {
-            Ok(Some(found)) => (found.steps, found.stop_reason),
-            Ok(None) => break,
+    }
+    contest.end()
+}
+
+/// The plans of the views, and what they are asked for.
+struct Contest<'a> {
+    name: &'static str,
+    choices: Choices,
+    graph: &'a Graph,
+    request: &'a Request,
+    deadline: Deadline,
+    /// The cheapest plan within the budget.
+    best: Option<Outcome>,
+    /// Peak and plan of the one that needs least, of those above the budget.
+    least: Option<(u64, Plan)>,
+}
+
+impl Contest<'_> {
+    /// What is left of the request, for a chain's values alone.
+    fn rest(&self) -> Request {
+        let budget = self.request.budget.saturating_sub(self.graph.constant_bytes());
+        Request { budget, time_limit: self.deadline.left(), ..self.request.clone() }
+    }
+
+    fn offer(&mut self, outcome: Outcome) {
+        if outcome.peak_bytes > self.request.budget {
+            if self.least.as_ref().is_none_or(|least| outcome.peak_bytes < least.0) {
+                self.least = outcome.plan.map(|plan| (outcome.peak_bytes, plan));
+            }
+        } else if self.best.as_ref().is_none_or(|best| outcome.makespan < best.makespan) {
+            self.best = Some(outcome);
+        }
+    }
+
+    /// Stages with several saved sets each, in a part of the time: tables of whole sets may find what these do not.
+    fn try_saved_sets(&mut self) {
+        let request = Request { time_limit: self.deadline.left().mul_f64(SETS_TIME), ..self.request.clone() };
+        if let Some(plan) = chain_sets::best_plan(self.graph, &request) {
+            self.offer(Outcome::of_plan(self.name, self.graph, plan, Status::Feasible, StopReason::Heuristic));
+        }
+    }
+
+    /// Whether a coarse schedule of `view` tells that the whole table would not better the best plan.
+    fn is_hopeless(&self, view: &ChainView) -> bool {
+        let Some(best) = &self.best else { return false };
+        if self.choices == Choices::InputsOnly {
+            return false;
+        }
+        let Some(steps) = coarse_steps(view.terms(), self.choices, &self.rest()) else { return true };
+        let plan = view.plan(self.graph, &steps);
+        let makespan = simulate(self.graph, &plan).makespan;
+        makespan > best.makespan * (1.0 + NEAR)
+    }
+
+    /// The table of whole saved sets of `view`; `None` where there was no time for it.
+    fn try_whole_sets(&mut self, view: &ChainView) -> Option<()> {
+        let cells = if self.choices == Choices::InputsOnly { QUICK_CELLS } else { EASY_CELLS };
+        let (steps, reason) = match solve_terms(view.terms(), self.choices, &self.rest(), cells) {
+            Ok(found) => found.map(|found| (found.steps, found.stop_reason))?,
             Err(shortage) => (shortage.steps, StopReason::Heuristic),
         };
         let reason = if reason == StopReason::TimeLimit { reason } else { StopReason::Heuristic };
-        let outcome = Outcome::of_plan(name, graph, view.plan(graph, &steps), Status::Feasible, reason);
-        if outcome.peak_bytes <= request.budget {
-            if best.as_ref().is_none_or(|best| outcome.makespan < best.makespan) {
-                best = Some(outcome);
-            }
-        } else if least.as_ref().is_none_or(|least| outcome.peak_bytes < least.0) {
-            least = outcome.plan.map(|plan| (outcome.peak_bytes, plan));
+        let plan = view.plan(self.graph, &steps);
+        self.offer(Outcome::of_plan(self.name, self.graph, plan, Status::Feasible, reason));
+        Some(())
+    }
+
+    fn end(self) -> Result<Outcome, PlanError> {
+        let (graph, request) = (self.graph, self.request);
+        let proven = is_too_little(graph, request.budget);
+        match self.best {
+            Some(best) => Ok(best),
+            None if self.deadline.passed() && !proven => Ok(Outcome::without_plan(self.name, None)),
+            None => Err(PlanError::Infeasible {
+                budget: request.budget,
+                minimum: self.least.as_ref().map(|least| least.0),
+                blocking_op: self.least.and_then(|(_, plan)| peak_op(graph, &plan)),
+                proven,
+            }),
         }
-    }
-    if choices == Choices::SavedAndInputs
-        && let Some((makespan, plan)) = chain_sets::best_plan(graph, &rest(request.budget))
-        && best.as_ref().is_none_or(|best| makespan < best.makespan)
-    {
-        best = Some(Outcome::of_plan(name, graph, plan, Status::Feasible, StopReason::Heuristic));
-    }
-    let proven = is_too_little(graph, request.budget);
-    match best {
-        Some(best) => Ok(best),
-        None if deadline.passed() && !proven => Ok(Outcome::without_plan(name, None)),
-        None => Err(PlanError::Infeasible {
-            budget: request.budget,
-            minimum: least.as_ref().map(|least| least.0),
-            blocking_op: least.and_then(|(_, plan)| peak_op(graph, &plan)),
-            proven,
-        }),
     }
 }

@@ -48,6 +48,8 @@ const MOST_WHOLE_STAGES: usize = 1600;
 const MOST_STAGES_FROM_INPUT: usize = 3000;
 /// Longer chains are planned in so many groups first, in case that the time does not suffice for more.
 const QUICK_GROUPS: usize = 100;
+/// Groups where only a hint is wanted of what a longer chain costs.
+const COARSE_GROUPS: usize = 40;
 /// About how many numbers of a table are weighed in a second, on one thread.
 const WEIGHED_PER_SECOND: f64 = 1e9;
 
@@ -181,15 +183,26 @@ fn quick_steps(
     terms: &Terms,
     choices: Choices,
     request: &Request,
-    limit: u64,
+    (groups, limit): (usize, u64),
     deadline: Deadline,
 ) -> Option<Vec<ChainStep>> {
-    let grouped = Grouped::of(terms, QUICK_GROUPS);
-    let slots = SLOTS.min(cells_in_memory(request) / pairs(QUICK_GROUPS));
+    let grouped = Grouped::of(terms, groups);
+    let slots = SLOTS.min(cells_in_memory(request) / pairs(groups));
     let unit = limit.div_ceil(slots.max(1) as u64).max(1);
     let scaled = grouped.terms.in_units(unit);
     let table = Table::fill(&scaled, choices, (limit / unit) as usize, request.threads, deadline)?;
     table.schedule().map(|steps| grouped.expand(&steps))
+}
+
+/// The schedule that saves every stage.
+fn saving_all(stages: usize) -> Vec<ChainStep> {
+    (0..stages).map(ChainStep::SaveAll).chain((0..stages).rev().map(ChainStep::Backward)).collect()
+}
+
+/// A schedule in very few groups, found in a few milliseconds: what it costs tells about what the whole table would find.
+pub(super) fn coarse_steps(terms: &Terms, choices: Choices, request: &Request) -> Option<Vec<ChainStep>> {
+    let limit = request.budget.checked_sub(terms.activation[0])?;
+    quick_steps(terms, choices, request, (COARSE_GROUPS, limit), request.deadline())
 }
 
 /// Rows of a table.
@@ -234,8 +247,7 @@ pub(crate) fn solve_terms(
     let n = grouped.terms.len();
     let peak = grouped.terms.store_all_peak();
     if choices == Choices::SavedAndInputs && peak <= request.budget {
-        let steps = (0..terms.len()).map(ChainStep::SaveAll).chain((0..terms.len()).rev().map(ChainStep::Backward));
-        return Ok(Some(Found::proved(steps.collect())));
+        return Ok(Some(Found::proved(saving_all(terms.len()))));
     }
     // With inputs only, the most that is ever of use is every activation beside one saved set.
     let most = grouped.terms.activation.iter().sum::<u64>().saturating_add(peak);
@@ -245,7 +257,8 @@ pub(crate) fn solve_terms(
     let easy_cells = easy_cells.min(cells_in_time(request, n)).max(SLOTS * pairs).min(most_cells);
     let common = grouped.terms.common_unit();
     let exact = usize::try_from(limit / common).ok().filter(|&units| units <= easy_cells / pairs);
-    let quick = (n > QUICK_GROUPS).then(|| quick_steps(terms, choices, request, limit, deadline)).flatten();
+    let quick = || quick_steps(terms, choices, request, (QUICK_GROUPS, limit), deadline);
+    let quick = (n > QUICK_GROUPS).then(quick).flatten();
     let mut stop_reason = StopReason::Heuristic;
     let mut slots = exact.unwrap_or(easy_cells / pairs);
     while slots > 0 {

@@ -36,11 +36,11 @@ const MOST_WORK: usize = 100_000_000;
 const SLACK: f64 = 1.5;
 /// Stages that an option may take as one, at most: what a view counts for several is further from the truth.
 const TOGETHER: [usize; 2] = [usize::MAX, 1];
-/// Rounds of bisection.
-const ROUNDS: usize = 14;
+/// Plans that are tried of a table, at most: twice what bisection takes.
+const ROUNDS: usize = 22;
 
-/// The cheapest plan within the request's budget that some view gives within its other limits, with its cost.
-pub(super) fn best_plan(graph: &Graph, request: &Request) -> Option<(f64, Plan)> {
+/// The cheapest plan within the request's budget that some view gives within its other limits.
+pub(super) fn best_plan(graph: &Graph, request: &Request) -> Option<Plan> {
     let allowance = request.allowance();
     let deadline = allowance.deadline;
     let bytes_for_values = request.budget.saturating_sub(graph.constant_bytes());
@@ -60,7 +60,7 @@ pub(super) fn best_plan(graph: &Graph, request: &Request) -> Option<(f64, Plan)>
             }
         }
     }
-    best
+    best.map(|(_, plan)| plan)
 }
 
 /// What a run of stages does first.
@@ -121,6 +121,8 @@ impl<'a> Table<'a> {
 
     /// Bytes in units, to the nearest; negative where the backward side shrinks.
     fn units(&self, bytes: i128) -> i64 {
+        // Half the range is enough for any graph, and is much faster to convert.
+        let bytes = bytes.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
         (bytes as f64 / self.unit).round() as i64
     }
 
@@ -205,34 +207,35 @@ impl<'a> Table<'a> {
         Some(steps)
     }
 
-    /// The plan of the schedule for the most units whose peak is within `budget`, and the cheapest seen on the way.
+    /// The plan of the schedule for the most units whose peak is within `budget`, and the cheapest seen on the way. Units
+    /// are tried where the last plan's distance from the budget points to, and in the middle where that brings little.
     fn most_that_fits(&self, graph: &Graph, budget: u64) -> Option<(f64, Plan)> {
         let row = self.row(0, self.view.len() - 1);
-        let mut low = row.partition_point(|cost| cost.is_infinite());
-        let mut high = self.limit;
+        let mut low = row.partition_point(|cost| cost.is_infinite()) as i64;
+        let mut high = self.limit as i64;
+        let bytes_for_values = budget.saturating_sub(graph.constant_bytes());
+        let mut guess = Some(self.units(i128::from(bytes_for_values) - i128::from(self.view.gradient[0])));
         let mut best: Option<(f64, Plan)> = None;
-        let mut try_units = |units: usize| {
-            let Some(steps) = self.schedule(units) else { return false };
-            let plan = self.view.plan(graph, &steps);
-            let timeline = simulate(graph, &plan);
-            let fits = timeline.peak_bytes <= budget;
-            if fits && best.as_ref().is_none_or(|best| timeline.makespan < best.0) {
-                best = Some((timeline.makespan, plan));
-            }
-            fits
-        };
         for _ in 0..ROUNDS {
             if low > high {
                 break;
             }
-            let middle = low + (high - low) / 2;
-            if try_units(middle) {
-                low = middle + 1;
-            } else if middle == 0 {
-                break;
+            let units = guess.map_or(low + (high - low) / 2, |guess| guess.clamp(low, high));
+            let Some(steps) = self.schedule(units as usize) else { break };
+            let plan = self.view.plan(graph, &steps);
+            let timeline = simulate(graph, &plan);
+            let left = i128::from(budget) - i128::from(timeline.peak_bytes);
+            let width = high - low;
+            if left < 0 {
+                high = units - 1;
             } else {
-                high = middle - 1;
+                low = units + 1;
+                if best.as_ref().is_none_or(|best| timeline.makespan < best.0) {
+                    best = Some((timeline.makespan, plan));
+                }
             }
+            let brings_little = guess.is_some() && (high - low) * 2 > width;
+            guess = (!brings_little).then(|| units + (left as f64 / self.unit).floor() as i64);
         }
         best
     }

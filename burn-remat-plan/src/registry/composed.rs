@@ -8,7 +8,7 @@ pub(crate) fn composed() -> &'static [Entry] {
     ENTRIES
 }
 
-const ENTRIES: &[Entry] = &[
+pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         name: planners::Search::NAME,
         purpose: "any graph, any time limit: annealing over schedules that recompute anything anywhere, by any implementation",

@@ -37,7 +37,30 @@ pub enum Role {
     Alone,
 }
 
+/// Whether one of `entries` is called `name`.
+pub(super) const fn are_called(entries: &[Entry], name: &str) -> bool {
+    // What runs while a program compiles knows neither iterators nor comparison of texts.
+    let mut at = 0;
+    while at < entries.len() {
+        if entries[at].is_called(name) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
 impl Entry {
+    /// Whether `name` is that of the planner.
+    pub(super) const fn is_called(&self, name: &str) -> bool {
+        let (own, name) = (self.name.as_bytes(), name.as_bytes());
+        let mut at = 0;
+        while at < own.len() && at < name.len() && own[at] == name[at] {
+            at += 1;
+        }
+        at == own.len() && at == name.len()
+    }
+
     /// A new planner with its default settings.
     pub fn planner(&self) -> Box<dyn Planner> {
         (self.make)()

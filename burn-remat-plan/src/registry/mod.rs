@@ -37,6 +37,17 @@ pub fn planners() -> &'static [Entry] {
     &ALL
 }
 
+/// Whether there is a graph planner called `name`; also while a program compiles. Takes time in proportion to the registry.
+///
+/// ```
+/// use burn_remat_plan::registry::is_planner;
+///
+/// const _: () = assert!(is_planner("chain-dp") && !is_planner("chain"));
+/// ```
+pub const fn is_planner(name: &str) -> bool {
+    entry::are_called(simple::ENTRIES, name) || entry::are_called(composed::ENTRIES, name) || AUTO.is_called(name)
+}
+
 /// The graph planner called `name`.
 ///
 /// ```

@@ -5,6 +5,7 @@ pub mod passes;
 pub(crate) mod plain;
 mod saved_sets;
 pub(crate) mod stage_options;
+mod stage_runs;
 pub mod stages_of;
 
 pub use plain::without_alternatives;

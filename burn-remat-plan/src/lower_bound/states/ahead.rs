@@ -54,6 +54,8 @@ impl<const W: usize> Reach<W> {
 
 pub(super) struct Ahead<'m, const W: usize> {
     model: &'m Model<W>,
+    /// Whether something is known to be spent once so many first computations are done.
+    is_spent: Vec<bool>,
     /// By number of first computations done, the nearest horizon first.
     horizons: Vec<Vec<Horizon<W>>>,
     known: &'m Known<W>,
@@ -107,7 +109,13 @@ impl<'m, const W: usize> Ahead<'m, W> {
             list.push(Horizon { reads, tail: 0.0, regrets: Rc::clone(&none), regretted: Bits::EMPTY });
             Some(list)
         };
-        Some(Self { model, horizons: (0..=end).map(of).collect::<Option<_>>()?, known })
+        let is_spent = (0..=end).map(|done| spent[done] > 0.0 || priced[done].is_some()).collect();
+        Some(Self { model, is_spent, horizons: (0..=end).map(of).collect::<Option<_>>()?, known })
+    }
+
+    /// Whether it is known, whatever is resident, that something is spent behind a moment later than `done`.
+    pub fn knows_of_later(&self, done: usize) -> bool {
+        self.is_spent[done + 1..].contains(&true)
     }
 
     /// Infinite where a state has no way to the end.

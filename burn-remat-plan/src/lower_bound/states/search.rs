@@ -11,7 +11,10 @@
 //! replaced by what they have in common, as if that fitted.
 //!
 //! What is left from each state gone through is at least the bound less what was spent up to it: later searches of the
-//! same abstraction start from that (Adaptive A*, Koenig & Likhachev 2006).
+//! same abstraction start from that (Adaptive A*, Koenig & Likhachev 2006). Where it is known from elsewhere that
+//! something is spent behind a later moment, that is so for states before that moment alone: the abstraction may reach
+//! one behind it for less than any schedule does, which then has less left than the bound says. So states of the first
+//! number of first computations alone teach something there.
 //!
 //! Complexity: exponential in what is resident together; the limits on time and memory cut it.
 
@@ -150,7 +153,8 @@ impl<const W: usize> Search<'_, W> {
         seen.push(Open { estimate: self.ahead.of(done, &start), spent: 0.0, done, resident: start, again: false });
         let bound = self.bound(&mut seen, limits);
         let mut learned = Vec::new();
-        for (done, states) in seen.closed.iter().enumerate() {
+        let last = if self.ahead.knows_of_later(done) { done } else { self.model.outputs.len() };
+        for (done, states) in seen.closed.iter().enumerate().take(last + 1) {
             let left = states.iter().map(|&(resident, spent)| ((done, resident), bound - spent));
             learned.extend(left.filter(|&(_, left)| left > 0.0));
         }
