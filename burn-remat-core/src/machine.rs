@@ -379,6 +379,7 @@ impl<W: World> Machine<W> {
             alive: true,
             held: false,
             pins: 0,
+            wanted: 0,
             recipe: None,
             dependents: Default::default(),
             lineage: Lineage { made_by, used: clock, born: clock, since: clock, ..Lineage::default() },
@@ -434,7 +435,7 @@ impl<W: World> Machine<W> {
         if let Some(buffer) = tensor.buffer {
             self.ledger.unpin(buffer);
         }
-        if tensor.pins == 0 && !tensor.alive && !tensor.held {
+        if tensor.is_unused() {
             self.bury(key);
         }
     }

@@ -111,6 +111,8 @@ pub(crate) struct Passes {
     /// Bytes of what was saved that are still held, and how many there were.
     saved: u64,
     at_seed: u64,
+    /// Bytes of it with which the pass is over: what is taken to be kept, and some.
+    rest_at_end: u64,
     seed: Option<Moment>,
     /// Since when next to nothing of what was saved has been let go of, and how many bytes of it were held then.
     let_go: (Moment, u64),
@@ -162,6 +164,7 @@ impl Passes {
         self.saved += core::mem::take(&mut self.forward);
         self.at_seed = self.at_seed.max(self.saved);
         self.most = self.most.max(self.at_seed);
+        self.foresee_end();
         Seed::Nothing
     }
 
@@ -180,6 +183,7 @@ impl Passes {
                 self.kept.learn(at_seed, share);
             }
         }
+        self.foresee_end();
     }
 
     /// Whether passes are what is planned: some have been found, of late too.
@@ -212,6 +216,7 @@ impl Passes {
 
     fn learn(&mut self) {
         self.kept.learn(self.at_seed, self.saved as f64 / self.at_seed.max(1) as f64);
+        self.foresee_end();
     }
 
     /// When that was last.
@@ -289,8 +294,12 @@ impl Passes {
     /// Whether what was saved is gone.
     #[inline]
     pub fn is_over(&self) -> bool {
-        let kept = || (self.at_seed as f64 * self.kept.of(self.at_seed)) as u64;
-        self.seed.is_some() && self.saved <= kept() + self.at_seed / REST
+        self.seed.is_some() && self.saved <= self.rest_at_end
+    }
+
+    fn foresee_end(&mut self) {
+        let kept = (self.at_seed as f64 * self.kept.of(self.at_seed)) as u64;
+        self.rest_at_end = kept + self.at_seed / REST;
     }
 
     /// Whether a pass may begin here: little has been computed since the last.

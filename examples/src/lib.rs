@@ -1,6 +1,7 @@
 //! The models, data and training steps behind the runnable programs.
 #![recursion_limit = "256"]
 
+pub mod bare;
 pub mod bars;
 #[cfg(doctest)]
 pub mod book;

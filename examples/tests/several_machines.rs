@@ -61,7 +61,7 @@ fn losses<'a>(text: &'a str, split: &str) -> Vec<&'a str> {
 fn on_servers(servers: &[Server; 2], strategy: &str, limit: Duration) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_several-machines"))
         .args(["--server", &servers[0].address, "--server", &servers[1].address])
-        .args(["--epochs", "3", "--batch-size", "8", "--quick", "--strategy", strategy])
+        .args(["--epochs", "2", "--batch-size", "8", "--quick", "--strategy", strategy])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -98,7 +98,7 @@ fn two_servers_train_one_model_within_their_budgets() {
         let (limited, reports) = trained("20 MiB", strategy);
         for split in ["train", "valid"] {
             let (losses, expected) = (losses(&limited, split), losses(&unlimited, split));
-            assert_eq!((losses.len(), expected.len()), (3, 3), "{limited}");
+            assert_eq!((losses.len(), expected.len()), (2, 2), "{limited}");
             let value = |loss: &str| loss.parse::<f64>().unwrap();
             // GPUs add up the gradient of an embedding in an order left to chance: there plain Burn differs from itself as well.
             let alike = |(a, b): (&&str, &&str)| is_about(value(a), value(b));
@@ -109,7 +109,7 @@ fn two_servers_train_one_model_within_their_budgets() {
             assert!(same, "a budget changes no result: {losses:?}, {expected:?}");
         }
         let values: Vec<f64> = losses(&limited, "train").iter().map(|loss| loss.parse().unwrap()).collect();
-        assert!(values[2] < values[0], "the loss does not fall: {values:?}");
+        assert!(values[1] < values[0], "the loss does not fall: {values:?}");
         for report in reports {
             let evictions = report.lines().find_map(|line| line.strip_prefix("evictions")).unwrap();
             assert!(evictions.trim() != "0" && report.contains(", 0 over budget"), "{report}");

@@ -83,10 +83,10 @@ impl<B: RematBackend> Intake<B> {
         }
     }
 
-    /// Has the engine take an operation, out of its place: now, or soon and on its own thread.
+    /// Has the engine take an operation: now, or soon and on its own thread.
     #[inline]
-    pub fn register(&self, op: &mut OperationIr) {
-        if is_random(op) {
+    pub fn register(&self, op: OperationIr) {
+        if is_random(&op) {
             self.draws_next();
         }
         if self.queues {

@@ -15,15 +15,15 @@ const LIMIT: usize = 8192;
 pub(crate) struct Boxes(Vec<Box<OperationIr>>);
 
 impl Boxes {
-    /// Takes an operation out of its place and puts it into a box: handed over by value it would be copied on its way.
+    /// Puts an operation into a box.
     #[inline]
-    pub fn fill(&mut self, op: &mut OperationIr) -> Box<OperationIr> {
+    pub fn fill(&mut self, op: OperationIr) -> Box<OperationIr> {
         match self.0.pop() {
             Some(mut empty) => {
-                std::mem::swap(&mut *empty, op);
+                *empty = op;
                 empty
             }
-            None => Box::new(take(op)),
+            None => Box::new(op),
         }
     }
 

@@ -191,7 +191,7 @@ pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Alternatives)
 
 /// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
 pub(super) fn may_be_packed<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr) -> bool {
-    let Ok(buffer) = executor.buffer(ir) else { return false };
+    let Ok(buffer) = executor.buffer(ir.id.value()) else { return false };
     tensor_bytes(&ir.shape, ir.dtype) >= SMALLEST && lies_in_order(executor, ir, buffer)
 }
 

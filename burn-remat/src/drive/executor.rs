@@ -13,6 +13,7 @@ use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
 
 use super::boxes::take;
 use super::dry::Dry;
+use super::look::Look;
 use super::operation::facts;
 use super::tensors::{bare, typed};
 use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes};
@@ -21,6 +22,7 @@ use crate::panics::caught;
 /// See the [module](self).
 pub(super) struct Executor<B: RematBackend> {
     place: Place<B>,
+    look: Arc<Look>,
     pub device: B::Device,
     /// What the device's allocator adds to tensors.
     pub padding: Padding,
@@ -39,13 +41,14 @@ pub(super) struct Layout {
 
 impl<B: RematBackend> Executor<B> {
     pub fn real(device: B::Device) -> Self {
+        let (look, interpreter) = Look::with_interpreter(device.clone());
         let padding = B::padding(&device);
-        Self { place: Place::Backend(TensorInterpreter::new(device.clone())), device, padding }
+        Self { place: Place::Backend(interpreter), look, device, padding }
     }
 
     pub fn dry(device: B::Device, guide: Option<Arc<Trace>>) -> Self {
         let padding = B::padding(&device);
-        Self { place: Place::Dry(Dry::new(guide, padding, B::IS_HOST)), device, padding }
+        Self { place: Place::Dry(Dry::new(guide, padding, B::IS_HOST)), look: Arc::default(), device, padding }
     }
 
     /// What the core is told of a tensor.
@@ -77,16 +80,17 @@ impl<B: RematBackend> Executor<B> {
 
     /// The buffer of a resident tensor. This and the other questions fail with what the backend panics with.
     #[inline]
-    pub fn buffer(&mut self, tensor: &TensorIr) -> Result<BufferId, Failure> {
+    pub fn buffer(&mut self, id: u64) -> Result<BufferId, Failure> {
+        let (look, id) = (&self.look, TensorId::new(id));
         match &mut self.place {
-            Place::Backend(interpreter) => caught(|| B::buffer(&looked_at(interpreter, tensor))),
-            Place::Dry(dry) => Ok(dry.buffer(tensor.id)),
+            Place::Backend(interpreter) => caught(|| look.buffer(interpreter, id)),
+            Place::Dry(dry) => Ok(dry.buffer(id)),
         }
     }
 
     /// The buffer of a tensor that has just come to be. Where the backend does not say, the tensor goes again.
     pub fn buffer_of_new(&mut self, id: u64) -> Result<BufferId, Failure> {
-        let buffer = self.buffer(&bare(id));
+        let buffer = self.buffer(id);
         if buffer.is_err() {
             self.free(id);
         }

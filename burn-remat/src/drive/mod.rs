@@ -11,6 +11,7 @@ mod dry;
 mod executor;
 mod failures;
 mod layout;
+mod look;
 mod operation;
 mod parts;
 mod prepared;
@@ -46,7 +47,6 @@ use failures::{Late, watched};
 pub(crate) use operation::{asked, is_random, operation_name};
 use prepared::Prepared;
 use substitutes::{Substitutes, substitute};
-use tensors::bare;
 pub(crate) use tensors::{fresh_id, typed};
 
 /// Held while random numbers are drawn: a backend has one generator for all devices of a process, and what is drawn again from a
@@ -199,7 +199,7 @@ impl<B: RematBackend> Drive<B> {
         let inputs = self.recorder.as_ref().and_then(|recorder| Some(recorder.inputs(run)?.to_vec()));
         // An evicted one has none.
         let before: Option<Vec<Option<Buffer>>> = inputs.map(|inputs| {
-            let mut buffer = |id| self.executor.buffer(&bare(id)).ok().map(Into::into);
+            let mut buffer = |id| self.executor.buffer(id).ok().map(Into::into);
             inputs.iter().map(|input| (spared != Some(input.id)).then(|| buffer(input.id)).flatten()).collect()
         });
         let ran = self.run_prepared(run);
@@ -260,7 +260,7 @@ impl<B: RematBackend> Driver for Drive<B> {
     fn alias(&mut self, new: u64, source: u64) -> Buffer {
         self.executor.alias(TensorId::new(new), TensorId::new(source));
         // Counted by its own bytes where the backend does not say.
-        self.executor.buffer(&bare(new)).map_or(Buffer::Unknown, Into::into)
+        self.executor.buffer(new).map_or(Buffer::Unknown, Into::into)
     }
 
     #[inline]

@@ -68,7 +68,7 @@ pub(super) fn set_apart<B: RematBackend>(
         match (is(reused.expected), taken && is(reused.alone)) {
             (false, true) => kept.push(input.id),
             (true, false) => {
-                bytes += executor.buffer(input)?.bytes();
+                bytes += executor.buffer(input.id.value())?.bytes();
                 copies.push(input.id);
                 if taken {
                     // The copy is taken in its place.

@@ -14,7 +14,6 @@ use super::operation::{is_random, mark_read_only};
 use super::parts::{keep_parts, set_apart};
 use super::prepared::Prepared;
 use super::substitutes::lend_copy;
-use super::tensors::bare;
 use super::{Drive, GENERATOR, Hand};
 use crate::backend::{RematBackend, tensor_bytes};
 use crate::panics::{caught, lock};
@@ -59,7 +58,7 @@ impl<B: RematBackend> Drive<B> {
                 Some(op)
             }
             Source::Kept { op, takes, renamed } => {
-                let mut op = self.ops.boxes.fill(&mut OperationIr::clone(self.ops.kept.get(op as usize)?));
+                let mut op = self.ops.boxes.fill(OperationIr::clone(self.ops.kept.get(op as usize)?));
                 let mut uses = FxHashMap::default();
                 for input in op.inputs().filter(|input| takes.contains(&input.id.value())) {
                     *uses.entry(input.id).or_insert(0) += 1;
@@ -95,7 +94,7 @@ impl<B: RematBackend> Drive<B> {
     /// Where the results lie, and how they could be compressed. Where the backend does not say, they go again.
     fn look_at(&mut self, run: &Run<'_>, forms: &[(usize, Form)], ran: &mut Ran) -> Result<(), Failure> {
         for (k, &id) in run.outputs.iter().enumerate() {
-            let buffer = self.executor.buffer(&bare(id)).inspect_err(|_| {
+            let buffer = self.executor.buffer(id).inspect_err(|_| {
                 for &output in run.outputs {
                     self.executor.free(output);
                     self.compression.forget(output);
@@ -110,7 +109,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// A copy of an operation. What the driver lets it only read, it may take again.
     fn keep(&mut self, op: &OperationIr) -> OpKey {
-        self.ops.kept.insert(self.ops.boxes.fill(&mut op.clone())) as OpKey
+        self.ops.kept.insert(self.ops.boxes.fill(op.clone())) as OpKey
     }
 
     /// Gives it what it needs and runs it: what comes of that is noted.

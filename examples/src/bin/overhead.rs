@@ -13,6 +13,7 @@ use burn_backend::ops::FloatTensorOps;
 use burn_backend::{AutodiffBackend, Distribution, FloatDType, Shape};
 use burn_flex::{Flex, FlexDevice};
 use burn_remat::{DisplayBytes, Remat, RematConfig, RematDevice, RematExt};
+use burn_remat_examples::bare::Bare;
 use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::clock::{Others, processor_time};
 use burn_remat_examples::training::{Job, ModelKind, Training};
@@ -257,30 +258,55 @@ fn table(model: ModelKind, entrants: &[Entrant], identical: bool, busy: Option<f
 
 fn per_operation(width: usize, rows: usize, rounds: usize) -> Outcome<Value> {
     let device = RematDevice::new(FlexDevice, RematConfig::new(AMPLE))?;
-    let mut plain = weights::<Autodiff<Flex>>(&FlexDevice, width);
-    let mut remat = weights::<Autodiff<Remat<Flex>>>(&device, width);
-    let (mut plain_ns, mut remat_ns) = (Vec::new(), Vec::new());
+    let mut plain = Chain::<Autodiff<Flex>>::new(FlexDevice, width, rows);
+    let mut router = Chain::<Autodiff<Bare>>::new(FlexDevice, width, rows);
+    let mut remat = Chain::<Autodiff<Remat<Flex>>>::new(device.clone(), width, rows);
     for _ in 0..rounds {
-        let start = Instant::now();
-        plain = step::<Autodiff<Flex>>(plain, &FlexDevice, [rows, width]);
-        plain_ns.push(start.elapsed().as_nanos() as f64);
-        let start = Instant::now();
-        remat = step::<Autodiff<Remat<Flex>>>(remat, &device, [rows, width]);
-        remat_ns.push(start.elapsed().as_nanos() as f64);
+        plain.step();
+        router.step();
+        remat.step();
     }
     let operations = device.report::<Flex>().operations as f64 / rounds as f64;
-    let added = remat_ns.iter().zip(&plain_ns).map(|(remat, plain)| (remat - plain) / operations).collect();
-    let (plain, remat, added) = (Spread::of(plain_ns), Spread::of(remat_ns), Spread::of(added));
-    println!(
-        "  [{rows}, {width}]: {operations:.0} operations a step; Autodiff<Flex> {:.1} us, Autodiff<Remat<Flex>> {:.1} us: \
-         {:.0} ns per operation ({:.0}-{:.0})",
-        plain.median / 1e3,
-        remat.median / 1e3,
-        added.median,
-        added.low,
-        added.high
-    );
-    Ok(json!({ "chain": [rows, width], "operations": operations, "added_ns_per_operation": added.json() }))
+    let added = |of: &[f64], to: &[f64]| Spread::of(of.iter().zip(to).map(|(of, to)| (of - to) / operations).collect());
+    let (all, engine) = (added(&remat.ns, &plain.ns), added(&remat.ns, &router.ns));
+    println!("  [{rows}, {width}]: {operations:.0} operations a step");
+    for (name, ns) in [
+        ("Autodiff<Flex>", &plain.ns),
+        ("with Burn's router between", &router.ns),
+        ("Autodiff<Remat<Flex>>", &remat.ns),
+    ] {
+        println!("    {name:<27} {:>8.1} us a step", Spread::of(ns.clone()).median / 1e3);
+    }
+    for (what, spread) in [("added by all", all), ("added by the engine", engine)] {
+        println!("    {what:<27} {:>8.0} ns an operation ({:.0}-{:.0})", spread.median, spread.low, spread.high);
+    }
+    Ok(json!({
+        "chain": [rows, width],
+        "operations": operations,
+        "added_ns_per_operation": all.json(),
+        "engine_ns_per_operation": engine.json(),
+    }))
+}
+
+/// A chain of layers at the level of backends, and what its steps took.
+struct Chain<B: AutodiffBackend> {
+    device: B::Device,
+    shape: [usize; 2],
+    weights: Vec<B::FloatTensorPrimitive>,
+    ns: Vec<f64>,
+}
+
+impl<B: AutodiffBackend> Chain<B> {
+    fn new(device: B::Device, width: usize, rows: usize) -> Self {
+        let weights = weights::<B>(&device, width);
+        Self { device, shape: [rows, width], weights, ns: Vec::new() }
+    }
+
+    fn step(&mut self) {
+        let start = Instant::now();
+        self.weights = step::<B>(std::mem::take(&mut self.weights), &self.device, self.shape);
+        self.ns.push(start.elapsed().as_nanos() as f64);
+    }
 }
 
 fn weights<B: AutodiffBackend>(device: &B::Device, width: usize) -> Vec<B::FloatTensorPrimitive> {
