@@ -8,9 +8,6 @@ use common::random;
 
 fn run(seed: u64, length: usize, config: Config, fails_at: Option<u64>) -> Program {
     let mut program = Program::new(config);
-    if let Asked::Bytes(bytes) = config.budget {
-        program.machine.world_mut().budget = Some(bytes);
-    }
     program.machine.world_mut().compresses = seed.is_multiple_of(2);
     random::run(program, seed, length, fails_at)
 }
@@ -43,17 +40,12 @@ fn random_programs_read_what_plain_burn_gives_and_leave_nothing() {
 
 #[test]
 fn the_budget_is_kept_wherever_something_could_go() {
-    let mut over = 0;
     for seed in 0..600_u64 {
         let bytes = 600 + 100 * (seed % 10);
         let program = finish(run(seed, 120, budget(bytes), None));
-        let (world, floor) = (program.machine.world(), program.machine.counters().floor.bytes);
-        // The observer's own finding: it knows the program and what is held, and asks the machine nothing.
-        assert_eq!(world.idle, 0, "seed {seed}: {} bytes of {bytes} were held, floor {floor}", world.peak);
-        assert!(world.peak <= bytes.max(floor), "seed {seed}: {} bytes of {bytes}, floor {floor}", world.peak);
-        over += u64::from(world.peak > bytes);
+        let (peak, floor) = (program.machine.world().peak, program.machine.counters().floor.bytes);
+        assert!(peak <= bytes.max(floor), "seed {seed}: {peak} bytes of {bytes}, floor {floor}");
     }
-    assert!((60..540).contains(&over), "{over} of 600 budgets were too small");
 }
 
 #[test]

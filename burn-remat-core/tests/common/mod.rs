@@ -9,7 +9,7 @@
 pub mod asked;
 pub mod random;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn_remat_core::{
@@ -48,12 +48,6 @@ pub struct Sim {
     next: u64,
     /// Most bytes held at once.
     pub peak: u64,
-    /// What may be held, for [`idle`](Self::idle).
-    pub budget: Option<u64>,
-    /// The tensor that is being read.
-    pub read: Option<TensorId>,
-    /// Most bytes over the budget that could have gone.
-    pub idle: u64,
     /// Fails at this command, if any.
     pub fails_at: Option<u64>,
     pub commands: u64,
@@ -106,36 +100,6 @@ impl Sim {
         let handle = Handle { buffer: self.next, content };
         assert!(self.handles.insert(id, handle).is_none(), "tensor {id} had data already");
         Buffer::Known { identity: self.next, bytes }
-    }
-
-    /// Counts what is held now, and where that is over the budget what of it could have gone.
-    fn count(&mut self, inputs: &[TensorId]) {
-        let bytes = self.bytes();
-        self.peak = self.peak.max(bytes);
-        let over = self.budget.map_or(0, |budget| bytes.saturating_sub(budget));
-        if over > 0 {
-            self.idle = self.idle.max(self.could_go(inputs).min(over));
-        }
-    }
-
-    /// Bytes of buffers that nothing needs now and whose tensors can all be computed again: neither `inputs`, nor the request at hand, nor what these are
-    /// computed from.
-    fn could_go(&self, inputs: &[TensorId]) -> u64 {
-        let makers: BTreeMap<TensorId, &Asked> =
-            self.kept.values().flat_map(|(asked, _)| asked.outputs.iter().map(move |&(id, _)| (id, asked))).collect();
-        let at_hand = self.asked.iter().flat_map(|asked| asked.inputs.iter().copied()).chain(self.read);
-        let mut open: Vec<TensorId> = at_hand.chain(inputs.iter().copied()).collect();
-        let mut needed = BTreeSet::new();
-        while let Some(id) = open.pop() {
-            if needed.insert(id) {
-                open.extend(makers.get(&id).iter().flat_map(|maker| maker.inputs.iter().copied()));
-            }
-        }
-        let stays = |id: &TensorId| needed.contains(id) || !makers.contains_key(id);
-        let kept: BTreeSet<u64> =
-            self.handles.iter().filter(|(id, _)| stays(id)).map(|(_, handle)| handle.buffer).collect();
-        let all: BTreeSet<u64> = self.handles.values().map(|handle| handle.buffer).collect();
-        all.difference(&kept).map(|buffer| self.buffers[buffer]).sum()
     }
 
     fn owners(&self, buffer: u64) -> usize {
@@ -227,8 +191,7 @@ impl Driver for Sim {
         if matches!(run.source, Source::AtHand { .. }) {
             self.went = went;
         }
-        let of_this: Vec<TensorId> = asked.inputs.iter().copied().chain(run.outputs.iter().copied()).collect();
-        self.count(&of_this);
+        self.peak = self.peak.max(self.bytes());
         for id in takes {
             self.handles.remove(&id);
         }
@@ -244,7 +207,7 @@ impl Driver for Sim {
         self.fails()?;
         let (content, bytes) = self.upload.take().expect("data is at hand");
         let buffer = self.add(id, content, bytes);
-        self.count(&[id]);
+        self.peak = self.peak.max(self.bytes());
         Ok(buffer)
     }
 
@@ -270,7 +233,7 @@ impl Driver for Sim {
     fn compress(&mut self, id: TensorId) -> Option<(u64, u64)> {
         self.fails().ok()?;
         self.compressed.insert(id, (self.handles[&id].content, 1));
-        self.count(&[id]);
+        self.peak = self.peak.max(self.bytes());
         Some((1, 1))
     }
 
@@ -279,7 +242,7 @@ impl Driver for Sim {
         let (content, _) = self.compressed[&id];
         let bytes = self.sizes[&id];
         let buffer = self.add(id, content, bytes);
-        self.count(&[id]);
+        self.peak = self.peak.max(self.bytes());
         Ok((buffer, 1))
     }
 
@@ -479,9 +442,7 @@ impl Program {
     pub fn read(&mut self, thread: u64, id: TensorId) {
         let expected = self.expected[&id];
         self.asked.push(Asking::Read { thread, tensor: id, last: false });
-        self.machine.world_mut().read = Some(id);
         let read = self.machine.read(thread, id, false, |machine| Ok(machine.world().content(id)));
-        self.machine.world_mut().read = None;
         match read {
             Ok(content) => assert_eq!(content, Some(expected), "tensor {id} holds something else"),
             Err(failure) => assert!(self.any_failed || &*failure == "planted", "{failure}"),
