@@ -30,10 +30,13 @@ tests=$checkout/crates/burn-backend-tests
 cargo fetch --quiet --manifest-path "$project/Cargo.toml"
 dispatch=$(cargo metadata --format-version 1 --manifest-path "$project/Cargo.toml" |
     python3 -c 'import json, os, sys; print(next(os.path.dirname(p["manifest_path"]) for p in json.load(sys.stdin)["packages"] if p["name"] == "burn-dispatch"))')
-rm -rf "$work/dispatch" "$work/suite" "$work"/*.recomputed
-cp -r "$dispatch" "$work/dispatch"
-chmod -R u+w "$work/dispatch"
-python3 - "$work/dispatch" <<'END'
+rm -rf "$work/suite" "$work"/*.recomputed
+# Changed once for a release: all that is built rests on it.
+if [ "$(cat "$work/dispatch/version" 2>/dev/null)" != "$version" ]; then
+    rm -rf "$work/dispatch"
+    cp -r "$dispatch" "$work/dispatch"
+    chmod -R u+w "$work/dispatch"
+    python3 - "$work/dispatch" <<'END'
 import sys, pathlib
 folder = pathlib.Path(sys.argv[1])
 device = folder / "src/device.rs"
@@ -45,6 +48,8 @@ device.write_text(text)
 lib = folder / "src/lib.rs"
 lib.write_text(lib.read_text() + "\n/// The default device that a test program has named.\npub static NAMED_DEFAULT: std::sync::OnceLock<DispatchDevice> = std::sync::OnceLock::new();\n")
 END
+    echo "$version" >"$work/dispatch/version"
+fi
 
 mkdir -p "$work/suite/src"
 cp -r "$tests/tests" "$work/suite/tests"
