@@ -76,6 +76,15 @@ impl Need {
         }
     }
 
+    /// Most bytes that what is left of a tensor of `bytes` takes: a bit for each element, or an element in a buffer of its own.
+    pub(crate) fn most_bytes(self, bytes: u64) -> u64 {
+        const ONE: u64 = 512;
+        match self {
+            Self::Signs => ONE.max(bytes / 8),
+            Self::Shape => ONE,
+        }
+    }
+
     /// What has to be allowed for it.
     pub fn alternative(self) -> Alternative {
         match self {

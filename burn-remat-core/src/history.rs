@@ -43,8 +43,6 @@ pub(crate) struct Tensor {
     pub held: bool,
     /// Pending uses that forbid eviction.
     pub pins: u32,
-    /// Uses to come in what is being computed again. Until then it may be evicted where there is no other way, and is computed once more.
-    pub wanted: u32,
     /// How to compute it again; `None` for a root.
     pub recipe: Option<RecipeKey>,
     /// Recipes that read it.
@@ -163,18 +161,6 @@ impl Tensor {
     pub fn has_substitute(&self, need: Need) -> bool {
         let substitute = self.small.as_ref().and_then(|small| small.substitute);
         substitute.is_some_and(|(left, _)| left == need || need == Need::Shape)
-    }
-
-    /// Whether something that is being computed again needs it, now or later.
-    #[inline]
-    pub fn is_in_use(&self) -> bool {
-        self.pins > 0 || self.wanted > 0
-    }
-
-    /// Whether neither the program nor a plan holds it, and nothing uses it.
-    #[inline]
-    pub fn is_unused(&self) -> bool {
-        !(self.alive || self.held || self.is_in_use())
     }
 
     pub fn as_owner(&self, key: TensorKey) -> Owner {
@@ -329,7 +315,7 @@ impl History {
                 let tensor = &self.tensors[output];
                 if tensor.alive || tensor.held || tensor.is_compressed() {
                     frontier.push(output);
-                } else if tensor.is_in_use() {
+                } else if tensor.pins > 0 {
                     return None;
                 } else {
                     stack.extend_from_slice(&tensor.dependents);
@@ -396,7 +382,7 @@ impl History {
             if let Some(at) = tensor.dependents.iter().rposition(|&other| other == key) {
                 tensor.dependents.swap_remove(at);
             }
-            if tensor.dependents.is_empty() && tensor.is_unused() {
+            if tensor.dependents.is_empty() && !tensor.alive && tensor.pins == 0 && !tensor.held {
                 self.garbage.push(input);
             }
         }

@@ -379,7 +379,6 @@ impl<W: World> Machine<W> {
             alive: true,
             held: false,
             pins: 0,
-            wanted: 0,
             recipe: None,
             dependents: Default::default(),
             lineage: Lineage { made_by, used: clock, born: clock, since: clock, ..Lineage::default() },
@@ -435,7 +434,7 @@ impl<W: World> Machine<W> {
         if let Some(buffer) = tensor.buffer {
             self.ledger.unpin(buffer);
         }
-        if tensor.is_unused() {
+        if tensor.pins == 0 && !tensor.alive && !tensor.held {
             self.bury(key);
         }
     }

@@ -65,6 +65,15 @@ pub enum RematError {
          beginning of each and once at the end"
     )]
     NoSteps,
+    /// The program has panicked on a dry device.
+    #[error(
+        "the program panicked in its rehearsal: {reason}. There nothing is computed, and all that is read is zero: a program that goes by what \
+         it reads (how many rows a mask has, say) cannot be rehearsed. Train it for a few steps instead, and read its report"
+    )]
+    Rehearsal {
+        /// What the panic said.
+        reason: String,
+    },
     /// Not even a batch of one fits within the budget and the limit on recomputation.
     #[error(
         "a batch of one needs {minimum} bytes, set by `{op}`: that is more than the budget of {budget} bytes, or recomputation would \

@@ -93,7 +93,8 @@ impl LargestBatch {
 ///
 /// # Errors
 ///
-/// [`RematError::NoSteps`] if no whole step was seen, and those of [`RematExt::remat`](crate::RematExt::remat).
+/// [`RematError::NoSteps`] if no whole step was seen, [`RematError::Rehearsal`] if `train` panics, and those of
+/// [`RematExt::remat`](crate::RematExt::remat).
 pub fn minimum_budget<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Needs, RematError> {
     minimum_budget_with(device, RematConfig::default(), train)
 }

@@ -91,6 +91,13 @@ fn a_dry_device_knows_what_a_step_needs() {
 fn what_cannot_be_rehearsed_is_refused() {
     let nothing = minimum_budget(&under_test(), |_| {});
     assert_eq!(nothing.unwrap_err(), RematError::NoSteps);
+
+    // What the program reads is zero there.
+    let panicked = minimum_budget(&under_test(), |device| {
+        let read: f32 = burn::tensor::Tensor::<1>::ones([1], device).into_scalar();
+        assert!(read > 0.5, "nothing was read");
+    });
+    assert_eq!(panicked.unwrap_err(), RematError::Rehearsal { reason: "nothing was read".to_owned() });
     let share = largest_batch(&under_test(), "60%", 1.0, |_, _| {});
     assert_eq!(share.unwrap_err(), RematError::BudgetInBytes);
     let tiny = largest_batch(&under_test(), 1000_u64, 1.0, |device, batch| {

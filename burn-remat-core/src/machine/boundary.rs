@@ -290,7 +290,7 @@ impl<W: World> Machine<W> {
         if self.watch.yielding == 0 || !self.exceeds(schedule, 0) {
             return;
         }
-        for (_, buffer) in self.candidates(0, false) {
+        for (_, buffer) in self.candidates(0) {
             if self.ledger.contains(buffer) && self.yields(buffer) && self.exceeds(schedule, 0) {
                 self.evict_cheaply(buffer, u64::MAX);
                 self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
@@ -302,7 +302,7 @@ impl<W: World> Machine<W> {
     /// earlier passes have saved: with what came before the step that goes when the step is told. O(buffers).
     fn needed(&self) -> u64 {
         let tensors = &self.history.tensors;
-        let is_dead = |owner: &TensorKey| !tensors[*owner].alive && !tensors[*owner].is_in_use();
+        let is_dead = |owner: &TensorKey| !tensors[*owner].alive && tensors[*owner].pins == 0;
         let goes = |&(key, entry): &(BufferKey, &Entry)| {
             !entry.foreign && (entry.owners.iter().all(is_dead) || self.yields(key))
         };

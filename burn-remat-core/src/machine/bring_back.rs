@@ -1,12 +1,8 @@
 //! How an evicted tensor comes back.
 //!
 //! The evicted closure is found first, without recursion, and put in the order of its recording; every input of its recipes is
-//! *wanted* once for each recipe that reads it; then each recipe runs, its inputs pinned. Where there is room a recipe so runs at most once, and
-//! inputs that only the closure wanted are consumed in place. Where there is none, what is wanted goes last of all, and is brought back again
-//! when its turn comes: what must be held at once is what one recipe reads and makes, however long the chain to it is. The policy's limit for
-//! recomputation ends that; and [`DEEPEST`] calls within each other, of which the last pins all that it needs.
-
-use alloc::vec::Vec;
+//! pinned once for each recipe that reads it; then each recipe runs once and gives its pins back. So a call runs a recipe at
+//! most once and evicts nothing that it still needs, and inputs that only the closure wanted are consumed in place.
 
 use smallvec::SmallVec;
 
@@ -16,9 +12,6 @@ use crate::driver::{Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{Failure, TensorFacts, TensorId};
 use crate::history::Again;
 use crate::keys::{Keys, RecipeKey, TensorKey};
-
-/// Calls within each other: more than that would be dear, and take the stack.
-const DEEPEST: usize = 24;
 
 /// The outputs of a recipe that runs again.
 #[derive(Default)]
@@ -40,56 +33,23 @@ impl<W: World> Machine<W> {
 
     /// Makes pinned tensors resident; what several of them need is computed once.
     pub(super) fn ensure_all(&mut self, keys: &[TensorKey]) -> Result<(), Failure> {
-        self.bring_back(keys, 0)
-    }
-
-    fn bring_back(&mut self, keys: &[TensorKey], depth: usize) -> Result<(), Failure> {
         let closure = self.history.closure(keys)?;
-        let recipes = &self.history.recipes;
-        let closure: Vec<(RecipeKey, Keys)> =
-            closure.into_iter().map(|key| (key, recipes[key].inputs.clone())).collect();
-        for &input in closure.iter().flat_map(|(_, inputs)| inputs) {
-            self.history.tensors[input].wanted += 1;
-            if depth == DEEPEST {
-                self.pin(input);
+        for &recipe in &closure {
+            for at in 0..self.history.recipes[recipe].inputs.len() {
+                self.pin(self.history.recipes[recipe].inputs[at]);
             }
         }
         let mut result = self.decompress_all(keys);
-        for (recipe, inputs) in closure {
-            for &input in &inputs {
-                self.history.tensors[input].wanted -= 1;
-                if depth < DEEPEST {
-                    self.pin(input);
-                }
-            }
-            if result.is_ok() && self.is_waited_for(recipe) {
-                result = self.bring_inputs(recipe, &inputs, depth).and_then(|()| self.replay(recipe, &inputs));
+        for recipe in closure {
+            let inputs = self.history.recipes[recipe].inputs.clone();
+            if result.is_ok() {
+                result = self.decompress_all(&inputs).and_then(|()| self.replay(recipe, &inputs));
             }
             for input in inputs {
                 self.unpin(input);
             }
         }
         result
-    }
-
-    /// Whether a recipe is still to run: it makes what is needed and is not there, though it was there for a while.
-    fn is_waited_for(&self, recipe: RecipeKey) -> bool {
-        let Some(recipe) = self.history.recipes.get(recipe) else { return false };
-        recipe.outputs.iter().flatten().any(|&output| {
-            let tensor = &self.history.tensors[output];
-            tensor.is_evicted() && tensor.is_in_use()
-        })
-    }
-
-    /// Makes the pinned inputs of a recipe resident, some of which may have gone again.
-    fn bring_inputs(&mut self, recipe: RecipeKey, inputs: &[TensorKey], depth: usize) -> Result<(), Failure> {
-        let spared = self.history.spared(self.history.recipes[recipe].weak).map(|(key, _)| key);
-        for &input in inputs {
-            if spared != Some(input) && self.history.tensors[input].is_evicted() {
-                self.bring_back(&[input], depth + 1)?;
-            }
-        }
-        self.decompress_all(inputs)
     }
 
     /// Makes those of some pinned tensors resident that are compressed.
@@ -113,7 +73,7 @@ impl<W: World> Machine<W> {
         // Inputs that nothing but this run needs may be taken in place.
         let is_free = |&input: &TensorKey| {
             let tensor = &self.history.tensors[input];
-            !tensor.alive && !tensor.held && tensor.recipe.is_some() && tensor.pins == 1 && tensor.wanted == 0
+            !tensor.alive && !tensor.held && tensor.recipe.is_some() && tensor.pins == 1
         };
         let consumed: Keys = inputs.iter().copied().filter(is_free).collect();
         let takes: SmallVec<[TensorId; 4]> = consumed.iter().map(|&key| self.history.tensors[key].facts.id).collect();

@@ -113,14 +113,18 @@ impl<W: World> Machine<W> {
             .filter(move |&p| (p as usize) < count)
     }
 
-    /// A buffer is about to be evicted though the plan has not said so: lets the plan's holds on it go, and leaves what will do for those who read it.
-    pub(super) fn yield_buffer(&mut self, buffer: BufferKey) {
+    /// A buffer is about to be evicted though the plan has not said so: lets the plan's holds on it go, and leaves what will do for those who read
+    /// it, if `most` bytes are room enough for both.
+    pub(super) fn yield_buffer(&mut self, buffer: BufferKey, most: u64) {
         let Some(follow) = &self.watch.follow else { return };
         let need = |carried: &Carried| self.planned_places(buffer).find_map(|place| carried.is_given_up(place)?);
         let need = follow.carried.as_ref().and_then(need);
         let owners = self.ledger.owners(buffer);
         if let (Some(need), Some(&first)) = (need, owners.first()) {
-            self.leave_substitute(first, need);
+            let bytes = need.most_bytes(self.history.tensors[first].facts.bytes);
+            if self.ledger.live.saturating_add(bytes) <= most {
+                self.leave_substitute(first, need);
+            }
         }
         for owner in owners {
             let Some(tensor) = self.history.tensors.get_mut(owner) else { continue };

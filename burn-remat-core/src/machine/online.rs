@@ -27,7 +27,6 @@ use crate::driver::{Event, World};
 use crate::facts::{CheckpointPolicy, Failure, Kind, TensorFacts};
 use crate::follow::Follow;
 use crate::keys::{BufferKey, TensorKey};
-use crate::ledger::Entry;
 
 /// Evictions per scoring pass.
 const BATCH: usize = 8;
@@ -62,8 +61,7 @@ impl<W: World> Machine<W> {
         if self.ledger.live.saturating_add(need) <= target || self.gives_up() {
             return;
         }
-        while self.ledger.live.saturating_add(need) > target && self.evict_some(need, target, most, false) {}
-        while self.ledger.live.saturating_add(need) > most && self.evict_some(need, most, most, true) {}
+        while self.ledger.live.saturating_add(need) > target && self.evict_some(need, target, most) {}
     }
 
     /// Whether recomputation has reached its limit in this step.
@@ -123,13 +121,13 @@ impl<W: World> Machine<W> {
     }
 
     /// Evicts up to [`BATCH`] buffers in order of their score until `need` more bytes keep to `target`, with at most `most` held
-    /// meanwhile; `false` if none could be. With `wanted` also what is being computed again needs later.
-    fn evict_some(&mut self, need: u64, target: u64, most: u64, wanted: bool) -> bool {
+    /// meanwhile; `false` if none could be.
+    fn evict_some(&mut self, need: u64, target: u64, most: u64) -> bool {
         let excess = self.ledger.live + need - target;
         // Small buffers only when no large one is left: they free little and cost a recipe each.
-        let mut candidates = self.candidates(excess / 64, wanted);
+        let mut candidates = self.candidates(excess / 64);
         if candidates.is_empty() {
-            candidates = self.candidates(0, wanted);
+            candidates = self.candidates(0);
         }
         let mut left = BATCH;
         for &(_, buffer) in &candidates {
@@ -143,11 +141,10 @@ impl<W: World> Machine<W> {
         left < BATCH || is_over && candidates.iter().any(|&(_, buffer)| self.evict_cheaply(buffer, u64::MAX))
     }
 
-    /// Evictable buffers of more than `least` bytes, best first; those that are `wanted` or the others.
-    pub(super) fn candidates(&mut self, least: u64, wanted: bool) -> Vec<(f64, BufferKey)> {
-        let is_wanted = |entry: &Entry| entry.owners.iter().any(|&owner| self.history.tensors[owner].wanted > 0);
-        let may_go = |entry: &Entry| entry.bytes > least && !entry.is_fixed() && is_wanted(entry) == wanted;
-        let large = self.ledger.iter().filter(|(_, entry)| may_go(entry)).map(|(key, _)| key);
+    /// Evictable buffers of more than `least` bytes, best first.
+    pub(super) fn candidates(&mut self, least: u64) -> Vec<(f64, BufferKey)> {
+        let large =
+            self.ledger.iter().filter(|(_, entry)| entry.bytes > least && !entry.is_fixed()).map(|(key, _)| key);
         let keys: Vec<BufferKey> =
             large.filter(|&key| self.policy_of(key) != Some(CheckpointPolicy::MustSave)).collect();
         let mut scored: Vec<(f64, BufferKey)> = keys.into_iter().map(|key| (self.score(key), key)).collect();
@@ -184,7 +181,7 @@ impl<W: World> Machine<W> {
         if !self.ledger.contains(buffer) || self.ledger.get(buffer).is_fixed() {
             return false;
         }
-        self.yield_buffer(buffer);
+        self.yield_buffer(buffer, most);
         if !self.ledger.contains(buffer) {
             return true;
         }

@@ -215,7 +215,7 @@ impl<W: World> Machine<W> {
             return;
         }
         let tensor = &mut self.history.tensors[name.0];
-        if core::mem::take(&mut tensor.held) && tensor.is_unused() {
+        if core::mem::take(&mut tensor.held) && tensor.pins == 0 && !tensor.alive {
             self.bury(name.0);
         }
     }

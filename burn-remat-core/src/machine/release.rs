@@ -37,7 +37,7 @@ impl<W: World> Machine<W> {
         self.history.end(key);
         let tensor = &mut self.history.tensors[key];
         tensor.alias = None;
-        let is_unused = tensor.is_unused();
+        let is_unused = tensor.pins == 0 && !tensor.held;
         self.count_no_more(key);
         if is_unused {
             self.bury(key);
@@ -67,7 +67,7 @@ impl<W: World> Machine<W> {
     pub(super) fn collect(&mut self) {
         while let Some(key) = self.history.garbage.pop() {
             let Some(tensor) = self.history.tensors.get(key) else { continue };
-            if !tensor.is_unused() || !tensor.dependents.is_empty() {
+            if tensor.alive || tensor.held || tensor.pins > 0 || !tensor.dependents.is_empty() {
                 continue;
             }
             if tensor.buffer.is_some() || tensor.small.is_some() {

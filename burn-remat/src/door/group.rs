@@ -1,5 +1,6 @@
 //! Remat devices for Burn's own `Device`: groups with one member.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use burn::backend::{GradientCheckpointingStrategy, GroupDevice};
@@ -13,7 +14,7 @@ use super::control::{EngineControl, engine_of, forget, remember};
 use crate::backend::RematBackend;
 use crate::config::{Rehearsal, RematConfig};
 use crate::error::RematError;
-use crate::panics::lock;
+use crate::panics::{lock, panic_message};
 
 /// A remat device like `device`.
 ///
@@ -82,6 +83,7 @@ pub(crate) fn rehearse(
     rehearsal: Rehearsal,
     train: impl FnOnce(&Device),
 ) -> Result<Vec<Trace>, RematError> {
+    let is_dry = matches!(rehearsal, Rehearsal::Dry(_));
     let config = config.rehearsing(rehearsal);
     let observed = match take_idle(device) {
         Some(Idle { observed, engine, .. }) => {
@@ -91,7 +93,7 @@ pub(crate) fn rehearse(
         }
         None => remat(device, config)?,
     };
-    train(&observed);
+    let trained = catch_unwind(AssertUnwindSafe(|| train(&observed)));
     let engine = engine_of(&observed)?;
     let _ = observed.sync();
     let traces = engine.rehearsed();
@@ -100,6 +102,11 @@ pub(crate) fn rehearse(
     let observed = observed.without_autodiff();
     forget(&observed);
     lock(&IDLE).push(Idle { base: device.clone().without_autodiff(), observed, engine });
+    match trained {
+        Err(payload) if is_dry => return Err(RematError::Rehearsal { reason: panic_message(&*payload).to_owned() }),
+        Err(payload) => resume_unwind(payload),
+        Ok(()) => {}
+    }
     if traces.is_empty() { Err(RematError::NoSteps) } else { Ok(traces) }
 }
 
