@@ -9,6 +9,9 @@ use burn::tensor::activation::relu;
 use burn::tensor::module::{conv2d, max_pool2d_with_indices};
 use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
+use burn_remat::planner::{
+    Alternative, Graph, GraphBuilder, Op, Outcome, PlanError, Planner, Request, Status, StopReason, planner,
+};
 use burn_remat::{Alternatives, AlternativesPlan, FormReport, PlanReport, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::{is_flex, under_test};
 use burn_remat_examples::training::{Job, ModelKind};
@@ -124,32 +127,54 @@ fn branches(device: &Device, keeps: bool) -> Vec<f32> {
     losses
 }
 
+/// Plans as if convolutions were dear and everything else cheap, so that which forms are worth while does not depend on what else runs on this machine.
+struct AtFixedCosts;
+
+impl Planner for AtFixedCosts {
+    fn name(&self) -> &'static str {
+        "at-fixed-costs"
+    }
+
+    fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
+        let mut fixed = GraphBuilder::new(graph.name());
+        fixed.constant_bytes(graph.constant_bytes()).results(graph.results().to_vec());
+        for value in graph.values() {
+            fixed.value(value.bytes, value.name.clone());
+        }
+        let cost = |name: &str| if name.contains("onv") { 1e6 } else { 1e3 };
+        for op in graph.ops() {
+            // To read signs or a shape in place of a tensor takes no longer.
+            let costs = op.alternatives.iter().map(|other| Alternative { cost: cost(&op.name), ..other.clone() });
+            fixed.op(Op { cost: cost(&op.name), alternatives: costs.collect(), ..op.clone() });
+        }
+        let none = || PlanError::no_plan(request.budget);
+        let fixed = fixed.build().map_err(|_| none())?;
+        let plan = planner("auto").ok_or_else(none)?.solve(&fixed, request)?.plan.ok_or_else(none)?;
+        Ok(Outcome::of_plan(self.name(), graph, plan, Status::Feasible, StopReason::Heuristic))
+    }
+}
+
 /// Where a plan knows who will still read a tensor, signs or a shape may be all that is left of it.
 fn stubs() {
     let plain = [false, true].map(|keeps| branches(&Device::flex(), keeps));
     let stored = Device::flex().remat(RematConfig::default().without_planning()).unwrap();
     branches(&stored, false);
     let budget = stored.remat_report().unwrap().peak_bytes * 35 / 100;
-    let run = |seconds, keeps| {
-        let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(seconds));
+    let run = |keeps| {
+        let config = RematConfig::new(budget).with_planner(AtFixedCosts).without_cache();
+        let config = config.with_time_limit(Duration::from_secs(2));
         let device = Device::flex().remat(config).unwrap();
         assert_eq!(branches(&device, keeps), plain[usize::from(keeps)]);
         device.remat_report().unwrap()
     };
-    // What is cheaper is measured, and other work may be in the way: of several plans one must use both.
-    let uses = |report: &RematReport, name| find(report, name).is_some_and(|form| form.tensors > 0);
-    let uses_both = |report: &RematReport| uses(report, "sign-bits") && uses(report, "shape-only");
-    let report = [1, 10, 10, 10]
-        .into_iter()
-        .map(|seconds| run(seconds, false))
-        .find(uses_both)
-        .expect("no plan uses signs and shapes");
+    let report = run(false);
+    assert!(["sign-bits", "shape-only"].iter().all(|name| used(&report, name).tensors > 0), "{report}");
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
     assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{report}");
     assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{report}");
     compared(plan);
     // A step that leaves its plan where only a stub is left of what it reads.
-    let report = run(1, true);
+    let report = run(true);
     assert_eq!((report.failure.as_deref(), report.plan.map(|plan| plan.steps_left)), (None, Some(1)));
 }
 
@@ -190,7 +215,9 @@ fn alternatives_are_used_and_change_no_bit_unless_they_say_so() {
 #[ignore = "all models, some minutes"]
 fn plans_of_all_models_use_alternatives() {
     if is_flex("alternatives", "most of them are for the memory of the host only") {
-        planned(&ModelKind::ALL, &["exact", "offload", "all"]);
+        // Of the thousands of tiny operations of the LSTM no graph is fine enough for a plan.
+        let models = ModelKind::ALL.into_iter().filter(|model| !matches!(model, ModelKind::Lstm));
+        planned(&models.collect::<Vec<_>>(), &["exact", "offload", "all"]);
     }
 }
 
@@ -257,14 +284,23 @@ fn rounded() {
     assert!(error <= scale / 50.0, "{error} of {scale}: {report}");
 }
 
-/// In all models, down to below what masks and indices take.
+/// What there are plans for: below what masks and indices take, but for models whose parameters or largest operations take more than half.
+fn budget_of(model: ModelKind) -> &'static str {
+    match model {
+        ModelKind::Mlp => "95%",
+        ModelKind::Cnn => "70%",
+        _ => "50%",
+    }
+}
+
+/// Plans of models are followed, and change no bit.
 fn planned(models: &[ModelKind], alternatives: &[&str]) {
     let _ = env_logger::try_init();
     for &model in models {
         let job = Job::standard(model, 8, 10, 5).unwrap();
         let plain = job.run(&under_test(), |_, _| {}).unwrap();
         for &alternatives in alternatives {
-            let config = RematConfig::new("50%").without_cache().with_time_limit(Duration::from_secs(2));
+            let config = RematConfig::new(budget_of(model)).without_cache().with_time_limit(Duration::from_secs(2));
             let device = under_test().remat(config.with_alternatives(alternatives.parse().unwrap())).unwrap();
             let run = job
                 .run(&device, |step, _| {
@@ -276,10 +312,10 @@ fn planned(models: &[ModelKind], alternatives: &[&str]) {
             let report = device.remat_report().unwrap();
             assert!(run.is_as(&plain, &report), "{model:?}, {alternatives}: {report}");
             assert_eq!((report.tensors, report.recipes), (0, 0), "{model:?}, {alternatives}: {report}");
-            let fits = |plan: &&PlanReport| Some(plan.predicted_peak_bytes) <= report.budget_bytes;
-            if let Some(plan) = report.plan.as_ref().filter(fits) {
-                assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?}, {alternatives}: {report}");
-            }
+            let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{model:?}, {alternatives}: no plan: {report}"));
+            assert!(plan.steps_followed >= 3, "{model:?}, {alternatives}: {report}");
+            assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?}, {alternatives}: {report}");
+            assert!(Some(plan.predicted_peak_bytes) <= report.budget_bytes, "{model:?}, {alternatives}: {report}");
         }
     }
 }

@@ -14,8 +14,17 @@ fn run(job: &Job, budget: &str) -> (Run, RematReport) {
     (run, device.remat_report().unwrap())
 }
 
-/// Runs `model` at each share of its store-all peak, or at the floor where that is higher. Near the floor the online
-/// policy may need a little more than an earlier run did: then that run's floor is tried.
+/// Shares of the store-all peak, in percent, that `model` can be trained within from its first step on. Parameters, gradients and the optimizer's state are
+/// nearly all of the perceptron; the LSTM's and the CNN's largest operations take more than half.
+fn shares(model: ModelKind) -> &'static [u64] {
+    match model {
+        ModelKind::Mlp => &[95],
+        ModelKind::Cnn | ModelKind::Lstm => &[90, 70],
+        ModelKind::Resnet | ModelKind::Unet | ModelKind::Transformer => &[70, 45],
+    }
+}
+
+/// Runs `model` at each share of its store-all peak, each of which has to be kept.
 fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
     let job = job(model, batch_size, steps);
     // The backends' generator is one for the process: runs of one model must not overlap.
@@ -23,23 +32,15 @@ fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
     let (store_all, stored) = run(&job, "unlimited");
     assert!(store_all.is_as(&plain, &stored), "{model:?} without a budget");
     assert_eq!((stored.recomputed_operations, stored.evictions), (0, 0));
+    // Where the last one ends, nobody can tell.
+    let seen = steps as u64 - 1..=steps as u64;
     for share in shares {
-        let mut budget = stored.peak_bytes * share / 100;
-        let (mut budgeted, mut report) = run(&job, &budget.to_string());
-        for _ in 0..8 {
-            assert!(budgeted.is_as(&plain, &report), "{model:?} at {budget}");
-            if report.steps_over_budget == 0 {
-                break;
-            }
-            budget = report.floor_bytes;
-            (budgeted, report) = run(&job, &budget.to_string());
-        }
-        assert!(budgeted.is_as(&plain, &report), "{model:?} at {share}%");
+        let budget = stored.peak_bytes * share / 100;
+        let (budgeted, report) = run(&job, &budget.to_string());
+        assert!(budgeted.is_as(&plain, &report), "{model:?} at {share}%: {report}");
+        assert!(seen.contains(&report.steps), "{model:?} at {share}%: {report}");
         assert!(report.peak_bytes <= budget, "{model:?} at {share}%: {report}");
         assert_eq!(report.steps_over_budget, 0, "{model:?} at {share}%: {report}");
-        // Where the last one ends, nobody can tell.
-        let seen = steps as u64 - 1..=steps as u64;
-        assert!(seen.contains(&report.steps), "{model:?} at {share}%: {report}");
     }
 }
 
@@ -47,14 +48,16 @@ fn check(model: ModelKind, batch_size: usize, steps: usize, shares: &[u64]) {
 fn models_train_identically_within_the_budget() {
     // One test, because all runs share the backend's generator of random numbers.
     for model in ModelKind::ALL {
-        check(model, 8, 4, &[70, 45]);
+        check(model, 8, 4, shares(model));
     }
 }
 
 #[test]
-#[ignore = "the full acceptance run: 20 steps at six budgets for six models, many minutes"]
+#[ignore = "the full acceptance run: 20 steps at up to seven budgets for six models, many minutes"]
 fn models_train_identically_at_every_budget() {
     for model in ModelKind::ALL {
-        check(model, 32, 20, &[90, 80, 70, 60, 50, 40]);
+        let least = *shares(model).iter().min().expect("there are some");
+        let all = [95, 90, 80, 70, 60, 50, 45];
+        check(model, 32, 20, &all.into_iter().filter(|share| *share >= least).collect::<Vec<_>>());
     }
 }

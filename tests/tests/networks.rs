@@ -239,9 +239,12 @@ fn under(network: &Network, budget: u64, alternatives: Alternatives) -> (Vec<f32
     (seen, device.remat_report().unwrap())
 }
 
-/// Trains the networks of these seeds; how many had planned steps.
+/// Share of what a network holds without a budget, in percent, at which each of them is planned.
+const AMPLE: u64 = 85;
+
+/// Trains the networks of these seeds; how many of the smaller budgets, which may be too small for anything, were kept.
 fn train_all(seeds: std::ops::Range<u64>) -> usize {
-    let mut planned = 0;
+    let mut kept = 0;
     for seed in seeds {
         let network = Network::random(seed);
         let plain = network.train(&under_test(), |_| {});
@@ -249,7 +252,7 @@ fn train_all(seeds: std::ops::Range<u64>) -> usize {
         let stored = network.train(&unlimited, |_| {});
         let peak = unlimited.remat_report().unwrap().peak_bytes;
         assert_eq!(bits(&stored), bits(&plain), "{seed}: {network:?}");
-        for share in [85, 60 - seed % 20] {
+        for share in [AMPLE, 60 - seed % 20] {
             let budget = peak * share / 100;
             let alternatives = if seed % 2 == 0 { Alternatives::EXACT } else { Alternatives::ALL };
             let (seen, report) = under(&network, budget, alternatives);
@@ -257,26 +260,32 @@ fn train_all(seeds: std::ops::Range<u64>) -> usize {
             assert_eq!(bits(&seen), bits(&plain), "{}", about());
             assert_eq!(report.failure, None, "{}", about());
             assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{}", about());
+            let is_kept = report.steps_over_budget == 0 && report.peak_bytes <= budget;
+            if share == AMPLE {
+                assert!(is_kept && report.plan.as_ref().is_some_and(|plan| plan.steps_followed >= 3), "{}", about());
+            } else {
+                kept += usize::from(is_kept);
+            }
             if let Some(plan) = &report.plan {
-                planned += usize::from(plan.steps_followed > 0);
                 assert_eq!(plan.deviation_bytes, 0, "{}", about());
                 assert!(plan.steps_left <= 1 + u64::from(network.last_rows != network.rows), "{}", about());
             }
         }
     }
-    planned
+    kept
 }
 
 #[test]
 fn random_networks_follow_their_plans() {
     let _ = env_logger::try_init();
     // One test, because all runs share the backend's generator of random numbers.
-    let planned = train_all(0..12);
-    assert!(planned > 12, "{planned}");
+    let kept = train_all(0..12);
+    assert!(kept >= 6, "{kept} of 12");
 }
 
 #[test]
 #[ignore = "60 networks: some minutes"]
 fn many_random_networks_follow_their_plans() {
-    train_all(100..160);
+    let kept = train_all(100..160);
+    assert!(kept >= 30, "{kept} of 60");
 }

@@ -55,14 +55,7 @@ fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
         let budget = stored.peak_bytes * share / 100;
         let (planned, report) = run(&job, config(budget));
         assert!(planned.is_as(&plain, &report), "{model:?} at {share}%");
-        let Some(plan) = report.plan.as_ref() else {
-            // The online policy holds less than any plan found: below the floor, or where thousands of tiny operations
-            // make too coarse a graph.
-            let coarse = matches!(model, ModelKind::Lstm);
-            assert!(coarse || report.floor_bytes > budget, "{model:?} at {share}%: no plan: {report}");
-            assert!(report.planning_problem.is_some(), "{model:?} at {share}%: {report}");
-            continue;
-        };
+        let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{model:?} at {share}%: no plan: {report}"));
         assert!(plan.steps_followed >= 3, "{model:?} at {share}%: {report}");
         assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?} at {share}%: {report}");
         // Labels and the like may come a little earlier or later than in the other run.
@@ -71,9 +64,7 @@ fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
             "{model:?}: {report}"
         );
         assert!(report.peak_bytes <= plan.predicted_peak_bytes, "{model:?} at {share}%: {report}");
-        if plan.floor_bytes.is_some_and(|floor| floor <= budget) {
-            assert!(plan.predicted_peak_bytes <= budget, "{model:?} at {share}%: {report}");
-        }
+        assert!(plan.predicted_peak_bytes <= budget, "{model:?} at {share}%: {report}");
         assert!(plan.lower_bound.is_none_or(|bound| bound <= plan.predicted_overhead + 1e-6), "{report}");
         assert_eq!((report.tensors, report.recipes), (0, 0), "{report}");
     }
@@ -110,7 +101,10 @@ fn steps_with_two_optimizers_follow_their_plan() {
 fn planned_steps_of_all_models_hold_what_the_plan_says() {
     // One test, because all runs share the backend's generator of random numbers.
     a_transformer_of_six_layers_is_planned();
-    for model in ModelKind::ALL {
+    // Of the thousands of tiny operations of the LSTM no graph is fine enough for a plan: `models` has it.
+    follows(ModelKind::Mlp, 32, &[95]);
+    follows(ModelKind::Cnn, 32, &[80, 70]);
+    for model in [ModelKind::Resnet, ModelKind::Unet, ModelKind::Transformer] {
         follows(model, 32, &[70, 50, 35]);
     }
 }

@@ -19,10 +19,10 @@ use burn_ir::{GraphBindings, GraphId, OperationIr, TensorHandle, TensorId, Tenso
 use burn_remat_core::{CheckpointPolicy, Trace};
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
 use burn_std::future::DynFut;
-use parking_lot::MappedMutexGuard;
 
 use super::control::EngineControl;
 use super::intake::{Call, Intake};
+use super::queue::Turn;
 use super::reads::Reads;
 use super::remat_device::RematDevice;
 use crate::backend::{DeviceMemory, RematBackend};
@@ -99,7 +99,7 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
         let config = device.config();
         let own_thread = config.own_thread;
         RematClient(Arc::new(Shared {
-            intake: Arc::new(Intake::new(Engine::new(device.inner().clone(), config), own_thread)),
+            intake: Intake::new(Engine::new(device.inner().clone(), config), own_thread),
             device: device.clone(),
             reads: Reads::default(),
             graphs: Mutex::default(),
@@ -169,7 +169,7 @@ fn placeholder<B: RematBackend>(tensor: &TensorIr, device: &B::Device) -> B::Han
 }
 
 struct Shared<B: RematBackend> {
-    intake: Arc<Intake<B>>,
+    intake: Intake<B>,
     device: RematDevice<B::Device>,
     reads: Reads,
     /// Operation groups that a fusing caller replays by id.
@@ -192,7 +192,7 @@ impl<B: RematBackend> fmt::Debug for RematClient<B> {
 }
 
 impl<B: RematBackend> RematClient<B> {
-    fn engine(&self) -> MappedMutexGuard<'_, Engine<B>> {
+    fn engine(&self) -> Turn<'_, Engine<B>> {
         self.0.intake.engine()
     }
 

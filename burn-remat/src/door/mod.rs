@@ -10,10 +10,12 @@ mod control;
 mod device;
 mod group;
 mod intake;
+mod queue;
 mod reads;
 mod remat_device;
 #[cfg(feature = "serve")]
 mod serve;
+mod sync;
 
 pub(crate) use backends::validated_on;
 pub use client::{Remat, RematBridge, RematChannel, RematClient};

@@ -6,13 +6,10 @@
 //! without waiting for anything long, and an operation that ends a tensor waits until the announced reads of it are
 //! done.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
-
 use burn_ir::{OperationIr, TensorId, TensorStatus};
 use smallvec::SmallVec;
 
-use crate::panics::lock;
+use super::sync::{AtomicUsize, Condvar, Mutex, Ordering};
 
 /// Tensors that are about to be read.
 #[derive(Default)]
@@ -33,7 +30,7 @@ impl Reads {
     /// Says that `id` is about to be read.
     pub fn announce(&self, id: TensorId) -> Announced<'_> {
         self.count.fetch_add(1, Ordering::SeqCst);
-        lock(&self.ids).push(id);
+        self.ids.lock().push(id);
         Announced { reads: self, id }
     }
 
@@ -44,55 +41,20 @@ impl Reads {
         }
         let ended = op.inputs().filter(|input| input.status == TensorStatus::ReadWrite).map(|input| input.id);
         let ended: SmallVec<[TensorId; 4]> = ended.collect();
-        let mut ids = lock(&self.ids);
+        let mut ids = self.ids.lock();
         while ids.iter().any(|id| ended.contains(id)) {
-            ids = self.done.wait(ids).unwrap_or_else(PoisonError::into_inner);
+            self.done.wait(&mut ids);
         }
     }
 }
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        let mut ids = lock(&self.reads.ids);
+        let mut ids = self.reads.ids.lock();
         if let Some(at) = ids.iter().position(|id| *id == self.id) {
             ids.swap_remove(at);
         }
         self.reads.count.fetch_sub(1, Ordering::SeqCst);
         self.reads.done.notify_all();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-    use std::thread;
-    use std::time::Duration;
-
-    use burn_backend::{DType, Shape};
-    use burn_ir::TensorIr;
-
-    use super::*;
-
-    fn drop_of(id: TensorId) -> OperationIr {
-        let status = TensorStatus::ReadWrite;
-        OperationIr::Drop(TensorIr { id, shape: Shape::new([1]), status, dtype: DType::F32 })
-    }
-
-    #[test]
-    fn what_ends_a_tensor_waits_for_its_reader_and_nothing_else_does() {
-        let reads = Reads::default();
-        let read_is_over = AtomicBool::new(false);
-        let announced = reads.announce(TensorId::new(1));
-        reads.let_pass(&drop_of(TensorId::new(2)));
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                reads.let_pass(&drop_of(TensorId::new(1)));
-                assert!(read_is_over.load(Ordering::SeqCst));
-            });
-            thread::sleep(Duration::from_millis(20));
-            read_is_over.store(true, Ordering::SeqCst);
-            drop(announced);
-        });
-        reads.let_pass(&drop_of(TensorId::new(1)));
     }
 }
