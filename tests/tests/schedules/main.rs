@@ -17,9 +17,9 @@ use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler}
 use shuttle::sync::mpsc::{Sender, channel};
 use shuttle::{Config, Runner, thread};
 
-#[path = "../../src/door/queue.rs"]
+#[path = "../../../burn-remat/src/door/queue.rs"]
 mod queue;
-#[path = "../../src/door/reads.rs"]
+#[path = "../../../burn-remat/src/door/reads.rs"]
 mod reads;
 mod sync;
 
