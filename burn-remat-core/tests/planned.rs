@@ -187,34 +187,55 @@ fn what_comes_back_behind_the_last_operation_is_foreseen_too() {
 }
 
 /// Forward through two operations, of which the second needs only the signs of what the first has made.
-fn weak_step(program: &mut Program, parameter: u64, last_kind: u64) {
+fn weak_step(program: &mut Program, parameter: u64, last_kind: u64, unit: u64) {
     program.machine.mark(1);
-    let x = program.run(1, 1, Works::New, &[parameter], &[], &[UNIT])[0];
-    let y = program.run_weakly(1, 2, Works::New, (&[x], Some(x)), &[], &[UNIT])[0];
-    let z = program.run(1, 3, Works::New, &[parameter], &[], &[UNIT])[0];
-    let w = program.run(1, last_kind, Works::New, &[parameter], &[], &[UNIT])[0];
+    let x = program.run(1, 1, Works::New, &[parameter], &[], &[unit])[0];
+    let y = program.run_weakly(1, 2, Works::New, (&[x], Some(x)), &[], &[unit])[0];
+    let z = program.run(1, 3, Works::New, &[parameter], &[], &[unit])[0];
+    let w = program.run(1, last_kind, Works::New, &[parameter], &[], &[unit])[0];
     program.read(1, y);
     [x, y, z, w].into_iter().for_each(|id| program.drop_tensor(1, id));
 }
 
-#[test]
-fn what_has_left_a_substitute_serves_when_the_plan_is_left() {
-    let trace = trace_of(UNIT, |program, parameter| weak_step(program, parameter, 4));
-    // Both go when both are there, and the first leaves its signs.
+/// A plan for such a step in which the first goes when both are there and leaves its signs, and perhaps `both` go.
+fn leaves_signs(both: bool) -> Arc<Schedule> {
+    let trace = trace_of(UNIT, |program, parameter| weak_step(program, parameter, 4, UNIT));
     let (x, y) = (trace.ops[0].writes[0], trace.ops[1].writes[0]);
     let none = vec![false; trace.storages.len()];
     let mut plan = Schedule::new(trace, none.clone(), none);
-    plan.after[2] = vec![Action::LeaveSubstitute(x, Need::Signs, 1), Action::Evict(x), Action::Evict(y)];
+    plan.after[2] = vec![Action::LeaveSubstitute(x, Need::Signs, 1), Action::Evict(x)];
+    plan.after[2].extend(both.then_some(Action::Evict(y)));
     plan.peak = 1 << 20;
+    Arc::new(plan)
+}
+
+#[test]
+fn what_has_left_a_substitute_serves_when_the_plan_is_left() {
     let mut program = Program::new(Config { budget: Asked::Bytes(1 << 10), ..Config::default() });
     let parameter = program.upload(1, UNIT);
-    program.machine.world_mut().plan = Some(Arc::new(plan));
-    weak_step(&mut program, parameter, 4);
+    program.machine.world_mut().plan = Some(leaves_signs(true));
+    weak_step(&mut program, parameter, 4, UNIT);
     // The last operation is another one than planned. What is read then is computed from the signs.
-    weak_step(&mut program, parameter, 5);
+    weak_step(&mut program, parameter, 5, UNIT);
     assert_eq!(program.machine.world().left.len(), 1);
     assert_eq!(program.machine.counters().failure, None);
     assert_eq!(program.machine.counters().recomputed, 1, "one operation, not both");
+}
+
+#[test]
+fn no_substitute_is_left_where_there_is_no_room_for_both() {
+    // The plan is carried to another size, at which the budget is full when the last operation asks for room.
+    const SIZE: u64 = 300;
+    let mut program = Program::new(Config { budget: Asked::Bytes(4 * SIZE), ..Config::default() });
+    let parameter = program.upload(1, SIZE);
+    program.machine.world_mut().plan = Some(leaves_signs(false));
+    for _ in 0..6 {
+        weak_step(&mut program, parameter, 4, SIZE);
+    }
+    program.machine.mark(1);
+    assert!(program.machine.counters().evictions >= 6);
+    assert!(program.machine.world().followed.iter().any(|followed| followed.carried), "the plan was carried");
+    assert_eq!(program.machine.world().peak, 4 * SIZE, "what the observer has seen");
 }
 
 /// Through operations on large tensors, with so many on small ones before, between and behind them; one of the large ones reads what they

@@ -252,6 +252,7 @@ impl Driver for Sim {
 
     fn leave_substitute(&mut self, id: TensorId, _need: Need) -> Option<(u64, u64)> {
         self.substitutes.insert(id, self.handles[&id].content);
+        self.peak = self.peak.max(self.bytes());
         Some((1, 1))
     }
 
