@@ -277,7 +277,7 @@ pub fn hard_triplets(device: &Device) -> Vec<Vec<u8>> {
         let seen = net.valid();
         let [a, b, c] = [&anchor, &same, &other].map(|x| seen.forward(x.clone().inner()));
         let hardness = far(a.clone(), b) - far(a, c);
-        let order: Tensor<1, Int> = hardness.reshape([ROWS]).argsort(0).slice([ROWS / 2..ROWS]);
+        let order: Tensor<1, Int> = hardness.reshape([ROWS]).argsort(0).narrow(0, ROWS / 2, ROWS / 2);
         let order = Tensor::from_inner(order);
         let [a, b, c] = [anchor, same, other].map(|x| net.forward(x.select(0, order.clone())));
         let loss = activation::relu(far(a.clone(), b) - far(a, c) + 0.2).mean();
@@ -325,7 +325,7 @@ pub fn translation(device: &Device) -> Vec<Vec<u8>> {
             let said = model.say.forward(state.clone());
             let wanted = input(16 * round + length - at, rows, device);
             loss = loss + (said.clone() - wanted.clone()).powf_scalar(2.0).mean();
-            word = if chance(round, 100 + at) % 3 == 0 { said.detach() } else { wanted };
+            word = if chance(round, 100 + at).is_multiple_of(3) { said.detach() } else { wanted };
         }
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(1e-3, model, gradients);
