@@ -81,7 +81,7 @@ pub fn diffusion(device: &Device) -> Vec<Vec<u8>> {
             for _ in 0..4 {
                 picture = picture.clone() - average.valid().forward(picture) * 0.1;
             }
-            log.push(picture.into_data().as_bytes().to_vec());
+            log.push(bytes(picture));
         }
     }
     log.into_iter().chain(weights(&net)).chain(weights(&average)).collect()
@@ -198,7 +198,7 @@ struct Painter {
 }
 
 impl Painter {
-    fn new(device: &Device, from: usize, to: usize) -> Self {
+    fn new(device: &Device) -> Self {
         let down = |channels: [usize; 2]| {
             let config = Conv2dConfig::new(channels, [4, 4]).with_stride([2, 2]);
             config.with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device)
@@ -207,15 +207,14 @@ impl Painter {
             ConvTranspose2dConfig::new(channels, [4, 4]).with_stride([2, 2]).with_padding([1, 1]).init(device)
         };
         Self {
-            down: vec![down([from, 12]), down([12, 24]), down([24, 48])],
-            up: vec![up([48, 24]), up([48, 12]), up([24, to])],
+            down: vec![down([1, 12]), down([12, 24]), down([24, 48])],
+            up: vec![up([48, 24]), up([48, 12]), up([24, 1])],
             dropout: DropoutConfig::new(0.3).init(),
         }
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+    fn forward(&self, mut x: Tensor<4>) -> Tensor<4> {
         let mut seen = vec![];
-        let mut x = x;
         for down in &self.down {
             x = activation::leaky_relu(down.forward(x), 0.2);
             seen.push(x.clone());
@@ -245,7 +244,7 @@ impl Judge {
 /// Pictures from pictures: the judge learns from what the painter has made, and then the painter from the judge, with one forward of its own.
 pub fn pictures(device: &Device) -> Vec<Vec<u8>> {
     let layer = |channels: [usize; 2]| Conv2dConfig::new(channels, [4, 4]).with_stride([2, 2]).init(device);
-    let mut painter = Painter::new(device, 1, 1);
+    let mut painter = Painter::new(device);
     let mut judge = Judge { layers: vec![layer([2, 12]), layer([12, 24]), layer([24, 1])] };
     let (mut painter_optimizer, mut judge_optimizer) = (AdamConfig::new().init(), AdamConfig::new().init());
     for round in 0..ROUNDS {
@@ -263,8 +262,7 @@ pub fn pictures(device: &Device) -> Vec<Vec<u8>> {
         let gradients = GradientsParams::from_grads(loss.backward(), &painter);
         painter = painter_optimizer.step(2e-4, painter, gradients);
     }
-    let down = painter.down.iter().map(|layer| layer.weight.val().into_data().as_bytes().to_vec());
-    down.chain(judge.layers.iter().map(|layer| layer.weight.val().into_data().as_bytes().to_vec())).collect()
+    painter.down.iter().chain(&judge.layers).map(|layer| bytes(layer.weight.val())).collect()
 }
 
 /// Triplets of which only the hardest half is learned from: which those are is decided by a forward without gradients.

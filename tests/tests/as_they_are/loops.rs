@@ -163,7 +163,7 @@ pub fn validation(device: &Device) -> Vec<Vec<u8>> {
             let tried = net.valid();
             for part in 0..3 {
                 let x = input(100 + part, 2 * ROWS, device).inner();
-                log.push(tried.forward(x).powf_scalar(2.0).mean().into_data().as_bytes().to_vec());
+                log.push(bytes(tried.forward(x).powf_scalar(2.0).mean()));
             }
             log.extend(weights(&net));
         }
@@ -179,7 +179,7 @@ pub fn activations_are_read(device: &Device) -> Vec<Vec<u8>> {
         for (at, layer) in net.layers.iter().enumerate() {
             x = net.layer(layer, x);
             if round % 4 == 0 || (round + at) % 7 == 0 {
-                log.borrow_mut().push(x.clone().mean().into_data().as_bytes().to_vec());
+                log.borrow_mut().push(bytes(x.clone().mean()));
             }
         }
         GradientsParams::from_grads(x.powf_scalar(2.0).mean().backward(), net)

@@ -72,7 +72,7 @@ fn begin_round(device: &Device) {
 /// What a program computes, as bits; the device on which it trains is given.
 type Program = fn(&Device) -> Vec<Vec<u8>>;
 
-fn bytes(tensor: Tensor<2>) -> Vec<u8> {
+fn bytes<const D: usize>(tensor: Tensor<D>) -> Vec<u8> {
     tensor.into_data().as_bytes().to_vec()
 }
 
