@@ -13,7 +13,7 @@ use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
 
 use super::boxes::take;
 use super::dry::Dry;
-use super::look::Look;
+use super::look::Shown;
 use super::operation::facts;
 use super::tensors::{bare, typed};
 use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes};
@@ -22,14 +22,13 @@ use crate::panics::caught;
 /// See the [module](self).
 pub(super) struct Executor<B: RematBackend> {
     place: Place<B>,
-    look: Arc<Look>,
     pub device: B::Device,
     /// What the device's allocator adds to tensors.
     pub padding: Padding,
 }
 
 enum Place<B: RematBackend> {
-    Backend(TensorInterpreter<B>),
+    Backend(Shown<B>),
     Dry(Dry),
 }
 
@@ -41,14 +40,13 @@ pub(super) struct Layout {
 
 impl<B: RematBackend> Executor<B> {
     pub fn real(device: B::Device) -> Self {
-        let (look, interpreter) = Look::with_interpreter(device.clone());
         let padding = B::padding(&device);
-        Self { place: Place::Backend(interpreter), look, device, padding }
+        Self { place: Place::Backend(Shown::new(device.clone())), device, padding }
     }
 
     pub fn dry(device: B::Device, guide: Option<Arc<Trace>>) -> Self {
         let padding = B::padding(&device);
-        Self { place: Place::Dry(Dry::new(guide, padding, B::IS_HOST)), look: Arc::default(), device, padding }
+        Self { place: Place::Dry(Dry::new(guide, padding, B::IS_HOST)), device, padding }
     }
 
     /// What the core is told of a tensor.
@@ -81,9 +79,9 @@ impl<B: RematBackend> Executor<B> {
     /// The buffer of a resident tensor. This and the other questions fail with what the backend panics with.
     #[inline]
     pub fn buffer(&mut self, id: u64) -> Result<BufferId, Failure> {
-        let (look, id) = (&self.look, TensorId::new(id));
+        let id = TensorId::new(id);
         match &mut self.place {
-            Place::Backend(interpreter) => caught(|| look.buffer(interpreter, id)),
+            Place::Backend(interpreter) => caught(|| interpreter.buffer(id)),
             Place::Dry(dry) => Ok(dry.buffer(id)),
         }
     }

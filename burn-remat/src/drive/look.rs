@@ -3,6 +3,7 @@
 //! Burn's interpreter has a table of handles and gives them away: to look at one, it would be taken out of the table, cloned and put back, which is
 //! a sixth of what the engine does for an operation. Operations that a program defines itself are shown the table. So the look is one.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -16,21 +17,26 @@ const NAME: &str = "burn-remat: look";
 /// Size of a buffer that the backend does not tell apart.
 const UNKNOWN: u64 = u64::MAX;
 
+/// Burn's interpreter, which can be asked.
+pub(super) struct Shown<B: RematBackend> {
+    interpreter: TensorInterpreter<B>,
+    look: Arc<Look>,
+}
+
 /// A question and its answer. Both are given on one thread.
 #[derive(Default)]
-pub(super) struct Look {
+struct Look {
     tensor: AtomicU64,
     key: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Look {
-    /// An interpreter that can be asked, and what to ask it with.
-    pub fn with_interpreter<B: RematBackend>(device: B::Device) -> (Arc<Self>, TensorInterpreter<B>) {
-        let look = Arc::new(Self::default());
+impl<B: RematBackend> Shown<B> {
+    pub fn new(device: B::Device) -> Self {
+        let look = Arc::new(Look::default());
         let (mut registry, asked) = (CustomOpRegistry::new(), look.clone());
         registry.register(NAME, move |handles, _, _| asked.answer::<B>(handles));
-        (look, TensorInterpreter::with_custom_ops(device, registry))
+        Self { interpreter: TensorInterpreter::with_custom_ops(device, registry), look }
     }
 
     /// The buffer of a tensor that the interpreter has.
@@ -39,16 +45,32 @@ impl Look {
     ///
     /// If it has none, or if the backend does.
     #[inline]
-    pub fn buffer<B: RematBackend>(&self, interpreter: &mut TensorInterpreter<B>, tensor: TensorId) -> BufferId {
-        self.tensor.store(tensor.value(), Relaxed);
+    pub fn buffer(&mut self, tensor: TensorId) -> BufferId {
+        self.look.tensor.store(tensor.value(), Relaxed);
         let (id, inputs, outputs, scalars) = (NAME.to_owned(), Vec::new(), Vec::new(), Vec::new());
-        interpreter.register_op(OperationIr::Custom(CustomOpIr { id, inputs, outputs, scalars }));
-        match self.bytes.load(Relaxed) {
+        self.interpreter.register_op(OperationIr::Custom(CustomOpIr { id, inputs, outputs, scalars }));
+        match self.look.bytes.load(Relaxed) {
             UNKNOWN => BufferId::Unknown,
-            bytes => BufferId::Known { key: self.key.load(Relaxed), bytes },
+            bytes => BufferId::Known { key: self.look.key.load(Relaxed), bytes },
         }
     }
+}
 
+impl<B: RematBackend> Deref for Shown<B> {
+    type Target = TensorInterpreter<B>;
+
+    fn deref(&self) -> &TensorInterpreter<B> {
+        &self.interpreter
+    }
+}
+
+impl<B: RematBackend> DerefMut for Shown<B> {
+    fn deref_mut(&mut self) -> &mut TensorInterpreter<B> {
+        &mut self.interpreter
+    }
+}
+
+impl Look {
     fn answer<B: RematBackend>(&self, handles: &mut HandleContainer<B::Handle>) {
         let tensor = TensorId::new(self.tensor.load(Relaxed));
         let buffer = match handles.get_handle_ref(&tensor) {
