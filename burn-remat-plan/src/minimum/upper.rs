@@ -28,7 +28,7 @@ use crate::planners::chain_on_graph::least_memory_plans;
 use crate::planners::online::plan_within;
 use crate::planners::search::construct::{Policy, construct};
 use crate::planners::search::spine::frugal;
-use crate::sequence::{order_of, plan_of, plan_of_choices, tightened};
+use crate::sequence::{compute_order, plan_from_order, plan_of_choices, tightened};
 use crate::simulate::simulate;
 use crate::views::plain::Plain;
 
@@ -69,7 +69,7 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         let lightest = Plain::lightest(graph);
         let other = by_default(&lightest.graph, lower, limits);
         best.cut_short |= other.cut_short;
-        best.offer(graph, plan_of_choices(graph, &lightest.choices(&order_of(&other.plan))));
+        best.offer(graph, plan_of_choices(graph, &lightest.choices(&compute_order(&other.plan))));
     }
     best
 }
@@ -78,7 +78,7 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
 fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     let deadline = limits.deadline;
     let all: Vec<OpId> = (0..graph.ops().len()).collect();
-    let mut best = Best::new(graph, plan_of(graph, &all));
+    let mut best = Best::new(graph, plan_from_order(graph, &all));
     let step_limit = 40 * graph.ops().len() + 20_000;
     // Passes over large graphs take long.
     let (rounds, policies) = if graph.ops().len() > 4000 { (10, 1) } else { (MOST_ROUNDS, 3) };
@@ -86,7 +86,7 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         let passes = &[(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)][..policies];
         let mut passes = passes.iter().map(|&(cost, distance)| Policy { cost, distance, step_limit });
         let order = passes.find_map(|policy| construct(graph, budget, policy, deadline));
-        order.map(|order| plan_of(graph, &order))
+        order.map(|order| plan_from_order(graph, &order))
     });
     if lower >= best.peak || deadline.passed() {
         return best;
@@ -150,7 +150,7 @@ mod tests {
     fn an_attempt_that_finds_nothing_leaves_time_for_others() {
         let graph = by_name("linear", &Options { depth: 4, ..Options::default() }).unwrap();
         let all: Vec<OpId> = (0..graph.ops().len()).collect();
-        let mut best = Best::new(&graph, plan_of(&graph, &all));
+        let mut best = Best::new(&graph, plan_from_order(&graph, &all));
         let tried = std::cell::RefCell::new(Vec::new());
         let deadline = Deadline::after(Duration::from_secs(3600));
         bisect(&graph, (0, deadline), 4, &mut best, |budget, limit| {
