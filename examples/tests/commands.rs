@@ -79,7 +79,7 @@ const FIGURES: [(&str, &[&str]); 5] = [
     ("steps", &["plain Burn", "group of one", "ample budget", "100%"]),
     ("operations", &["added", "of that the engine"]),
     ("budgets", &["held without a budget", "held under it", "heap, plain Burn"]),
-    ("forecasts", &["needs", "minimum"]),
+    ("forecasts", &["needs", "minimum", "with it", "overhead predicted", "most held"]),
     ("planners", &["auto", "online"]),
 ];
 
@@ -115,7 +115,9 @@ fn a_quick_run_writes_every_table_as_json_and_as_markdown() {
     let bytes = |name: &str| budgets[name].as_u64().unwrap();
     assert!(bytes("held under it") < bytes("held without a budget"), "{budgets:#}");
     let forecast = &tables["forecasts"]["rows"][0];
-    assert!(forecast["minimum"].as_u64() <= forecast["needs"].as_u64(), "{forecast:#}");
+    assert!(forecast["minimum"].as_u64() < forecast["needs"].as_u64(), "{forecast:#}");
+    let batch = |name: &str| forecast[name].as_u64().unwrap();
+    assert!(batch("with it") > batch("largest batch without rematerialization"), "{forecast:#}");
     // Every table has a heading, a line of columns and a rule in the page.
     assert_eq!(markdown.lines().filter(|line| line.starts_with("## ")).count(), FIGURES.len(), "{markdown}");
     assert_eq!(markdown.lines().filter(|line| line.starts_with("| --- |")).count(), FIGURES.len(), "{markdown}");

@@ -14,8 +14,8 @@ use crate::training::{Job, ModelKind};
 /// Trains models on plain Burn, without a limit and under budgets.
 pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
     let quick = (
-        &[ModelKind::Mlp][..],
-        &[0.9][..],
+        &[ModelKind::Cnn][..],
+        &[0.7][..],
         8,
         Protocol { steps: 9, warmup: 6, time_limit: Duration::from_millis(100) },
     );
