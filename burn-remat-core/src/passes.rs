@@ -67,15 +67,15 @@ struct Moment {
     position: Position,
 }
 
-/// Whether a pass has a second backward.
+/// Whether a pass has another backward, as far as is known.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum GoesOn {
     #[default]
     No,
-    /// As far as is known. It has not begun.
+    /// After an update.
     Will,
-    /// It has begun; so many bytes were saved for the first.
-    Does(u64),
+    /// The update has come.
+    Now,
 }
 
 /// Finds passes. See the [module](self).
@@ -95,6 +95,8 @@ pub(crate) struct Passes {
     rest_at_end: u64,
     seed: Option<Moment>,
     goes_on: GoesOn,
+    /// What was saved for the backwards before, if there were any.
+    before: u64,
     have_gone_on: bool,
     /// Since when next to nothing of what was saved has been let go of, and how many bytes of it were held then.
     let_go: (Moment, u64),
@@ -131,17 +133,17 @@ impl Passes {
             self.begin(seed);
             return Seed::Begins;
         };
-        if self.goes_on == GoesOn::Will {
+        if self.goes_on == GoesOn::Now {
             if self.saved >= self.at_seed / PART {
                 self.seed = Some(Moment { clock, ..before });
-                self.goes_on = GoesOn::Does(self.at_seed);
+                self.before = self.kind();
                 self.save_more();
                 return Seed::Nothing;
             }
             self.goes_on = GoesOn::No;
             self.kept.ends(self.kind());
         }
-        if self.forward > self.saved && self.saved <= self.at_seed / 2 {
+        if self.goes_on == GoesOn::No && self.forward > self.saved && self.saved <= self.at_seed / 2 {
             self.learn();
             let over = self.let_go.0.clock;
             self.begin(seed);
@@ -162,15 +164,17 @@ impl Passes {
         self.saved += core::mem::take(&mut self.forward);
         self.at_seed = self.at_seed.max(self.saved);
         self.most = self.most.max(self.at_seed);
-        self.foresee_end();
+        self.look_ahead();
     }
 
     /// What tells which kind of pass this is.
     fn kind(&self) -> u64 {
-        match self.goes_on {
-            GoesOn::Does(first) => self.at_seed + first,
-            GoesOn::No | GoesOn::Will => self.at_seed,
-        }
+        self.at_seed + self.before
+    }
+
+    fn look_ahead(&mut self) {
+        self.goes_on = if self.kept.goes_on(self.kind()) { GoesOn::Will } else { GoesOn::No };
+        self.foresee_end();
     }
 
     fn begin(&mut self, seed: Moment) {
@@ -181,8 +185,8 @@ impl Passes {
         self.longest = self.longest.max(seed.clock - self.last);
         self.last = seed.clock;
         self.kept.backward_begins();
-        self.goes_on = if self.kept.goes_on(self.at_seed) { GoesOn::Will } else { GoesOn::No };
-        self.foresee_end();
+        self.before = 0;
+        self.look_ahead();
     }
 
     /// Whether passes are what is planned: some have been found, of late too.
@@ -204,9 +208,16 @@ impl Passes {
         }
         self.have_gone_on |= self.kept.updated();
         let has_let_go = self.seed.is_some() && self.saved <= self.at_seed - self.at_seed / PART;
-        if has_let_go && self.goes_on != GoesOn::Will && !self.is_over() {
-            self.is_late = true;
-            self.learn();
+        if !has_let_go || self.is_over() {
+            return;
+        }
+        match self.goes_on {
+            GoesOn::Will => self.goes_on = GoesOn::Now,
+            GoesOn::Now => {}
+            GoesOn::No => {
+                self.is_late = true;
+                self.learn();
+            }
         }
     }
 
@@ -274,7 +285,7 @@ impl Passes {
 
     /// Whether the next backward may be of the same pass as the last.
     pub fn awaits_backward(&self) -> bool {
-        self.goes_on == GoesOn::Will || self.kept.awaits_backward()
+        self.goes_on == GoesOn::Now || self.kept.awaits_backward()
     }
 
     /// So many bytes look at what came to be at `born` in another way. Whether that is saved: then they are too, for as long as they do.
@@ -326,7 +337,7 @@ impl Passes {
 
     fn foresee_end(&mut self) {
         let kept = (self.at_seed as f64 * self.kept.share(self.kind())) as u64;
-        self.rest_at_end = if self.goes_on == GoesOn::Will { 0 } else { kept + self.at_seed / REST };
+        self.rest_at_end = if self.goes_on == GoesOn::No { kept + self.at_seed / REST } else { 0 };
     }
 
     /// Whether a pass may begin here: little has been computed since the last.

@@ -91,7 +91,7 @@ fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> Gra
     net
 }
 
-const PROGRAMS: [(&str, Program); 26] = [
+const PROGRAMS: [(&str, Program); 28] = [
     ("plain loop", loops::plain),
     ("accumulation", loops::accumulation),
     ("accumulation with an average", loops::accumulation_with_average),
@@ -108,6 +108,8 @@ const PROGRAMS: [(&str, Program); 26] = [
     ("early exit", models::early_exit),
     ("truncated in time", models::truncated),
     ("two networks against each other", models::adversaries),
+    ("made once, judged after the data", |device| models::made_once(device, [false, true])),
+    ("made once, judged before the data", |device| models::made_once(device, [true, false])),
     ("two encoders", models::contrastive),
     ("adapters on a frozen base", models::adapters),
     ("variational autoencoder", fields::variational),
