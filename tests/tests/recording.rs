@@ -1,4 +1,4 @@
-//! What a program asked for is written to a file and played back without it, to the same plan, bit for bit.
+//! What a program asked for is written to a file and replayed back without it, to the same plan, bit for bit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ fn in_words(plan: &PlanReport) -> String {
     format!("{numbers:?} {} {:?}\n{}", plan.predicted_peak_bytes, plan.recomputed, plan.explain())
 }
 
-/// What `train` does on a recorded device, and what comes of it when it is played back: the same, to the last bit of the plan.
+/// What `train` does on a recorded device, and what comes of it when it is replayed back: the same, to the last bit of the plan.
 fn plays_back(name: &str, train: impl FnOnce(&Device)) -> (RematReport, RecordedProgram, ReplayReport) {
     let file = Scratch::new();
     let device = under_test().remat(RematConfig::new("80%").with_planner(PLANNER).without_cache()).unwrap();
@@ -70,24 +70,24 @@ fn plays_back(name: &str, train: impl FnOnce(&Device)) -> (RematReport, Recorded
     println!("{name}: {} calls, {} bytes", recorded.calls(), file.text().len());
     assert_eq!(recorded.device(), report.device);
     let replayed = recorded.replay(recorded.config().with_planner(PLANNER)).unwrap();
-    let graphs = [&report.plan, &played.plan].map(|plan| plan.as_ref().map(|plan| plan.graph().to_json()));
+    let graphs = [&report.plan, &replayed.plan].map(|plan| plan.as_ref().map(|plan| plan.graph().to_json()));
     assert_eq!(recorded.graph().map(|graph| graph.to_json()), graphs[0], "{name}");
     assert_eq!(graphs[0], graphs[1], "{name}");
-    assert_eq!((played.operations, played.steps), (report.operations, report.steps), "{name}");
-    assert_eq!((&played.failure, played.steps_over_budget), (&report.failure, report.steps_over_budget), "{name}");
-    assert_eq!(played.plan.as_ref().map(in_words), report.plan.as_ref().map(in_words), "{name}");
-    (report, recorded, played)
+    assert_eq!((replayed.operations, replayed.steps), (report.operations, report.steps), "{name}");
+    assert_eq!((&replayed.failure, replayed.steps_over_budget), (&report.failure, report.steps_over_budget), "{name}");
+    assert_eq!(replayed.plan.as_ref().map(in_words), report.plan.as_ref().map(in_words), "{name}");
+    (report, recorded, replayed)
 }
 
 #[test]
 fn a_recording_plays_back_to_the_same_plan_bit_for_bit() {
     for model in [ModelKind::Cnn, ModelKind::Unet] {
         let mut losses = Vec::new();
-        let (report, recorded, played) = plays_back(model.name(), |device| losses = train(model, device));
+        let (report, recorded, replayed) = plays_back(model.name(), |device| losses = train(model, device));
         assert_eq!(losses, train(model, &under_test()), "recording changes no result");
         let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
 
-        let again = played.plan.as_ref().unwrap_or_else(|| panic!("no plan: {played:?}"));
+        let again = replayed.plan.as_ref().unwrap_or_else(|| panic!("no plan: {replayed:?}"));
         assert_eq!(again.steps_followed, plan.steps_followed, "{model:?}");
         assert_eq!(again.measured_peak_bytes(), plan.measured_peak_bytes(), "{model:?}");
 
@@ -95,7 +95,7 @@ fn a_recording_plays_back_to_the_same_plan_bit_for_bit() {
         let ample = RematConfig::new(2 * plan.store_all_peak_bytes).with_planner(PLANNER).without_cache();
         let ample = recorded.replay(ample).unwrap();
         assert_eq!((ample.recomputed_operations, ample.steps_over_budget), (0, 0), "{model:?}");
-        assert!(report.recomputed_operations > 0 && ample.peak_bytes > played.peak_bytes, "{model:?}");
+        assert!(report.recomputed_operations > 0 && ample.peak_bytes > replayed.peak_bytes, "{model:?}");
     }
 }
 
@@ -105,11 +105,11 @@ fn a_recording_plays_back_to_the_same_plan_bit_for_bit() {
 fn recordings_of_all_examples_play_back_to_the_same_plan() {
     let fails = |workload: &Workload| {
         let train = |device: &Device| workload.train(device, 4, STEPS, |_| waits(device)).unwrap();
-        let played = catch_unwind(AssertUnwindSafe(|| plays_back(workload.name, train)));
-        played.map(|(report, ..)| println!("{}: the same plan: {}", workload.name, report.plan.is_some())).is_err()
+        let replayed = catch_unwind(AssertUnwindSafe(|| plays_back(workload.name, train)));
+        replayed.map(|(report, ..)| println!("{}: the same plan: {}", workload.name, report.plan.is_some())).is_err()
     };
     let differ: Vec<&str> = Workload::ALL.iter().filter(|workload| fails(workload)).map(|known| known.name).collect();
-    assert!(differ.is_empty(), "played back otherwise: {differ:?}");
+    assert!(differ.is_empty(), "replayed back otherwise: {differ:?}");
 }
 
 #[test]
