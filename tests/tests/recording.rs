@@ -1,4 +1,4 @@
-//! What a program asked for is written to a file and replayed back without it, to the same plan, bit for bit.
+//! What a program asked for is written to a file and replayed without it, to the same plan, bit for bit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ fn in_words(plan: &PlanReport) -> String {
     format!("{numbers:?} {} {:?}\n{}", plan.predicted_peak_bytes, plan.recomputed, plan.explain())
 }
 
-/// What `train` does on a recorded device, and what comes of it when it is replayed back: the same, to the last bit of the plan.
+/// What `train` does on a recorded device, and what comes of it when it is replayed: the same, to the last bit of the plan.
 fn plays_back(name: &str, train: impl FnOnce(&Device)) -> (RematReport, RecordedProgram, ReplayReport) {
     let file = Scratch::new();
     let device = under_test().remat(RematConfig::new("80%").with_planner(PLANNER).without_cache()).unwrap();
@@ -109,7 +109,7 @@ fn recordings_of_all_examples_play_back_to_the_same_plan() {
         replayed.map(|(report, ..)| println!("{}: the same plan: {}", workload.name, report.plan.is_some())).is_err()
     };
     let differ: Vec<&str> = Workload::ALL.iter().filter(|workload| fails(workload)).map(|known| known.name).collect();
-    assert!(differ.is_empty(), "replayed back otherwise: {differ:?}");
+    assert!(differ.is_empty(), "replayed differently: {differ:?}");
 }
 
 #[test]
