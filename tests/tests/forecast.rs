@@ -121,13 +121,13 @@ fn the_minimum_of_a_transformer_is_kept_from_the_first_step_on() {
 }
 
 #[test]
-fn without_a_batch_times_are_said_to_be_guessed_and_nothing_is_executed() {
+fn without_a_batch_times_are_said_to_be_estimated_and_nothing_is_executed() {
     let forecast = remat_forecast(&under_test(), |device| {
         assert!(Job::standard(ModelKind::Mlp, 8, 4, 1).unwrap().run(device, |_, _| {}).unwrap().losses == [0.0; 4]);
     })
     .unwrap();
     let (text, sentence) = (forecast.to_string(), forecast.summary());
-    assert!(!forecast.is_measured && text.contains("guessed"), "{text}");
+    assert!(!forecast.is_measured && text.contains("estimated"), "{text}");
     assert!(!sentence.contains("fits") && !sentence.contains("largest batch"), "{sentence}");
     assert_eq!(forecast.budget_bytes, None);
     let nothing = remat_forecast(&under_test(), |_| {});
