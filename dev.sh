@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# What developers repeat, beside `bash test.sh`. Without a name: tidy, format, lints and docs.
+# Development tasks other than `bash test.sh`. Without a name: tidy, format, lints and docs.
 #   bash dev.sh tidy          sizes, import circles, links of the book, file formats: a minute, without Burn
 #   bash dev.sh format        is the code formatted?
 #   bash dev.sh lints         clippy over all crates, with all features that need no CUDA
 #   bash dev.sh docs          rustdoc, with warnings as errors
 #   bash dev.sh book          compiles and runs the code in README and book
 #   bash dev.sh package       packs the library's crates; with --verify it also builds what was packed, all of Burn included
-#   bash dev.sh benchmarks    what a remat device costs, with few rounds: how BENCHMARKS.md measures it, but not as steady
-# Several names are done one after the other, up to the first that fails.
+#   bash dev.sh benchmarks    all tables of BENCHMARKS.md, one small case of each; with --full everything, an hour or more on an idle machine
+# Several tasks run one after the other, until one fails.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -17,9 +17,14 @@ features=$features,burn-remat-examples/wgpu,burn-remat-examples/fusion,burn-rema
 packages=(-p burn-remat-grammar -p burn-remat-macros -p burn-remat-core -p burn-remat-plan -p burn-remat)
 
 verify=--no-verify
+effort=--quick
 names=()
 for name in "$@"; do
-    if [ "$name" = --verify ]; then verify=; else names+=("$name"); fi
+    case "$name" in
+        --verify) verify= ;;
+        --full) effort=--full ;;
+        *) names+=("$name") ;;
+    esac
 done
 [ "${#names[@]}" -gt 0 ] || names=(tidy format lints docs)
 
@@ -31,7 +36,7 @@ for name in "${names[@]}"; do
         docs) RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$features" ;;
         book) cargo test --doc -p burn-remat-examples --features learner,serve,wgpu ;;
         package) cargo package "${packages[@]}" --allow-dirty $verify ;;
-        benchmarks) cargo run --release --bin overhead -- --rounds 4 ;;
+        benchmarks) cargo run --release --bin benchmarks -- $effort ;;
         *) echo "there is no \`$name\`: see the top of dev.sh" >&2; exit 2 ;;
     esac
 done

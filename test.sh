@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs the tests. Installs what they need where this is Debian or Ubuntu, or says what to install: what the HiGHS solver
-# needs to build, and a Vulkan driver (Mesa's runs without a GPU).
+# Runs the tests. They need what builds the HiGHS solver, and a Vulkan driver (Mesa's runs without a GPU): on Debian and Ubuntu this
+# installs what is missing, elsewhere it says what to install.
 #   bash test.sh                          all suites on the CPU, then some of them through wgpu
 #   bash test.sh --device flex            on the CPU only: a third less to build
 #   bash test.sh --device wgpu            the end-to-end suites on another device: wgpu, vulkan or cuda
 #   bash test.sh --device wgpu --short    some of them
 #   bash test.sh --fusion                 the suite of Burn's kernel fusion, through wgpu unless --device names another GPU: a build of its own
 #   bash test.sh --ignored                the slow ones (tens of minutes); also with --device
-# Anything else goes to cargo.
-# Prints a line for each suite when it is done, all that a suite has said where it fails, and at the end how many passed and what failed. All
-# that is said is in target/test.log; with arguments for cargo, and for the slow ones, it is also printed as it comes.
+# Other arguments are passed to cargo.
+# Prints one line for each suite, the whole output of a suite that fails, and a summary. The full output is in target/test.log. With
+# arguments for cargo, and with --ignored, it is also printed as it comes.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -64,7 +64,7 @@ if [[ "$part" = short || "$part" = fusion ]] && [ "$device" = flex ]; then
     exit 2
 fi
 
-# The whole workspace takes part in the choice of features, so that nothing is built twice for different parts.
+# All commands use the whole workspace with the same features, so that nothing is built twice.
 what=(--workspace --features burn-remat-plan/highs,burn-remat-examples/learner,burn-remat-examples/serve)
 other="${device#flex}" && other="${other#,}"
 [ -z "$other" ] || what+=(--features "burn-remat-tests/$other,burn-remat-examples/$other")
@@ -82,7 +82,7 @@ log=target/test.log
 says=lines
 [ "$part" != ignored ] && [ "${#rest[@]}" -eq 0 ] || says=everything
 
-# Of what cargo says: a line for each suite; what is no suite's, but for the names of crates; all of a suite that fails.
+# Shortens cargo's output: one line for each suite, the whole output of a suite that fails, and what else cargo says except the names of crates.
 told() {
     awk -v on="$1" -v says="$says" '
         function line(text) { if (says != "everything") print text; fflush() }
@@ -91,7 +91,7 @@ told() {
         /^ *Doc-tests / { suite = "examples in the documentation of " $2; kept = ""; next }
         /^test result: / {
             result = $0; sub(/^test result: [a-zA-Z]*\. /, "", result)
-            # What a suite has said may be longer than some awks can format.
+            # The output of a suite may be longer than some versions of awk can format.
             if ($3 == "ok.") line("  ok      " on ", " suite ": " result)
             else line(kept "  FAILED  " on ", " suite ": " result)
             suite = ""; kept = ""; next
@@ -103,7 +103,7 @@ told() {
     '
 }
 
-# How many tests passed, and the names of those that did not.
+# Counts the tests that passed, and names those that failed.
 summary() {
     awk '
         /^test result: / { suites++; for (at = 4; at <= NF; at++) { if ($at ~ /^passed/) passed += $(at - 1)
@@ -115,7 +115,7 @@ summary() {
                 suites, passed, failed, ignored, skipped, names
         }
     ' "$log"
-    echo "$((SECONDS / 60)) min $((SECONDS % 60)) s; all that was said: $log"
+    echo "$((SECONDS / 60)) min $((SECONDS % 60)) s; full output: $log"
 }
 trap summary EXIT
 

@@ -260,7 +260,7 @@ fn call_of(setting: &Setting, key: &str) -> Result<TokenStream, Error> {
                 "reseed" => quote!(with_random(::burn_remat::RandomPolicy::Reseed)),
                 other => {
                     let message = format!(
-                        "`{other}` is no policy for random results: they are `\"keep\"` (kept, so that the random stream \
+                        "`{other}` is not a policy for random results: use `\"keep\"` (kept, so that the random stream \
                          is plain Burn's) or `\"reseed\"` (drawn again, which saves their memory)"
                     );
                     return Err(Error::new(policy.span(), message));
@@ -270,7 +270,7 @@ fn call_of(setting: &Setting, key: &str) -> Result<TokenStream, Error> {
         "recompute_limit" => {
             let what = "how many times its own compute time a step may recompute";
             let times = setting.number(what, "20", f64::MAX)?;
-            quote!(with_recompute_limit(#times))
+            quote!(advanced(|advanced| advanced.with_recompute_limit(#times)))
         }
         "cache" => {
             let folder = setting.text("\"folder\"")?;
@@ -285,7 +285,7 @@ fn call_of(setting: &Setting, key: &str) -> Result<TokenStream, Error> {
         }
         _ => {
             setting.bare()?;
-            quote!(without_planning())
+            quote!(advanced(|advanced| advanced.without_planning()))
         }
     })
 }

@@ -1,6 +1,6 @@
 //! How long `feng-huang` takes. `cargo bench -p burn-remat-plan --bench feng_huang`
 
-use burn_remat_plan::generate::{Knobs, Options, Pass, by_name, random_graph};
+use burn_remat_plan::generate::{Options, Pass, RandomGraphOptions, by_name, random_graph};
 use burn_remat_plan::planners::FengHuang;
 use burn_remat_plan::{Graph, Planner, Request};
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -10,7 +10,7 @@ fn forward(name: &str, depth: usize) -> Graph {
 }
 
 fn solve(c: &mut Criterion) {
-    let random = Knobs { skip: 0.1, ..Knobs::plain(2000, 2000) };
+    let random = RandomGraphOptions { skip: 0.1, ..RandomGraphOptions::plain(2000, 2000) };
     let cases = [
         ("resnet50", forward("resnet50", 1)),
         ("densenet161", forward("densenet161", 1)),

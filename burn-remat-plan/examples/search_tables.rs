@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use burn_remat_plan::generate::{Implementations, Options, by_name};
 use burn_remat_plan::planners::search::{Part, Search};
 use burn_remat_plan::registry::planner;
-use burn_remat_plan::sequence::plan_of;
+use burn_remat_plan::sequence::plan_from_order;
 use burn_remat_plan::views::without_alternatives;
 use burn_remat_plan::{Graph, Outcome, Plan, Planner, Request, Step, minimum, simulate, solve};
 
@@ -72,7 +72,7 @@ fn known(folder: &str, seconds: f64, name: &str) -> Result<()> {
 }
 
 fn store_all(graph: &Graph) -> (u64, f64) {
-    let timeline = simulate(graph, &plan_of(graph, &(0..graph.ops().len()).collect::<Vec<_>>()));
+    let timeline = simulate(graph, &plan_from_order(graph, &(0..graph.ops().len()).collect::<Vec<_>>()));
     (timeline.peak_bytes, timeline.makespan)
 }
 

@@ -30,7 +30,7 @@ pub struct Decision {
 ///
 /// ```
 /// use burn_remat_plan::decisions::decisions;
-/// use burn_remat_plan::{GraphBuilder, Op, sequence::plan_of};
+/// use burn_remat_plan::{GraphBuilder, Op, sequence::plan_from_order};
 ///
 /// let mut builder = GraphBuilder::new("chain");
 /// let (x, y, z) = (builder.value(8, "x"), builder.value(4, "y"), builder.value(2, "z"));
@@ -39,7 +39,7 @@ pub struct Decision {
 /// builder.op(Op::new("h", 1.0, vec![x, y], vec![z]));
 /// let graph = builder.build()?;
 /// // `f` runs again for `h`.
-/// let plan = plan_of(&graph, &[0, 1, 0, 2]);
+/// let plan = plan_from_order(&graph, &[0, 1, 0, 2]);
 /// let found = decisions(&graph, &plan, &vec![1.0; plan.steps.len()]);
 /// assert_eq!((found[x].recomputed, found[y].recomputed), (1, 0));
 /// # Ok::<(), burn_remat_plan::GraphError>(())

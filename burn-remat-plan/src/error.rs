@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::format::FormatError;
 use crate::ids::{OpId, ValueId};
 
-/// A graph that cannot be: the message names the field.
+/// Why a graph is not valid: the message names the field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
@@ -72,7 +72,7 @@ pub enum GraphError {
     },
     /// Costs that do not add up to a finite number, even after each op has run once per op.
     #[error("`ops[..].cost` add up to {total}: too much for a plan that recomputes")]
-    TooDear {
+    CostOverflow {
         /// The sum.
         total: f64,
     },
@@ -89,7 +89,7 @@ pub enum GraphError {
     },
 }
 
-/// A chain that cannot be: the message names the field.
+/// Why a chain is not valid: the message names the field.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainError {
@@ -112,7 +112,7 @@ pub enum ChainError {
     },
     /// Costs that do not add up to a finite number, even after each stage has run once per stage.
     #[error("`stages[..].forward_cost` and `backward_cost` add up to {total:e}: too much for a plan that recomputes")]
-    TooDear {
+    CostOverflow {
         /// The sum.
         total: f64,
     },
@@ -179,7 +179,7 @@ pub enum PlanError {
         /// The time that it had.
         limit: Duration,
     },
-    /// A planner or its solver broke: never the input's fault.
+    /// A planner or its solver failed; the input is not the cause.
     #[error("planner `{planner}` failed: {reason}; please report this with the input file")]
     Internal {
         /// Name of the planner.

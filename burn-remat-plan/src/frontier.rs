@@ -3,14 +3,14 @@
 //! A graph of *n* ops is run in *n* stages. Stage *t* computes op *t* for the first time; before it, in ascending
 //! order, any earlier ops may be computed again, each at most once. A [`Retention`] says which values are resident at
 //! the start of each stage; [`computations`] gives the least set of ops that every stage must then compute, and
-//! [`plan_of`](crate::sequence::plan_of) turns the resulting sequence into a [`Plan`](crate::Plan) that evicts every
+//! [`plan_from_order`](crate::sequence::plan_from_order) turns the resulting sequence into a [`Plan`](crate::Plan) that evicts every
 //! value the moment it becomes useless.
 //!
 //! | paper | here |
 //! | --- | --- |
 //! | S (t, i), value i retained from stage t-1 to t | [`Retention::keep`], spans of stages per value |
 //! | R (t, i), op i computed in stage t | the rows of [`computations`], one after the other |
-//! | FREE (t, i, k), value i freed after op k of stage t | the evictions of [`plan_of`](crate::sequence::plan_of) |
+//! | FREE (t, i, k), value i freed after op k of stage t | the evictions of [`plan_from_order`](crate::sequence::plan_from_order) |
 //!
 //! Given S, the rows of R do not depend on each other: row *t* is the closure of op *t*, and of the producers of the
 //! values whose retention begins at stage *t + 1*, under "an input that is not resident must be computed". That is the
@@ -20,7 +20,7 @@
 //! of ops that may not run again are resident in every stage after they appear (evictions still come early: they
 //! follow from the sequence alone, which never holds more than S does).
 //!
-//! Complexity: [`computations`] is O(values + spans log spans + inputs of all computed ops), [`plan_of`](crate::sequence::plan_of) is linear in
+//! Complexity: [`computations`] is O(values + spans log spans + inputs of all computed ops), [`plan_from_order`](crate::sequence::plan_from_order) is linear in
 //! the uses of the sequence.
 
 use crate::deadline::{Deadline, Patience};
@@ -149,7 +149,7 @@ pub fn retention_of(graph: &Graph, sequence: &[OpId]) -> Retention {
 mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, Op};
-    use crate::sequence::plan_of;
+    use crate::sequence::plan_from_order;
     use crate::simulate::simulate;
 
     /// a -> b -> c, and d uses a and c.
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn values_are_evicted_as_soon_as_they_are_useless() {
         let graph = graph();
-        let plan = plan_of(&graph, &[0, 1, 2, 0, 3]);
+        let plan = plan_from_order(&graph, &[0, 1, 2, 0, 3]);
         let text: Vec<_> = plan.steps.iter().map(ToString::to_string).collect();
         assert_eq!(text, ["+0", "+1", "-0", "+2", "-1", "+0", "+3", "-0", "-2"]);
         assert_eq!(simulate(&graph, &plan).peak_bytes, 14);

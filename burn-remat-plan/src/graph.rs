@@ -343,5 +343,5 @@ fn validate_total(constant: u64, values: &[Value], ops: &[Op]) -> Result<(), Gra
 fn validate_costs(ops: &[Op]) -> Result<(), GraphError> {
     let costs = |op: &Op| op.cost + op.alternatives.iter().map(|other| other.cost).sum::<f64>();
     let total: f64 = ops.iter().map(costs).sum();
-    if (total * (ops.len() + 1) as f64).is_finite() { Ok(()) } else { Err(GraphError::TooDear { total }) }
+    if (total * (ops.len() + 1) as f64).is_finite() { Ok(()) } else { Err(GraphError::CostOverflow { total }) }
 }

@@ -50,7 +50,7 @@ impl fmt::Display for Step {
 
 /// A text that is no [`Step`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no step: write `+3` to compute op 3, `+3:0` for its alternative 0, `-5` to evict value 5")]
+#[error("`{0}` is not a step: write `+3` to compute op 3, `+3:0` for its alternative 0, `-5` to evict value 5")]
 pub struct ParseStepError(pub String);
 
 impl FromStr for Step {

@@ -123,12 +123,12 @@ pub struct Bound {
 
 impl Bound {
     /// For every schedule.
-    pub fn of_all(value: f64) -> Self {
+    pub fn for_all_schedules(value: f64) -> Self {
         Self { value, scope: Scope::AllSchedules }
     }
 
     /// For the schedules that the planner ranges over.
-    pub fn of_class(value: f64) -> Self {
+    pub fn for_own_class(value: f64) -> Self {
         Self { value, scope: Scope::OwnClass }
     }
 

@@ -13,22 +13,22 @@ use crate::plan::{Plan, Step};
 /// `order` must be executable: every op after the producers of its inputs. Complexity: O(order + uses).
 ///
 /// ```
-/// use burn_remat_plan::{GraphBuilder, Op, sequence::plan_of};
+/// use burn_remat_plan::{GraphBuilder, Op, sequence::plan_from_order};
 ///
 /// let mut builder = GraphBuilder::new("chain");
 /// let (x, y) = (builder.value(8, "x"), builder.value(4, "y"));
 /// builder.op(Op::new("f", 1.0, vec![], vec![x]));
 /// builder.op(Op::new("g", 1.0, vec![x], vec![y]));
 /// let graph = builder.build()?;
-/// let steps: Vec<String> = plan_of(&graph, &[0, 1]).steps.iter().map(ToString::to_string).collect();
+/// let steps: Vec<String> = plan_from_order(&graph, &[0, 1]).steps.iter().map(ToString::to_string).collect();
 /// assert_eq!(steps, ["+0", "+1", "-0"]);
 /// # Ok::<(), burn_remat_plan::GraphError>(())
 /// ```
-pub fn plan_of(graph: &Graph, order: &[OpId]) -> Plan {
+pub fn plan_from_order(graph: &Graph, order: &[OpId]) -> Plan {
     evict_early(graph, order.iter().map(|&op| Choice::default_of(op)))
 }
 
-/// As [`plan_of`], where every op runs in the implementation chosen for it.
+/// As [`plan_from_order`], where every op runs in the implementation chosen for it.
 pub(crate) fn plan_of_choices(graph: &Graph, choices: &[Choice]) -> Plan {
     evict_early(graph, choices.iter().copied())
 }
@@ -64,7 +64,7 @@ pub fn tightened(graph: &Graph, plan: &Plan) -> Plan {
 }
 
 /// The order of computations of `plan`; its choice of alternatives is lost.
-pub fn order_of(plan: &Plan) -> Vec<OpId> {
+pub fn compute_order(plan: &Plan) -> Vec<OpId> {
     plan.steps.iter().filter_map(|step| step.op()).collect()
 }
 

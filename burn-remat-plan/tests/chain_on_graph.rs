@@ -1,6 +1,6 @@
 //! Chain planners on graphs: whatever the graph, the checker accepts the plan.
 
-use burn_remat_plan::generate::{self, Knobs};
+use burn_remat_plan::generate::{self, RandomGraphOptions};
 use burn_remat_plan::planners::{ChainDp, Revolve, StoreAll};
 use burn_remat_plan::views::chain_of::ChainView;
 use burn_remat_plan::{Graph, GraphBuilder, Op, Phase, PlanError, Planner, Request, solve};
@@ -34,8 +34,8 @@ fn plan_at_many_budgets(graph: &Graph) -> usize {
 fn every_random_graph_gets_a_valid_plan_or_a_clear_no() {
     let mut plans = 0;
     for seed in 0..100 {
-        plans += plan_at_many_budgets(&generate::random_graph(seed, &Knobs::ops(1, 40)));
-        plans += plan_at_many_budgets(&generate::random_training_graph(seed, &Knobs::ops(1, 40)));
+        plans += plan_at_many_budgets(&generate::random_graph(seed, &RandomGraphOptions::ops(1, 40)));
+        plans += plan_at_many_budgets(&generate::random_training_graph(seed, &RandomGraphOptions::ops(1, 40)));
     }
     assert!(plans > 350, "{plans}");
 }

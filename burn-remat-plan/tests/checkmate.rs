@@ -7,7 +7,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use burn_remat_plan::generate::{Knobs, random_graph, random_training_graph};
+use burn_remat_plan::generate::{RandomGraphOptions, random_graph, random_training_graph};
 use burn_remat_plan::planners::{Checkmate, LpRounding, StoreAll};
 use burn_remat_plan::{
     Graph, GraphBuilder, Op, Outcome, PlanError, Planner, Request, Status, StopReason, simulate, solve,
@@ -135,7 +135,7 @@ fn compare_with_brute_force(graphs: usize, most: usize) {
     let (mut compared, mut recomputing, mut seed) = (0, 0, 0);
     while compared < graphs {
         seed += 1;
-        let knobs = Knobs { once_only: 0.05, zero: 0.05, ..Knobs::ops(most / 2, most) };
+        let knobs = RandomGraphOptions { once_only: 0.05, zero: 0.05, ..RandomGraphOptions::ops(most / 2, most) };
         let graph = match seed % 2 {
             0 => random_graph(seed, &knobs),
             _ => random_training_graph(seed, &knobs),

@@ -5,7 +5,7 @@ mod brute_force;
 use std::time::Duration;
 
 use brute_force::cheapest;
-use burn_remat_plan::generate::{Knobs, Options, by_name, random_graph};
+use burn_remat_plan::generate::{Options, RandomGraphOptions, by_name, random_graph};
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::registry::{planner, planners};
 use burn_remat_plan::{Graph, GraphBuilder, Op, PlanError, Request, Status, minimum, solve};
@@ -16,7 +16,7 @@ fn request(budget: u64) -> Request {
 
 /// Small graphs, with alternatives on about half of their ops.
 fn small_graphs(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, Graph)> {
-    let knobs = Knobs { alternative: 0.5, scratch: 0.4, ..Knobs::ops(2, 8) };
+    let knobs = RandomGraphOptions { alternative: 0.5, scratch: 0.4, ..RandomGraphOptions::ops(2, 8) };
     seeds.map(move |seed| (seed, random_graph(seed, &knobs))).filter(|(_, graph)| graph.values().len() <= 14)
 }
 

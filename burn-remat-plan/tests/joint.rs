@@ -7,7 +7,9 @@ mod brute_force;
 use std::time::Duration;
 
 use brute_force::{assert_honest, cheapest};
-use burn_remat_plan::generate::{Implementations, Knobs, Options, by_name, random_graph, random_training_graph};
+use burn_remat_plan::generate::{
+    Implementations, Options, RandomGraphOptions, by_name, random_graph, random_training_graph,
+};
 use burn_remat_plan::lower_bound::{Effort, lower_bound};
 use burn_remat_plan::planners::search::Part;
 use burn_remat_plan::planners::{Auto, Search, StoreAll};
@@ -16,9 +18,9 @@ use burn_remat_plan::{Graph, PlanError, Planner, Request, check, minimum, solve}
 
 /// Whatever a graph may hold, with alternatives on about half of its ops; in turn with training steps.
 fn case(seed: u64, most_ops: usize) -> Graph {
-    let knobs = Knobs { alternative: 0.5, scratch: 0.4, ..Knobs::ops(2, most_ops) };
+    let knobs = RandomGraphOptions { alternative: 0.5, scratch: 0.4, ..RandomGraphOptions::ops(2, most_ops) };
     match seed % 3 {
-        0 => random_training_graph(seed, &Knobs { most_ops: most_ops / 2, ..knobs }),
+        0 => random_training_graph(seed, &RandomGraphOptions { most_ops: most_ops / 2, ..knobs }),
         _ => random_graph(seed, &knobs),
     }
 }

@@ -101,10 +101,10 @@ fn a_planner_that_never_returns_is_left_behind() {
 
 #[test]
 fn a_bound_is_refused_above_its_plan_by_more_than_rounding() {
-    assert_eq!(Bound::of_all(3.0).below(4.0).unwrap().value, 3.0);
-    assert_eq!(Bound::of_all(4.0 + 1e-9).below(4.0).unwrap().value, 4.0);
+    assert_eq!(Bound::for_all_schedules(3.0).below(4.0).unwrap().value, 3.0);
+    assert_eq!(Bound::for_all_schedules(4.0 + 1e-9).below(4.0).unwrap().value, 4.0);
     for bound in [4.1, f64::INFINITY, f64::NAN] {
-        assert!(Bound::of_class(bound).below(4.0).is_err(), "{bound}");
+        assert!(Bound::for_own_class(bound).below(4.0).is_err(), "{bound}");
     }
 }
 

@@ -7,7 +7,7 @@ mod brute_force;
 use std::time::Duration;
 
 use brute_force::cheapest;
-use burn_remat_plan::generate::{Knobs, random_graph, random_training_graph};
+use burn_remat_plan::generate::{RandomGraphOptions, random_graph, random_training_graph};
 use burn_remat_plan::lower_bound::{Effort, StateEffort, lower_bound, lower_bound_at, state_bound};
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::{Alternative, Graph, GraphBuilder, Op, minimum};
@@ -15,13 +15,25 @@ use burn_remat_plan::{Alternative, Graph, GraphBuilder, Op, minimum};
 /// Whatever a graph may hold, small enough for brute force.
 fn case(seed: u64) -> Graph {
     let knobs = match seed % 4 {
-        0 => Knobs { alternative: 0.5, scratch: 0.4, ..Knobs::ops(2, 9) },
-        1 => Knobs { once_only: 0.3, input: 0.4, zero: 0.3, most_bytes: 5, ..Knobs::ops(2, 10) },
-        2 => Knobs { multi_output: 0.4, alternative: 0.3, skip: 0.4, most_bytes: 4, ..Knobs::ops(3, 7) },
-        _ => Knobs { scratch: 0.3, skip: 0.3, ..Knobs::plain(4, 11) },
+        0 => RandomGraphOptions { alternative: 0.5, scratch: 0.4, ..RandomGraphOptions::ops(2, 9) },
+        1 => RandomGraphOptions {
+            once_only: 0.3,
+            input: 0.4,
+            zero: 0.3,
+            most_bytes: 5,
+            ..RandomGraphOptions::ops(2, 10)
+        },
+        2 => RandomGraphOptions {
+            multi_output: 0.4,
+            alternative: 0.3,
+            skip: 0.4,
+            most_bytes: 4,
+            ..RandomGraphOptions::ops(3, 7)
+        },
+        _ => RandomGraphOptions { scratch: 0.3, skip: 0.3, ..RandomGraphOptions::plain(4, 11) },
     };
     match seed % 5 {
-        0 => random_training_graph(seed, &Knobs { least_ops: 2, most_ops: 5, ..knobs }),
+        0 => random_training_graph(seed, &RandomGraphOptions { least_ops: 2, most_ops: 5, ..knobs }),
         _ => random_graph(seed, &knobs),
     }
 }
@@ -69,7 +81,7 @@ fn the_states_of_a_small_graph_give_its_optimum() {
 }
 
 fn store_all(graph: &Graph) -> burn_remat_plan::Plan {
-    burn_remat_plan::sequence::plan_of(graph, &(0..graph.ops().len()).collect::<Vec<_>>())
+    burn_remat_plan::sequence::plan_from_order(graph, &(0..graph.ops().len()).collect::<Vec<_>>())
 }
 
 #[test]
@@ -129,7 +141,7 @@ fn in_series(graph: &Graph, times: usize) -> Graph {
 
 #[test]
 fn bounds_hold_beyond_81_moments() {
-    let knobs = Knobs { input: 0.0, ..Knobs::ops(7, 10) };
+    let knobs = RandomGraphOptions { input: 0.0, ..RandomGraphOptions::ops(7, 10) };
     let mut tight = 0;
     for seed in 0..40 {
         let one = in_series(&random_graph(seed, &knobs), 1);

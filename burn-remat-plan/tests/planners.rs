@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use burn_remat_plan::generate::{Knobs, random_graph, random_training_graph};
+use burn_remat_plan::generate::{RandomGraphOptions, random_graph, random_training_graph};
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::registry::{Entry, planners};
 use burn_remat_plan::{Graph, Plan, PlanError, Request, simulate, solve};
@@ -17,9 +17,9 @@ const WITHOUT_BUDGET: [&str; 1] = ["feng-huang"];
 /// Whatever a graph may hold, in turn with training steps.
 fn case(seed: u64) -> Graph {
     match seed % 3 {
-        0 => random_graph(seed, &Knobs::default()),
-        1 => random_graph(seed, &Knobs::ops(10, 40)),
-        _ => random_training_graph(seed, &Knobs::plain(2, 12)),
+        0 => random_graph(seed, &RandomGraphOptions::default()),
+        1 => random_graph(seed, &RandomGraphOptions::ops(10, 40)),
+        _ => random_training_graph(seed, &RandomGraphOptions::plain(2, 12)),
     }
 }
 

@@ -5,11 +5,11 @@ mod brute_force;
 use std::time::{Duration, Instant};
 
 use brute_force::{assert_honest, cheapest};
-use burn_remat_plan::generate::{Knobs, NAMES, Options, by_name, random_graph};
+use burn_remat_plan::generate::{NAMES, Options, RandomGraphOptions, by_name, random_graph};
 use burn_remat_plan::lower_bound::{Effort, lower_bound};
 use burn_remat_plan::planners::{Auto, Search};
 use burn_remat_plan::registry::planner;
-use burn_remat_plan::sequence::plan_of;
+use burn_remat_plan::sequence::plan_from_order;
 use burn_remat_plan::{Graph, PlanError, Planner, Request, check, minimum, simulate, solve};
 
 fn request(budget: u64, milliseconds: u64) -> Request {
@@ -17,12 +17,12 @@ fn request(budget: u64, milliseconds: u64) -> Request {
 }
 
 fn store_all_peak(graph: &Graph) -> u64 {
-    simulate(graph, &plan_of(graph, &(0..graph.ops().len()).collect::<Vec<_>>())).peak_bytes
+    simulate(graph, &plan_from_order(graph, &(0..graph.ops().len()).collect::<Vec<_>>())).peak_bytes
 }
 
 /// Plans `count` random graphs at a random budget and compares with brute force. Returns how many optima were missed.
 fn compare_with_brute_force(first: u64, count: u64, most_ops: usize) -> u64 {
-    let knobs = Knobs { alternative: 0.0, ..Knobs::ops(4, most_ops) };
+    let knobs = RandomGraphOptions { alternative: 0.0, ..RandomGraphOptions::ops(4, most_ops) };
     let mut missed = 0;
     for seed in first..first + count {
         let graph = random_graph(seed, &knobs);
@@ -76,7 +76,7 @@ fn graphs_to_twelve_ops_get_their_optimum_in_99_of_100_cases() {
 
 #[test]
 fn at_the_minimum_there_is_a_plan() {
-    let mut graphs: Vec<Graph> = (0..40).map(|seed| random_graph(seed, &Knobs::ops(1, 40))).collect();
+    let mut graphs: Vec<Graph> = (0..40).map(|seed| random_graph(seed, &RandomGraphOptions::ops(1, 40))).collect();
     for (name, _) in NAMES {
         // The published networks ignore the depth.
         for (depth, seed) in [(3, 0), (8, 1)] {
@@ -108,7 +108,7 @@ fn at_the_minimum_there_is_a_plan() {
 #[test]
 fn extreme_budgets_and_time_limits_do_no_harm() {
     for seed in 0..30 {
-        let graph = random_graph(seed, &Knobs { most_bytes: 1 << 50, ..Knobs::ops(1, 60) });
+        let graph = random_graph(seed, &RandomGraphOptions { most_bytes: 1 << 50, ..RandomGraphOptions::ops(1, 60) });
         let half = store_all_peak(&graph) / 2;
         for (budget, limit) in [(0, 5), (1, 0), (half, 0), (half, 10), (u64::MAX, 0), (u64::MAX, 10)] {
             match solve(&Search::default(), &graph, &request(budget, limit)) {
@@ -160,7 +160,11 @@ fn the_minimum_is_no_more_than_what_quick_planners_reach() {
 #[test]
 fn what_sets_the_minimum_adds_up() {
     for seed in 0..400 {
-        let knobs = Knobs { alternative: if seed % 2 == 0 { 0.4 } else { 0.0 }, input: 0.4, ..Knobs::ops(1, 24) };
+        let knobs = RandomGraphOptions {
+            alternative: if seed % 2 == 0 { 0.4 } else { 0.0 },
+            input: 0.4,
+            ..RandomGraphOptions::ops(1, 24)
+        };
         let graph = random_graph(seed, &knobs);
         let least = minimum(&graph);
         assert!(least.bytes_together(&graph) <= least.lower_bound, "seed {seed}: {least:?}");

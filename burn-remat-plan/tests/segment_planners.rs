@@ -76,7 +76,7 @@ proptest! {
     #[test]
     fn every_plan_is_valid_within_its_budget_and_as_dear_as_claimed(graph in random_graph(14), share in 0.0..1.2f64) {
         let everything: Vec<_> = (0..graph.ops().len()).collect();
-        let store_all = simulate(&graph, &burn_remat_plan::sequence::plan_of(&graph, &everything));
+        let store_all = simulate(&graph, &burn_remat_plan::sequence::plan_from_order(&graph, &everything));
         let budget = (store_all.peak_bytes as f64 * share) as u64;
         for name in NAMES {
             let planner = registry::planner(name).unwrap();

@@ -8,19 +8,19 @@ use std::time::Duration;
 use burn_remat_core::Trace;
 use burn_remat_plan::registry::PlannerChoice;
 
-use crate::alternatives::Alternatives;
 use crate::backend::DeviceMemory;
 use crate::budget::{Budget, BudgetError, DisplayBytes};
+use crate::compression::Compression;
 use crate::error::RematError;
 use crate::planning::{ChosenPlanner, PlanSettings};
 
 /// What happens to the results of random operations, such as dropout masks and noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RandomPolicy {
-    /// They are kept: the random stream is that of plain Burn, bit for bit.
+    /// Keeps them: the random stream is that of plain Burn, bit for bit.
     #[default]
     Keep,
-    /// Each random operation gets a seed of its own, so that its result can be evicted and drawn again. This saves the memory of
+    /// Gives each random operation a seed of its own, so that its result can be evicted and drawn again. This saves the memory of
     /// the masks. Results are deterministic for a seed, but the random numbers are not those of plain Burn.
     Reseed,
 }
@@ -30,7 +30,7 @@ pub enum RandomPolicy {
 /// A backend reports what its tensors take, but not what a kernel allocates while it runs (a convolution gathers its patches,
 /// a matrix product packs its operands). On the CPU backend that comes from the heap, where a counting allocator sees it. With
 /// a probe it is measured for every operation and shown in the report; with
-/// [`counting_workspaces`](RematConfig::counting_workspaces) it also counts against the budget.
+/// [`with_workspace_in_budget`](AdvancedConfig::with_workspace_in_budget) it also counts against the budget.
 pub trait MemoryProbe: Debug + Send + Sync {
     /// Bytes allocated now.
     fn current(&self) -> u64;
@@ -40,7 +40,7 @@ pub trait MemoryProbe: Debug + Send + Sync {
     fn reset_peak(&self);
 }
 
-/// How a program is looked at.
+/// How a program is rehearsed.
 #[derive(Clone, Debug)]
 pub(crate) enum Rehearsal {
     /// Nothing is executed. A trace of the same operations on other shapes tells what is written in place, and times.
@@ -62,18 +62,18 @@ pub(crate) enum Rehearsal {
 pub struct RematConfig {
     pub(crate) budget: Budget,
     pub(crate) random: RandomPolicy,
-    pub(crate) alternatives: Alternatives,
+    pub(crate) compression: Compression,
     pub(crate) strict: bool,
     pub(crate) recompute_limit: f64,
     pub(crate) planning: PlanSettings,
     pub(crate) probe: Option<Arc<dyn MemoryProbe>>,
     pub(crate) count_workspaces: bool,
     pub(crate) fusion: bool,
-    /// The program is looked at, not trained.
+    /// The program is rehearsed, not trained.
     pub(crate) rehearsal: Option<Rehearsal>,
     /// Whether the engine works on a thread of its own: see `door/intake.rs`.
     pub(crate) own_thread: bool,
-    /// A budget that could not be read, told when the device is made.
+    /// A setting that is not valid, reported when the device is made.
     error: Option<RematError>,
 }
 
@@ -82,7 +82,7 @@ impl Default for RematConfig {
         Self {
             budget: Budget::Unlimited,
             random: RandomPolicy::Keep,
-            alternatives: Alternatives::default(),
+            compression: Compression::default(),
             strict: false,
             recompute_limit: 20.0,
             planning: PlanSettings::default(),
@@ -111,10 +111,11 @@ impl RematConfig {
         }
     }
 
-    /// This configuration for a program that is only looked at: without a budget or a plan.
+    /// This configuration for a rehearsal: without a budget or a plan.
     pub(crate) fn rehearsing(&self, rehearsal: Rehearsal) -> Self {
-        let (random, alternatives) = (self.random, self.alternatives);
-        Self { rehearsal: Some(rehearsal), random, alternatives, ..Self::default().without_planning() }
+        let (random, compression) = (self.random, self.compression);
+        let config = Self { rehearsal: Some(rehearsal), random, compression, ..Self::default() };
+        config.advanced(AdvancedConfig::without_planning)
     }
 
     /// This configuration for a device that works beside the program.
@@ -129,25 +130,9 @@ impl RematConfig {
         self
     }
 
-    /// Sets in which compressed forms evicted tensors may be kept. Default: [`Alternatives::EXACT`].
-    pub fn with_alternatives(mut self, alternatives: Alternatives) -> Self {
-        self.alternatives = alternatives;
-        self
-    }
-
-    /// Ends a run whose budget is below the floor with an error, instead of going on over budget.
+    /// Ends a run whose budget is below the floor with an error, instead of going on over budget. The next read reports the error.
     pub fn strict(mut self) -> Self {
         self.strict = true;
-        self
-    }
-
-    /// Sets how long a step may spend on recomputation before it stops evicting, as a multiple of its own compute time. Default: 20.
-    pub fn with_recompute_limit(mut self, times: f64) -> Self {
-        if times.is_finite() && times >= 0.0 {
-            self.recompute_limit = times;
-        } else {
-            self.error = Some(RematError::RecomputeLimit { times });
-        }
         self
     }
 
@@ -163,60 +148,42 @@ impl RematConfig {
         self
     }
 
-    /// Plans nothing: in every step the online policy decides at each operation what to evict.
-    pub fn without_planning(mut self) -> Self {
-        self.planning.planner = None;
-        self
-    }
-
     /// Sets how long the planner may work on one kind of step, in the background. Default: 10 s.
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.planning.time_limit = limit;
         self
     }
 
-    /// Keeps plans in a folder `burn-remat-plans` inside `folder`, so that the next run of the same program need not plan. Default:
+    /// Keeps plans in a folder `burn-remat-plans` inside `folder`, so that the next run of the same program has them at once. Default:
     /// `$BURN_REMAT_CACHE`, or `burn-remat` in the user's cache folder. Other files there are left alone.
     pub fn with_cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.planning.cache = Some(folder.into());
         self
     }
 
-    /// Keeps no plans on disk, and uses none.
+    /// Neither keeps plans on disk nor uses stored ones.
     pub fn without_cache(mut self) -> Self {
         self.planning.cache = None;
         self
     }
 
-    /// Measures what operations allocate beside their tensors. The peak of `probe` is reset at every operation. This is useful
-    /// if tensors live on the heap of this process (Flex).
-    pub fn with_memory_probe(mut self, probe: impl MemoryProbe + 'static) -> Self {
-        self.probe = Some(Arc::new(probe));
-        self
-    }
-
-    /// Counts what operations allocate beside their tensors against the budget, as far as a [`MemoryProbe`] has measured it. The
-    /// floor is then higher: the patches of a convolution may take more than its tensors.
-    pub fn counting_workspaces(mut self) -> Self {
-        self.count_workspaces = true;
-        self
-    }
-
-    /// Runs operations through Burn's kernel fusion, which fuses elementwise operations as they come. Default: each runs by itself.
+    /// Changes settings that few programs need: see [`AdvancedConfig`].
     ///
-    /// This needs a GPU and a build with Burn's feature `fusion`. Buffers cannot be seen then, so bytes are counted by tensor. Plans
-    /// treat consecutive elementwise operations as one kernel, whose time is that of what it reads and writes. A recomputation that
-    /// is fused differently from the first run may differ from it in the last bits.
-    pub fn with_fusion(mut self) -> Self {
-        self.fusion = true;
-        self
+    /// ```
+    /// use burn_remat::{Compression, RematConfig};
+    ///
+    /// let config = RematConfig::new("8 GiB").advanced(|advanced| advanced.with_compression(Compression::ALL));
+    /// assert!(config.validated().is_ok());
+    /// ```
+    pub fn advanced(self, change: impl FnOnce(AdvancedConfig) -> AdvancedConfig) -> Self {
+        change(AdvancedConfig(self)).0
     }
 
-    /// The configuration, if all its settings are valid.
+    /// Checks the settings: every function that takes a configuration does this.
     ///
     /// # Errors
     ///
-    /// The last setting that is not.
+    /// The last setting that is not valid.
     pub fn validated(self) -> Result<Self, RematError> {
         match self.error {
             Some(error) => Err(error),
@@ -244,7 +211,7 @@ impl RematConfig {
     pub(crate) fn budget_bytes(&self) -> Result<u64, RematError> {
         match self.budget {
             Budget::Bytes(bytes) => Ok(bytes),
-            _ => Err(RematError::BudgetInBytes),
+            budget => Err(RematError::BudgetInBytes { budget }),
         }
     }
 
@@ -257,6 +224,70 @@ impl RematConfig {
         let bytes = ((free as f64 * share) as u64).max(1);
         log::info!("{} are free on {device:?}: the budget is {bytes} bytes", DisplayBytes(free));
         Ok(Self { budget: Budget::Bytes(bytes), ..valid })
+    }
+}
+
+/// Settings that few programs need, behind [`RematConfig::advanced`].
+///
+/// ```
+/// use burn_remat::RematConfig;
+///
+/// let config = RematConfig::new("8 GiB").advanced(|advanced| {
+///     advanced.with_compression("exact,offload".parse().expect("known names")).with_recompute_limit(5.0)
+/// });
+/// assert!(config.validated().is_ok());
+/// assert!(RematConfig::new("8 GiB").advanced(|advanced| advanced.with_recompute_limit(-1.0)).validated().is_err());
+/// ```
+#[derive(Clone, Debug)]
+pub struct AdvancedConfig(RematConfig);
+
+impl AdvancedConfig {
+    /// Sets how evicted tensors may be compressed or offloaded. Default: [`Compression::EXACT`].
+    pub fn with_compression(mut self, compression: Compression) -> Self {
+        self.0.compression = compression;
+        self
+    }
+
+    /// Sets how long a step may spend on recomputation before it stops evicting, as a multiple of its own compute time. Default: 20.
+    ///
+    /// [`validated`](RematConfig::validated) reports a limit that is negative or not finite.
+    pub fn with_recompute_limit(mut self, times: f64) -> Self {
+        if times.is_finite() && times >= 0.0 {
+            self.0.recompute_limit = times;
+        } else {
+            self.0.error = Some(RematError::RecomputeLimit { times });
+        }
+        self
+    }
+
+    /// Makes no plans: in every step the online policy decides at each operation what to evict.
+    pub fn without_planning(mut self) -> Self {
+        self.0.planning.planner = None;
+        self
+    }
+
+    /// Measures the workspace of each operation: what its kernel allocates beside its tensors. The peak of `probe` is reset at every
+    /// operation. This is useful if tensors live on the heap of this process (Flex).
+    pub fn with_memory_probe(mut self, probe: impl MemoryProbe + 'static) -> Self {
+        self.0.probe = Some(Arc::new(probe));
+        self
+    }
+
+    /// Counts workspace against the budget, as far as a [memory probe](Self::with_memory_probe) has measured it. The floor is then higher:
+    /// the patches of a convolution may take more than its tensors.
+    pub fn with_workspace_in_budget(mut self) -> Self {
+        self.0.count_workspaces = true;
+        self
+    }
+
+    /// Runs operations through Burn's kernel fusion, which joins consecutive elementwise operations into one kernel. Default: each runs by itself.
+    ///
+    /// This needs a GPU and a build with Burn's feature `fusion`. Buffers cannot be seen then, so bytes are counted by tensor. Plans
+    /// treat consecutive elementwise operations as one kernel, whose time is that of what it reads and writes. A recomputation that
+    /// is fused differently from the first run may differ from it in the last bits.
+    pub fn with_fusion(mut self) -> Self {
+        self.0.fusion = true;
+        self
     }
 }
 

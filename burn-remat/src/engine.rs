@@ -18,7 +18,7 @@ use crate::error::RematError;
 use crate::names::{NameId, name_of};
 use crate::planning::{PlanReport, Plans, Wait};
 use crate::recording::Writer;
-use crate::report::{FormReport, MendedReport, RematReport, StageReport};
+use crate::report::{CompressionReport, PatchedSteps, RematReport, StageReport};
 
 /// See the [module](self).
 pub(crate) struct Engine<B: RematBackend> {
@@ -36,7 +36,7 @@ impl<B: RematBackend> Engine<B> {
     pub fn new(device: B::Device, config: RematConfig) -> Self {
         let plans = Plans::new(config.planning_in_force(), B::device_name(&device), config.rehearsal.is_some());
         let settings = Settings {
-            alternatives: config.alternatives,
+            alternatives: config.compression,
             probe: config.probe.clone(),
             recompute_limit: config.recompute_limit,
         };
@@ -249,7 +249,7 @@ impl<B: RematBackend> Engine<B> {
             recomputed_operations: counters.recomputed,
             compute_ns: counters.times.compute,
             recompute_ns: counters.times.recompute,
-            alternatives: self.alternatives(),
+            compression: self.compression(),
             evictions: counters.evictions,
             steps: counters.steps,
             steps_over_budget: counters.steps_over_budget + u64::from(machine.is_over_budget()),
@@ -257,7 +257,7 @@ impl<B: RematBackend> Engine<B> {
             scratch_op: op(counters.scratch),
             floor_bytes: counters.floor.bytes,
             floor_op: op(counters.floor),
-            unrepeatable: counters.varying.iter().filter_map(|&kind| name(kind)).collect(),
+            nondeterministic: counters.varying.iter().filter_map(|&kind| name(kind)).collect(),
             fused: B::FUSES,
             plan: PlanReport::of(
                 &world.plans,
@@ -267,7 +267,7 @@ impl<B: RematBackend> Engine<B> {
             planning_seconds: world.plans.planning_since().map(|since| since.elapsed().as_secs_f64()),
             planning_problem: state.problem.clone(),
             steps_guided: state.guided,
-            mended: MendedReport { steps: state.mended, skipped: state.skipped, added: state.added },
+            patched: PatchedSteps { steps: state.mended, skipped: state.skipped, added: state.added },
             why_no_plan: world.plans.why_none(),
             tensors: holdings.tensors as u64,
             recipes: holdings.recipes as u64,
@@ -276,11 +276,11 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    fn alternatives(&self) -> Vec<FormReport> {
+    fn compression(&self) -> Vec<CompressionReport> {
         let (counters, error) = (self.machine.counters(), self.machine.world().largest_error());
         let one = |alternative: &Alternative| {
             let counts = counters.alternatives[*alternative as usize];
-            FormReport {
+            CompressionReport {
                 name: alternative.name().to_owned(),
                 tensors: counts.tensors,
                 from_bytes: counts.from,

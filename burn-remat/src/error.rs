@@ -5,14 +5,14 @@ use std::fmt;
 use burn_remat_grammar::nearest;
 use burn_remat_plan::registry::planners;
 
-use crate::budget::BudgetError;
+use crate::budget::{Budget, BudgetError};
 
 /// Why a remat device could not be made, or could not answer.
 ///
 /// Errors that happen later, while a program trains, reach it through Burn: the read or the sync that needs the missing
 /// data returns Burn's `ExecutionError` with the cause in words.
 ///
-/// `Debug` gives the same text as `Display`: that is what a program shows which ends with the error, in `main` or by `unwrap`.
+/// `Debug` gives the same text as `Display`, which is what a program shows if it ends with the error, in `main` or by `unwrap`.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RematError {
@@ -50,10 +50,13 @@ pub enum RematError {
     },
     /// The budget must be a number of bytes here.
     #[error(
-        "give the budget in bytes, such as \"8 GiB\", or as a share of free memory, such as \"80% free\": no step has been seen \
-         of which a share could be taken"
+        "the budget `{budget}` is not known in bytes before the first step: give it in bytes, such as \"8 GiB\", or as a share of \
+         free memory, such as \"80% free\""
     )]
-    BudgetInBytes,
+    BudgetInBytes {
+        /// The budget asked for.
+        budget: Budget,
+    },
     /// The budget is a share of free memory, and the device does not report how much memory is free.
     #[error("{device} does not report how much of its memory is free: give the budget in bytes, such as \"8 GiB\"")]
     FreeMemory {
@@ -66,19 +69,20 @@ pub enum RematError {
          beginning of each and once at the end"
     )]
     NoSteps,
-    /// The program has panicked on a dry device.
+    /// The program panicked during a dry run.
     #[error(
-        "the program panicked in its rehearsal: {reason}. There nothing is computed, and all that is read is zero: a program that goes by what \
-         it reads (how many rows a mask has, say) cannot be rehearsed. Train it for a few steps instead, and read its report"
+        "the program panicked during the dry run: {reason}. A dry run computes nothing, and every read gives zeros, so a program that \
+         depends on what it reads (the number of rows in a mask, for example) cannot be run dry. Train it for a few steps under a budget \
+         instead, and read the report"
     )]
-    Rehearsal {
+    DryRun {
         /// What the panic said.
         reason: String,
     },
     /// Not even a batch of one fits within the budget and the limit on recomputation.
     #[error(
         "a batch of one needs {minimum} bytes, set by `{op}`: that is more than the budget of {budget} bytes, or recomputation would \
-         take longer than allowed"
+         take longer than allowed. Raise the budget or the overhead limit"
     )]
     NothingFits {
         /// The budget, in bytes.
@@ -89,7 +93,7 @@ pub enum RematError {
         op: String,
     },
     /// No plan is known for such a small budget.
-    #[error("no plan is known for {budget} bytes: the minimum is {minimum} bytes, or take a smaller batch")]
+    #[error("no plan is known for a budget of {budget} bytes: set at least {minimum} bytes, or use a smaller batch")]
     BelowMinimum {
         /// The budget, in bytes.
         budget: u64,

@@ -2,7 +2,7 @@
 //!
 //! The program runs on a dry device ([`rehearse`](crate::rehearse)), which writes down its operations. What is planned of them is planned at
 //! nine budgets, from the smallest for which a plan is known to what the program takes without evictions, and at the budget
-//! asked about. A plan for a smaller budget is one for a larger budget too, so a larger budget is never named a dearer plan.
+//! asked about. A plan for a smaller budget is one for a larger budget too, so a larger budget never gets a more expensive plan.
 //!
 //! Complexity: a planner's run for each budget and kind of step, each as long as the [plan time](Forecaster::with_plan_time) at most.
 
@@ -20,9 +20,9 @@ use crate::error::RematError;
 use crate::planning::budgets;
 #[cfg(feature = "show")]
 use crate::planning::picture::{self, Curve};
-use crate::rehearse::{LargestBatch, Needs, Ready, Rehearsed, best, guide, largest_guided};
+use crate::rehearse::{LargestBatch, MinimumBudget, Ready, Rehearsed, best, guide, largest_guided};
 
-/// Says what `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget.
+/// Forecasts what `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget.
 ///
 /// `train` gets a dry device and must do at least three training steps, as for [`minimum_budget`](crate::minimum_budget).
 ///
@@ -47,10 +47,10 @@ use crate::rehearse::{LargestBatch, Needs, Ready, Rehearsed, best, guide, larges
 ///
 /// Those of [`minimum_budget`](crate::minimum_budget).
 pub fn remat_forecast<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Forecast, RematError> {
-    Forecaster::new(Budget::Unlimited).of(device, train)
+    Forecaster::new(Budget::Unlimited).forecast(device, train)
 }
 
-/// Asks what a program needs, with a budget and other settings.
+/// Makes forecasts with a budget and other settings.
 #[derive(Clone)]
 pub struct Forecaster {
     config: RematConfig,
@@ -68,7 +68,7 @@ pub enum ForecastProgress {
     /// A few steps with a small batch run for real and are measured.
     Measuring,
     /// The program runs on a dry device.
-    Rehearsing,
+    DryRun,
     /// A plan within this budget is being made.
     Planning {
         /// The budget, in bytes.
@@ -79,7 +79,7 @@ pub enum ForecastProgress {
         of: usize,
     },
     /// A batch of this size is being tried.
-    Trying {
+    TryingBatch {
         /// The batch size.
         batch: usize,
     },
@@ -104,8 +104,8 @@ pub struct Forecast {
     /// What budgets cost, in ascending order, including the budget asked about if there is a plan for it. The time added never rises with
     /// the budget.
     pub points: Vec<ForecastPoint>,
-    /// Whether times were measured with a small batch and scaled. If not, the time of an operation is guessed from the bytes that it reads and
-    /// writes.
+    /// Whether times were measured with a small batch and scaled. If not, the time of an operation is estimated from the bytes that it reads
+    /// and writes.
     pub is_measured: bool,
     /// The batch size of the program, if it is known.
     pub batch: Option<usize>,
@@ -131,27 +131,27 @@ pub struct ForecastPoint {
 }
 
 impl Forecaster {
-    /// Asks about a program on a device with this budget or configuration: `"8 GiB"`, `"60%"` of what the program needs, `"80% free"`, or
-    /// [`Budget::Unlimited`] to ask about none.
+    /// Forecasts for this budget or configuration: `"8 GiB"`, `"60%"` of what the program needs, `"80% free"`, or [`Budget::Unlimited`]
+    /// for no budget.
     pub fn new(config: impl Into<RematConfig>) -> Self {
         Self { config: config.into(), plan_time: Duration::from_millis(500), overhead_limit: 1.0, progress: None }
     }
 
-    /// Sets the most time for a plan of one budget. Default: half a second.
+    /// Limits the time to plan one budget. Default: half a second.
     #[must_use]
     pub fn with_plan_time(mut self, limit: Duration) -> Self {
         self.plan_time = limit;
         self
     }
 
-    /// Sets the most time that recomputation may add with the largest batch, as a share. Default: 1.0, which is as long again.
+    /// Limits the time that recomputation may add with the largest batch, as a share of the step's own. Default: 1.0, which doubles it.
     #[must_use]
     pub fn with_overhead_limit(mut self, limit: f64) -> Self {
         self.overhead_limit = limit;
         self
     }
 
-    /// Calls `progress`, on this thread, whenever something new begins.
+    /// Calls `progress`, on this thread, whenever a new part of the work begins.
     #[must_use]
     pub fn with_progress(mut self, progress: impl Fn(ForecastProgress) + 'static) -> Self {
         self.progress = Some(Arc::new(progress));
@@ -163,7 +163,7 @@ impl Forecaster {
     /// # Errors
     ///
     /// Those of [`minimum_budget`](crate::minimum_budget).
-    pub fn of<R>(&self, device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Forecast, RematError> {
+    pub fn forecast<R>(&self, device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Forecast, RematError> {
         let config = validated_on(device, self.config.clone())?;
         self.planned(device, config, Rehearsal::Dry(None), train)
     }
@@ -174,7 +174,7 @@ impl Forecaster {
     /// # Errors
     ///
     /// Those of [`minimum_budget`](crate::minimum_budget).
-    pub fn of_batch<R>(
+    pub fn forecast_batch<R>(
         &self,
         device: &Device,
         batch: usize,
@@ -189,7 +189,7 @@ impl Forecaster {
         if let Some(budget) = forecast.budget_bytes {
             let config = forecast.config.within(budget);
             let found = largest_guided(device, config, self.overhead_limit, &guide, |device, batch| {
-                self.say(ForecastProgress::Trying { batch });
+                self.say(ForecastProgress::TryingBatch { batch });
                 train(device, batch)
             });
             forecast.largest_batch = match found {
@@ -214,9 +214,9 @@ impl Forecaster {
         rehearsal: Rehearsal,
         train: impl FnOnce(&Device) -> R,
     ) -> Result<Forecast, RematError> {
-        self.say(ForecastProgress::Rehearsing);
+        self.say(ForecastProgress::DryRun);
         let program = Rehearsed::new(rehearse(device, &config, rehearsal, |device| drop(train(device)))?)?;
-        let Needs { store_all_bytes, minimum_bytes, op, stage } = program.needs()?;
+        let MinimumBudget { store_all_bytes, minimum_bytes, op, stage } = program.needs()?;
         let budget_bytes = match config.budget {
             Budget::Unlimited => None,
             Budget::Bytes(bytes) => Some(bytes),
@@ -306,7 +306,7 @@ impl Forecast {
     ///
     /// Errors of the drawing library.
     #[cfg(feature = "show")]
-    pub fn picture(&self, size: (u32, u32)) -> Result<String, String> {
+    pub fn overhead_picture(&self, size: (u32, u32)) -> Result<String, String> {
         let asked = self.budget_bytes.and_then(|budget| {
             let share = self.within(budget)?.predicted_overhead;
             Some((budget.min(self.needs_bytes), share, "asked about"))
@@ -315,8 +315,8 @@ impl Forecast {
         picture::curve(&Curve { points, least: self.minimum_bytes, most: self.needs_bytes, here: asked }, size)
     }
 
-    /// The answer in one line.
-    pub fn sentence(&self) -> String {
+    /// The forecast in one line.
+    pub fn summary(&self) -> String {
         let mut said = vec![format!("needs {}", DisplayBytes(self.needs_bytes))];
         if let Some(budget) = self.budget_bytes {
             let bytes = DisplayBytes(budget);
@@ -338,14 +338,14 @@ impl Forecast {
 
 impl fmt::Display for Forecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}\n", self.sentence())?;
+        writeln!(f, "{}\n", self.summary())?;
         writeln!(f, "{:>12}  {:>12}  {:>10}", "budget", "most held", "time added")?;
         for ForecastPoint { budget_bytes, predicted_peak_bytes, predicted_overhead, .. } in &self.points {
             let (budget, peak) = (DisplayBytes(*budget_bytes), DisplayBytes(*predicted_peak_bytes));
             writeln!(f, "{budget:>12}  {peak:>12}  {:>9.1}%", 100.0 * predicted_overhead)?;
         }
         if !self.is_measured {
-            writeln!(f, "\nTimes are guessed from bytes: nothing has been measured.")?;
+            writeln!(f, "\nTimes are estimated from bytes: nothing has been measured.")?;
         }
         Ok(())
     }
@@ -355,11 +355,11 @@ impl fmt::Display for ForecastProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Measuring => f.write_str("measuring a small batch"),
-            Self::Rehearsing => f.write_str("looking at the program"),
+            Self::DryRun => f.write_str("running the program on a dry device"),
             Self::Planning { budget, done, of } => {
                 write!(f, "planning {} ({} of {of})", DisplayBytes(budget), done + 1)
             }
-            Self::Trying { batch } => write!(f, "trying a batch of {batch}"),
+            Self::TryingBatch { batch } => write!(f, "trying a batch of {batch}"),
         }
     }
 }

@@ -26,10 +26,10 @@
 //! The book is in the folder `docs/src` of the repository.
 #![recursion_limit = "256"]
 
-mod alternatives;
 mod backend;
 mod budget;
 mod checkpoint;
+mod compression;
 mod config;
 mod door;
 mod drive;
@@ -50,7 +50,6 @@ mod routed;
 #[doc(hidden)]
 pub mod stage;
 
-pub use alternatives::{Alternatives, AlternativesError};
 pub use backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBackend};
 /// A budget on a model, or the name of a stage.
 ///
@@ -67,9 +66,9 @@ pub use backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBac
 /// | `time_limit = 10` | [`RematConfig::with_time_limit`], in seconds |
 /// | `strict` | [`RematConfig::strict`] |
 /// | `random = "keep"`, `"reseed"` | [`RematConfig::with_random`] |
-/// | `recompute_limit = 20` | [`RematConfig::with_recompute_limit`] |
+/// | `recompute_limit = 20` | [`AdvancedConfig::with_recompute_limit`] |
 /// | `cache = "folder"`, `no_cache` | [`RematConfig::with_cache`], [`RematConfig::without_cache`] |
-/// | `no_planning` | [`RematConfig::without_planning`] |
+/// | `no_planning` | [`AdvancedConfig::without_planning`] |
 ///
 /// The registry has no planner of this name, so this does not compile:
 ///
@@ -136,7 +135,8 @@ pub use burn_remat_macros::remat;
 pub use budget::{Budget, BudgetError, DisplayBytes};
 pub use burn_remat_core::CheckpointPolicy;
 pub use checkpoint::{checkpoint, checkpoint_sequential, checkpoint_with};
-pub use config::{MemoryProbe, RandomPolicy, RematConfig};
+pub use compression::{Compression, CompressionError};
+pub use config::{AdvancedConfig, MemoryProbe, RandomPolicy, RematConfig};
 pub use door::{Recording, Remat, RematBridge, RematChannel, RematClient, RematDevice, RematExt, remat_on};
 #[cfg(feature = "serve")]
 pub use door::{random_token, serve};
@@ -145,9 +145,9 @@ pub use forecast::{Forecast, ForecastPoint, ForecastProgress, Forecaster, remat_
 #[cfg(feature = "learner")]
 pub use learner::{MemoryMetric, RecomputingMetric};
 pub use module::RematModule;
-pub use planning::{ActivationPlan, AlternativesPlan, Explanation, PlanReport, StagePlan};
-pub use recording::{Played, Recorded, RecordingError};
-pub use rehearse::{LargestBatch, Needs, largest_batch, minimum_budget, minimum_budget_with};
-pub use report::{FormReport, MendedReport, RematReport, StageReport};
+pub use planning::{ActivationPlan, CompressionCost, Explanation, PlanReport, StagePlan};
+pub use recording::{RecordedProgram, RecordingError, ReplayReport};
+pub use rehearse::{LargestBatch, MinimumBudget, largest_batch, minimum_budget, minimum_budget_with};
+pub use report::{CompressionReport, PatchedSteps, RematReport, StageReport};
 pub use routed::RoutedChannel;
 pub use stage::Stage;

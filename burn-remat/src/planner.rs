@@ -2,10 +2,10 @@
 //!
 //! A [`Planner`] gets a [`Graph`] (the operations of a step in order, with costs in ns, and the values between them, with
 //! sizes in bytes) and a [`Request`] (a budget, limits on time and memory). It answers with an [`Outcome`]: a [`Plan`], a list of
-//! *compute this op* and *evict this value*. [`plan_of`] makes one from the order of computations alone, and
+//! *compute this op* and *evict this value*. [`plan_from_order`] makes one from the order of computations alone, and
 //! [`Outcome::of_plan`] fills in what the plan costs. [`RematConfig::with_planner`](crate::RematConfig::with_planner) takes it.
 //!
-//! Nothing that a planner does can harm the training. Every plan is checked before it is followed. If a planner panics, returns a plan that is
+//! A planner cannot harm the training. Every plan is checked before it is followed. If a planner panics, returns a plan that is
 //! not valid, claims a bound that is false, or does not return, the online policy goes on and the report says what was wrong. A planner runs on
 //! a thread of its own, on steps that were seen three times, and more than once for each. Plans are kept on disk by the planner's
 //! [name](Planner::name) and [version](Planner::version): give it a name of its own, and raise the version when its plans change.
@@ -59,7 +59,7 @@
 
 pub use burn_remat_plan::deadline::Deadline;
 pub use burn_remat_plan::registry::{PlannerChoice, is_planner, planner};
-pub use burn_remat_plan::sequence::{order_of, plan_of};
+pub use burn_remat_plan::sequence::{compute_order, plan_from_order};
 pub use burn_remat_plan::{
     Alternative, Bound, CheckedPlan, Graph, GraphBuilder, GraphError, Minimum, Op, OpId, Outcome, Phase, Plan,
     PlanError, Planner, Progress, Request, Scope, Solved, Status, Step, StopReason, Timeline, Value, ValueId,

@@ -3,7 +3,7 @@
 //! A *dry* device takes a program's operations, writes them down and executes none: reads give zeros, memory is not
 //! touched. From the steps seen there come the smallest budget ([`minimum_budget`]), the largest batch
 //! ([`largest_batch`], the experiment of Checkmate's figure 6, by search) and plans that hold from the first step on
-//! ([`RematExt::remat_rehearsed`](crate::RematExt::remat_rehearsed)).
+//! ([`RematExt::remat_with_dry_run`](crate::RematExt::remat_with_dry_run)).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,10 +25,10 @@ const NEAR: u64 = 20;
 /// Time to plan one batch size. Training has more, so a batch that fits here fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
 
-/// What a training step needs: see [`minimum_budget`].
+/// The smallest budget of a program: the result of [`minimum_budget`].
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
-pub struct Needs {
+pub struct MinimumBudget {
     /// Bytes that the step holds at its peak if nothing is evicted.
     pub store_all_bytes: u64,
     /// The smallest budget for which a plan is known.
@@ -68,11 +68,11 @@ impl LargestBatch {
     }
 }
 
-/// Finds the smallest budget in which `train` can run on a device like `device`.
+/// Finds the smallest budget within which `train` is known to run on a device like `device`.
 ///
 /// `train` gets a dry device, on which nothing is executed. It must do at least three training steps (the first may differ from
-/// the others; a step ends where the next one begins). Reads give zeros there, so it must not stop on a loss or write files.
-/// What it returns is dropped. If there are several kinds of step, the one that needs most counts.
+/// the others; a step ends where the next one begins). Reads give zeros there, so it must not stop because of a loss, and it should not
+/// write files. What it returns is dropped. If there are several kinds of step, the one that needs most counts.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -93,14 +93,14 @@ impl LargestBatch {
 ///
 /// # Errors
 ///
-/// [`RematError::NoSteps`] if no whole step was seen, [`RematError::Rehearsal`] if `train` panics, and those of
+/// [`RematError::NoSteps`] if no whole step was seen, [`RematError::DryRun`] if `train` panics, and those of
 /// [`RematExt::remat`](crate::RematExt::remat).
-pub fn minimum_budget<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Needs, RematError> {
+pub fn minimum_budget<R>(device: &Device, train: impl FnOnce(&Device) -> R) -> Result<MinimumBudget, RematError> {
     minimum_budget_with(device, RematConfig::default(), train)
 }
 
 /// [`minimum_budget`] on a device with this configuration: how little a step needs depends on what happens to random results and
-/// on which alternatives are allowed. The budget of the configuration is ignored.
+/// on which [compression](crate::Compression) is allowed. The budget of the configuration is ignored.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ pub fn minimum_budget_with<R>(
     device: &Device,
     config: impl Into<RematConfig>,
     train: impl FnOnce(&Device) -> R,
-) -> Result<Needs, RematError> {
+) -> Result<MinimumBudget, RematError> {
     let config = config.into().validated()?;
     Rehearsed::new(rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?)?.needs()
 }
@@ -148,7 +148,7 @@ impl Rehearsed {
     }
 
     /// What the neediest step needs.
-    pub fn needs(&self) -> Result<Needs, RematError> {
+    pub fn needs(&self) -> Result<MinimumBudget, RematError> {
         let mut most = self.kinds.iter().max_by_key(|fit| fit.floor().0).map(Minimum::of).ok_or(RematError::NoSteps)?;
         for trace in &self.traces {
             let Some(before) = Parts::of(trace).before.filter(|before| before.peak() > most.bytes) else { continue };
@@ -159,7 +159,7 @@ impl Rehearsed {
         }
         let Minimum { bytes, op, stage } = most;
         let store_all_bytes = self.traces.iter().map(Trace::peak).max().unwrap_or(0);
-        Ok(Needs { store_all_bytes, minimum_bytes: bytes, op, stage })
+        Ok(MinimumBudget { store_all_bytes, minimum_bytes: bytes, op, stage })
     }
 }
 
@@ -186,7 +186,7 @@ fn fit(trace: Trace) -> Result<Fit, RematError> {
 }
 
 /// Finds the largest batch that trains within a budget on a device like `device`, with recomputation of at most `overhead_limit`
-/// (a share of the step's own time; 1.0 is as long again).
+/// (a share of the step's own time: 1.0 doubles it).
 ///
 /// `config` is what a device would be made with: a budget in bytes, such as `"8 GiB"`, a share of free memory, such as `"80% free"`,
 /// or a [`RematConfig`] with one of these. `train(device, batch)` must do at least three training steps with that batch. It runs

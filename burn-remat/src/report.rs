@@ -33,7 +33,7 @@ pub struct RematReport {
     pub device_reserved_bytes: Option<u64>,
     /// Most bytes of the pool in use, padding included, if the backend reports them. Read where steps hold most.
     pub device_peak_bytes: Option<u64>,
-    /// Bytes of the budget that are left free for what the pool holds other than tensors.
+    /// Bytes of the budget that are left free for what the pool holds beside tensors.
     pub room_bytes: u64,
     /// Most bytes that one operation used beside its tensors, with a [`MemoryProbe`](crate::MemoryProbe).
     pub scratch_bytes: Option<u64>,
@@ -48,8 +48,9 @@ pub struct RematReport {
     pub compute_ns: u64,
     /// Time of the operations that ran again, and of compressing tensors and bringing them back, in ns.
     pub recompute_ns: u64,
-    /// What each kind of [alternative](crate::Alternatives) that was used saved and cost.
-    pub alternatives: Vec<FormReport>,
+    /// What each form of [compression](crate::Compression) that was used saved and cost.
+    #[serde(rename = "alternatives")]
+    pub compression: Vec<CompressionReport>,
     /// Buffers evicted.
     pub evictions: u64,
     /// Training steps seen, without the current one.
@@ -61,19 +62,21 @@ pub struct RematReport {
     pub floor_bytes: u64,
     /// The operation that sets the floor.
     pub floor_op: Option<String>,
-    /// Operations that might give other bits when they run again on this device, such as sums whose order is left to
-    /// chance. Their results are kept.
-    pub unrepeatable: Vec<String>,
-    /// Whether the device fuses operations into kernels ([`with_fusion`](crate::RematConfig::with_fusion)): what runs again may be
+    /// Operations that may give other bits when they run again on this device, such as sums in an order that varies. Their results
+    /// are kept.
+    #[serde(rename = "unrepeatable")]
+    pub nondeterministic: Vec<String>,
+    /// Whether the device fuses operations into kernels ([`with_fusion`](crate::AdvancedConfig::with_fusion)): what runs again may be
     /// fused differently, and differ in the last bits.
     pub fused: bool,
     /// The plan of the training step, once there is one.
     pub plan: Option<PlanReport>,
-    /// Steps without a plan of their own that followed what is known of a similar one: its plan for tensors of other sizes, or what it was seen to do.
+    /// Steps without a plan of their own that followed a similar one: its plan for tensors of other sizes, or what it did.
     pub steps_guided: u64,
-    /// Guided steps that did something else in between: skipped a layer, ended early, had another term in their loss.
-    pub mended: MendedReport,
-    /// How long the planner has been at work, in seconds; `None` while it is not.
+    /// Guided steps that differed: skipped a layer, ended early, had another term in their loss.
+    #[serde(rename = "mended")]
+    pub patched: PatchedSteps,
+    /// How long the planner has been working, in seconds; `None` if it is not.
     pub planning_seconds: Option<f64>,
     /// Why planning failed: there is no plan, or no better one.
     pub planning_problem: Option<String>,
@@ -113,33 +116,33 @@ pub struct StageReport {
     pub recomputed_bytes: u64,
 }
 
-/// Steps that left out a part of the plan, or did something that is not planned, and followed the plan otherwise.
+/// Guided steps for which a plan was patched: they skipped a part of it, or did something that is not planned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
-pub struct MendedReport {
+pub struct PatchedSteps {
     /// How many.
     pub steps: u64,
-    /// Planned operations that were left out, in all of these steps.
+    /// Planned operations that were skipped, in all of these steps.
     pub skipped: u64,
     /// Operations that were not planned, in all of these steps.
     pub added: u64,
 }
 
-/// What one kind of [alternative](crate::Alternatives) saved and cost.
+/// What one form of [compression](crate::Compression) saved and cost.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[non_exhaustive]
-pub struct FormReport {
+pub struct CompressionReport {
     /// Its name.
     pub name: String,
-    /// Tensors that were evicted in this form; each counts as often as it was evicted.
+    /// Evictions of tensors in this form.
     pub tensors: u64,
     /// Their bytes.
     pub from_bytes: u64,
     /// Bytes of the device's memory that they took instead.
     pub to_bytes: u64,
-    /// Time that it took, in ns, part of `recompute_ns`.
+    /// Time that compressing and restoring took, in ns; part of `recompute_ns`.
     pub ns: u64,
-    /// Largest relative error of a number that came back, if numbers are rounded.
+    /// Largest relative error of a restored number, if numbers are rounded.
     pub largest_error: Option<f64>,
 }
 
@@ -206,14 +209,13 @@ impl fmt::Display for RematReport {
             planned(plan, table)?;
         }
         if self.steps_guided > 0 {
-            table
-                .row("guided steps", format_args!("{}, following what is known of similar ones", self.steps_guided))?;
+            table.row("guided steps", format_args!("{}, following similar ones", self.steps_guided))?;
         }
-        if let MendedReport { steps: steps @ 1.., skipped, added } = self.mended {
+        if let PatchedSteps { steps: steps @ 1.., skipped, added } = self.patched {
             let each = |operations: u64| operations.div_ceil(steps);
             let text =
                 format_args!("{steps}, which on average skip {} operations and add {}", each(skipped), each(added));
-            table.row("mended steps", text)?;
+            table.row("patched steps", text)?;
         }
         if let Some(why) = &self.why_no_plan {
             table.row("no plan", why)?;
@@ -282,18 +284,21 @@ impl RematReport {
         table.row("operations", format_args!("{run}, {again} ran again ({share:.1}%)"))?;
         let (compute, recompute) = (time(self.compute_ns), time(self.recompute_ns));
         table.row("time", format_args!("{compute}, {recompute} recomputing"))?;
-        for FormReport { name, tensors, from_bytes, to_bytes, ns, largest_error } in &self.alternatives {
+        for CompressionReport { name, tensors, from_bytes, to_bytes, ns, largest_error } in &self.compression {
             let (from, to) = (DisplayBytes(*from_bytes), DisplayBytes(*to_bytes));
             let error = largest_error.map_or_else(String::new, |error| format!(", off by up to {:.2}%", 100.0 * error));
             let plural = if *tensors == 1 { "" } else { "s" };
             table.row(name, format_args!("{tensors} tensor{plural}, {from} in {to}, {}{error}", time(*ns)))?;
         }
-        if !self.unrepeatable.is_empty() {
-            let kept = self.unrepeatable.join(", ");
-            table.row("not repeated", format_args!("{kept}: might give other bits, so their results are kept"))?;
+        if !self.nondeterministic.is_empty() {
+            let kept = self.nondeterministic.join(", ");
+            table.row(
+                "nondeterministic",
+                format_args!("{kept}: may give other bits when they run again, so their results are kept"),
+            )?;
         }
         if self.fused {
-            table.row("fusion", "what runs again may be fused differently, and differ in the last bits")?;
+            table.row("fusion", "recomputations may be fused differently, and differ in the last bits")?;
         }
         table.row("evictions", self.evictions)
     }

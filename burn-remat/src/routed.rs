@@ -54,8 +54,8 @@ impl<C: RoutedChannel> RematBackend for BackendRouter<C> {
         C::Below::buffer(&below::<C>(handle))
     }
 
-    fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool {
-        C::Below::is_in_order(&below::<C>(handle), shape)
+    fn is_contiguous(handle: &Self::Handle, shape: &Shape) -> bool {
+        C::Below::is_contiguous(&below::<C>(handle), shape)
     }
 
     fn padding(device: &Self::Device) -> Padding {
@@ -66,8 +66,8 @@ impl<C: RoutedChannel> RematBackend for BackendRouter<C> {
         C::Below::memory_order(&below::<C>(handle), shape)
     }
 
-    fn laid(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
-        let laid = C::Below::laid(below::<C>(&handle), shape, order);
+    fn with_memory_order(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
+        let laid = C::Below::with_memory_order(below::<C>(&handle), shape, order);
         instead::<C>(&handle, laid)
     }
 
@@ -75,12 +75,12 @@ impl<C: RoutedChannel> RematBackend for BackendRouter<C> {
         C::Below::extent(&below::<C>(handle), shape)
     }
 
-    fn copied(handle: Self::Handle, shape: &Shape) -> Self::Handle {
-        let copied = C::Below::copied(below::<C>(&handle), shape);
+    fn with_own_buffer(handle: Self::Handle, shape: &Shape) -> Self::Handle {
+        let copied = C::Below::with_own_buffer(below::<C>(&handle), shape);
         instead::<C>(&handle, copied)
     }
 
-    fn repeats(device: &Self::Device, op: &OperationIr) -> bool {
-        C::Below::repeats(&C::below(device), op)
+    fn is_deterministic(device: &Self::Device, op: &OperationIr) -> bool {
+        C::Below::is_deterministic(&C::below(device), op)
     }
 }

@@ -203,7 +203,7 @@ impl Comparison {
             println!("losses, gradients and parameters: identical to {reference}'s, to the last bit");
         } else if is_rounded(report) {
             println!(
-                "losses, gradients and parameters: close; some tensors came back rounded, as `--alternatives` allows"
+                "losses, gradients and parameters: close; some tensors came back rounded, as `--compression` allows"
             );
         } else if report.fused && difference <= SMALL_DIFFERENCE {
             println!(
@@ -211,7 +211,7 @@ impl Comparison {
             );
         } else if adds_by_chance(report) && difference <= SMALL_DIFFERENCE {
             println!(
-                "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; this device adds up in an order left to chance (`not repeated` below), and two runs of plain Burn differ too"
+                "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; this device adds in an order that varies from run to run (`nondeterministic` below), and two runs of plain Burn differ too"
             );
         } else {
             println!("losses, gradients and parameters: NOT IDENTICAL. Please report this.");
@@ -240,5 +240,5 @@ pub fn bytes(bytes: Option<u64>) -> String {
 
 /// Whether tensors came back from fewer bits than they had, which was asked for.
 fn is_rounded(report: &RematReport) -> bool {
-    report.alternatives.iter().any(|form| form.largest_error.is_some())
+    report.compression.iter().any(|form| form.largest_error.is_some())
 }

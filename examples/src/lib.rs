@@ -3,6 +3,7 @@
 
 pub mod bare;
 pub mod bars;
+pub mod benchmarks;
 #[cfg(doctest)]
 pub mod book;
 pub mod cli;
@@ -14,5 +15,6 @@ pub mod heap;
 #[cfg(feature = "learner")]
 pub mod learner;
 pub mod models;
+pub mod overhead;
 pub mod tasks;
 pub mod training;

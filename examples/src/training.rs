@@ -113,7 +113,7 @@ pub fn median(times: &[f64], warmup: usize) -> f64 {
 /// Whether the device of `report` adds into the rows of a table in an order that is left to chance, as GPUs do in the backward pass of an
 /// embedding. Two runs of plain Burn differ in the last bits there.
 pub fn adds_by_chance(report: &RematReport) -> bool {
-    report.unrepeatable.iter().any(|op| op.contains("EmbeddingBackward") || op.contains("SelectAssign"))
+    report.nondeterministic.iter().any(|op| op.contains("EmbeddingBackward") || op.contains("SelectAssign"))
 }
 
 /// Whether two losses are the same but for the order in which a device adds.

@@ -1,8 +1,9 @@
-//! `train` as a user runs it.
+//! `train` as a user runs it, and `benchmarks` as a contributor does.
 
 use std::process::{Command, Output};
 
-use burn_remat_examples::device::name_under_test;
+use burn_remat_examples::device::{is_flex, name_under_test};
+use serde_json::Value;
 
 fn train(arguments: &[&str]) -> Output {
     let mut train = Command::new(env!("CARGO_BIN_EXE_train"));
@@ -24,7 +25,7 @@ fn train_prints_a_verdict_and_writes_json() {
         text.contains("identical to plain Burn's, to the last bit") && text.contains("within the budget"),
         "{text}"
     );
-    let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     std::fs::remove_file(&file).unwrap();
     let keys = [
         "model",
@@ -71,4 +72,53 @@ fn a_strict_train_below_the_floor_names_the_floor() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("below the floor") && text.contains("Set a budget of at least"), "{text}");
+}
+
+/// Columns whose figures a table cannot do without, by its name in the JSON file.
+const FIGURES: [(&str, &[&str]); 5] = [
+    ("steps", &["plain Burn", "group of one", "ample budget", "100%"]),
+    ("operations", &["added", "of that the engine"]),
+    ("budgets", &["held without a budget", "held under it", "heap, plain Burn"]),
+    ("forecasts", &["needs", "minimum", "with it", "overhead predicted", "most held"]),
+    ("planners", &["auto", "online"]),
+];
+
+#[test]
+fn a_quick_run_writes_every_table_as_json_and_as_markdown() {
+    if !is_flex("a_quick_run_writes_every_table_as_json_and_as_markdown", "it measures Flex") {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("burn-remat-benchmarks-{}", std::process::id()));
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_benchmarks")).args(["--quick", "--out"]).arg(&folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let json: Value = serde_json::from_str(&read("benchmarks.json")).unwrap();
+    let markdown = read("benchmarks.md");
+    std::fs::remove_dir_all(&folder).unwrap();
+
+    let date = json["machine"]["date"].as_str().unwrap();
+    assert!(markdown.contains(&format!("Measured on {date}")), "{markdown}");
+    assert!(json["machine"]["processors"].as_u64() > Some(0), "{json:#}");
+    for (name, columns) in FIGURES {
+        let rows = json["tables"][name]["rows"].as_array().unwrap_or_else(|| panic!("no table {name}: {json:#}"));
+        assert!(!rows.is_empty(), "{name}");
+        for column in columns {
+            assert!(!rows[0][column].is_null(), "{name} has no `{column}`: {:#}", rows[0]);
+        }
+    }
+    // What was trained under a budget was kept to it, and computed the same.
+    let tables = &json["tables"];
+    assert_eq!(tables["steps"]["rows"][0]["identical"], "yes");
+    let budgets = &tables["budgets"]["rows"][0];
+    assert_eq!(budgets["identical"], "yes");
+    let bytes = |name: &str| budgets[name].as_u64().unwrap();
+    assert!(bytes("held under it") < bytes("held without a budget"), "{budgets:#}");
+    let forecast = &tables["forecasts"]["rows"][0];
+    assert!(forecast["minimum"].as_u64() < forecast["needs"].as_u64(), "{forecast:#}");
+    let batch = |name: &str| forecast[name].as_u64().unwrap();
+    assert!(batch("with it") > batch("largest batch without rematerialization"), "{forecast:#}");
+    // Every table has a heading, a line of columns and a rule in the page.
+    assert_eq!(markdown.lines().filter(|line| line.starts_with("## ")).count(), FIGURES.len(), "{markdown}");
+    assert_eq!(markdown.lines().filter(|line| line.starts_with("| --- |")).count(), FIGURES.len(), "{markdown}");
 }

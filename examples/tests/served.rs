@@ -83,7 +83,7 @@ fn marks_of_steps_reach_a_served_device() {
     let device = Device::remote_options(&RemoteHost::websocket(server.value("serving on "))).init().unwrap();
     // Not sent yet: an unknown operation would end the session of any other remote device.
     device.remat_mark_step();
-    device.remat_is_served();
+    device.remat_enable_remote_marks();
     for _ in 0..6 {
         device.remat_mark_step();
         works(&device);

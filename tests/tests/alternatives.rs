@@ -12,7 +12,9 @@ use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use burn_remat::planner::{
     Alternative, Graph, GraphBuilder, Op, Outcome, PlanError, Planner, Request, Status, StopReason, planner,
 };
-use burn_remat::{Alternatives, AlternativesPlan, FormReport, PlanReport, RematConfig, RematExt, RematReport};
+use burn_remat::{
+    AdvancedConfig, Compression, CompressionCost, CompressionReport, PlanReport, RematConfig, RematExt, RematReport,
+};
 use burn_remat_examples::device::{is_flex, under_test};
 use burn_remat_examples::training::{Job, ModelKind};
 
@@ -46,8 +48,9 @@ fn tower(device: &Device) -> Vec<f32> {
 }
 
 fn under(budget: u64, alternatives: &str, program: impl Fn(&Device) -> Vec<f32>) -> (Vec<f32>, RematReport) {
-    let alternatives: Alternatives = alternatives.parse().unwrap();
-    let config = RematConfig::new(budget).with_alternatives(alternatives).without_planning();
+    let alternatives: Compression = alternatives.parse().unwrap();
+    let config =
+        RematConfig::new(budget).advanced(|advanced| advanced.with_compression(alternatives).without_planning());
     let device = under_test().remat(config).unwrap();
     (program(&device), device.remat_report().unwrap())
 }
@@ -157,7 +160,7 @@ impl Planner for AtFixedCosts {
 /// Where a plan knows who will still read a tensor, signs or a shape may be all that is left of it.
 fn stubs() {
     let plain = [false, true].map(|keeps| branches(&Device::flex(), keeps));
-    let stored = Device::flex().remat(RematConfig::default().without_planning()).unwrap();
+    let stored = Device::flex().remat(RematConfig::default().advanced(AdvancedConfig::without_planning)).unwrap();
     branches(&stored, false);
     let budget = stored.remat_report().unwrap().peak_bytes * 35 / 100;
     let run = |keeps| {
@@ -180,22 +183,22 @@ fn stubs() {
 
 /// The same step with none of the alternatives, with each alone, and with all.
 fn compared(plan: &PlanReport) {
-    let rows: Vec<AlternativesPlan> = plan.compare_alternatives(Duration::from_millis(500)).collect();
+    let rows: Vec<CompressionCost> = plan.compare_compression(Duration::from_millis(500)).collect();
     let allowed: Vec<&str> = rows.iter().map(|row| row.allowed.as_str()).collect();
     assert_eq!(allowed, ["none", "small-indices", "sign-bits", "shape-only", "small-indices,sign-bits,shape-only"]);
     // On a busy machine a plan may take longer than that to be found.
-    let is_bounded = |row: &AlternativesPlan| row.predicted_overhead.is_none_or(|found| row.lower_bound <= Some(found));
+    let is_bounded = |row: &CompressionCost| row.predicted_overhead.is_none_or(|found| row.lower_bound <= Some(found));
     assert!(rows.iter().all(is_bounded), "{rows:#?}");
     // Signs and shapes spare nearly all that is computed again otherwise.
     let (none, all) = (rows[0].predicted_overhead, rows[4].predicted_overhead);
     assert!(all.is_some_and(|all| none.is_none_or(|none| all < none)), "{rows:#?}");
 }
 
-fn find<'a>(report: &'a RematReport, name: &str) -> Option<&'a FormReport> {
-    report.alternatives.iter().find(|form| form.name == name)
+fn find<'a>(report: &'a RematReport, name: &str) -> Option<&'a CompressionReport> {
+    report.compression.iter().find(|form| form.name == name)
 }
 
-fn used<'a>(report: &'a RematReport, name: &str) -> &'a FormReport {
+fn used<'a>(report: &'a RematReport, name: &str) -> &'a CompressionReport {
     find(report, name).unwrap_or_else(|| panic!("`{name}` is not used: {report}"))
 }
 
@@ -231,7 +234,7 @@ const TOWER_BUDGET: u64 = 18 << 20;
 fn offloaded() {
     let plain = tower(&under_test());
     let (kept, none) = under(TOWER_BUDGET, "none", tower);
-    assert!(kept == plain && none.peak_bytes > TOWER_BUDGET && none.alternatives.is_empty(), "{none}");
+    assert!(kept == plain && none.peak_bytes > TOWER_BUDGET && none.compression.is_empty(), "{none}");
     let (moved, some) = under(TOWER_BUDGET, "offload", tower);
     let offloaded = used(&some, "offload");
     assert!(moved == plain && some.peak_bytes <= TOWER_BUDGET, "{some}");
@@ -254,7 +257,7 @@ fn online() {
     let small = used(&some, "small-indices");
     // Two bytes for four, and one more for each tensor.
     assert_eq!(small.from_bytes, 2 * (small.to_bytes - small.tensors), "{some}");
-    assert!(none.alternatives.is_empty() && some.peak_bytes <= budget, "{none}{some}");
+    assert!(none.compression.is_empty() && some.peak_bytes <= budget, "{none}{some}");
 
     let plain = comparisons(&Device::flex());
     // Comparisons take 6 MiB.
@@ -303,7 +306,9 @@ fn planned(models: &[ModelKind], alternatives: &[&str]) {
         let plain = job.run(&under_test(), |_, _| {}).unwrap();
         for &alternatives in alternatives {
             let config = RematConfig::new(budget_of(model)).without_cache().with_time_limit(Duration::from_secs(2));
-            let device = under_test().remat(config.with_alternatives(alternatives.parse().unwrap())).unwrap();
+            let device = under_test()
+                .remat(config.advanced(|advanced| advanced.with_compression(alternatives.parse().unwrap())))
+                .unwrap();
             let run = job
                 .run(&device, |step, _| {
                     if step == 5 {

@@ -1,7 +1,7 @@
 //! What goes wrong is told by its name and never takes the device down.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_remat::{Budget, RematConfig, RematError, RematExt};
+use burn_remat::{AdvancedConfig, Budget, RematConfig, RematError, RematExt};
 use burn_remat_examples::device::{is_flex, name_under_test, skip, under_test};
 
 fn wide(device: &Device) -> Tensor<2> {
@@ -36,7 +36,7 @@ fn a_device_that_cannot_carry_a_budget_is_refused() {
     let device = under_test().remat("1 MiB").unwrap();
     let error = device.remat("1 MiB").unwrap_err();
     assert!(matches!(error, RematError::UnsupportedDevice { .. }), "{error}");
-    let error = Device::flex().remat(RematConfig::new("1 MiB").with_fusion()).unwrap_err();
+    let error = Device::flex().remat(RematConfig::new("1 MiB").advanced(AdvancedConfig::with_fusion)).unwrap_err();
     assert!(error.to_string().contains("it has no kernel fusion"), "{error}");
     let error = under_test().remat_report().unwrap_err();
     assert!(matches!(error, RematError::NotRemat { .. }), "{error}");

@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{Budget, Forecast, ForecastProgress, Forecaster, RematConfig, RematError, RematExt, remat_forecast};
+use burn_remat::{
+    AdvancedConfig, Budget, Forecast, ForecastProgress, Forecaster, RematConfig, RematError, RematExt, remat_forecast,
+};
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind};
 
@@ -29,7 +31,7 @@ fn keeps(device: &Device, budget: u64, batch: usize) {
 
 #[test]
 fn what_a_forecast_names_is_kept() {
-    let plain = under_test().remat(RematConfig::default().without_planning()).unwrap();
+    let plain = under_test().remat(RematConfig::default().advanced(AdvancedConfig::without_planning)).unwrap();
     train(&plain, BATCH, 4);
     let store_all = plain.remat_report().unwrap().peak_bytes;
 
@@ -38,7 +40,7 @@ fn what_a_forecast_names_is_kept() {
     let forecaster = Forecaster::new(RematConfig::new("60%").with_time_limit(PLAN_TIME).without_cache())
         .with_plan_time(PLAN_TIME)
         .with_progress(move |progress| tell.borrow_mut().push(progress));
-    let forecast = forecaster.of_batch(&under_test(), BATCH, |device, batch| train(device, batch, 4)).unwrap();
+    let forecast = forecaster.forecast_batch(&under_test(), BATCH, |device, batch| train(device, batch, 4)).unwrap();
     println!("{forecast}");
     assert!(forecast.needs_bytes.abs_diff(store_all) <= store_all / 50, "{forecast}, measured {store_all}");
     is_in_order(&forecast);
@@ -71,7 +73,7 @@ fn is_in_order(forecast: &Forecast) {
 }
 
 fn tells_how_far_it_is(seen: &[ForecastProgress], forecast: &Forecast) {
-    assert_eq!(seen[..2], [ForecastProgress::Measuring, ForecastProgress::Rehearsing]);
+    assert_eq!(seen[..2], [ForecastProgress::Measuring, ForecastProgress::DryRun]);
     let planned: Vec<u64> = seen
         .iter()
         .filter_map(|progress| match progress {
@@ -80,12 +82,12 @@ fn tells_how_far_it_is(seen: &[ForecastProgress], forecast: &Forecast) {
         })
         .collect();
     assert_eq!(planned, forecast.points.iter().map(|point| point.budget_bytes).collect::<Vec<_>>());
-    let largest = forecast.largest_batch.as_ref().map(|largest| ForecastProgress::Trying { batch: largest.batch });
+    let largest = forecast.largest_batch.as_ref().map(|largest| ForecastProgress::TryingBatch { batch: largest.batch });
     assert!(seen.iter().any(|progress| Some(*progress) == largest), "{seen:?}");
 }
 
 fn says_it_in_words_and_as_json(forecast: &Forecast) {
-    let sentence = forecast.sentence();
+    let sentence = forecast.summary();
     for part in ["needs ", " · fits ", " at +", " · minimum ", ", set by ", " · largest batch at ", "(now 4)"] {
         assert!(sentence.contains(part), "{sentence} lacks `{part}`");
     }
@@ -95,7 +97,7 @@ fn says_it_in_words_and_as_json(forecast: &Forecast) {
     assert_eq!(json["minimum_bytes"], forecast.minimum_bytes);
     assert_eq!(json["points"].as_array().unwrap().len(), forecast.points.len());
     assert_eq!(json["points"][0]["budget_bytes"], forecast.minimum_bytes);
-    let picture = forecast.picture((960, 540)).unwrap();
+    let picture = forecast.overhead_picture((960, 540)).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("asked about"), "{picture}");
     // A circle for each budget, one around that asked about.
     assert_eq!(picture.matches("<circle").count(), forecast.points.len() + 1);
@@ -107,7 +109,8 @@ fn the_minimum_of_a_transformer_is_kept_from_the_first_step_on() {
     let job = |batch, steps| Job::standard(ModelKind::Transformer, batch, steps, 1).unwrap();
     let config = RematConfig::new(Budget::Unlimited).with_time_limit(PLAN_TIME).without_cache();
     let forecaster = Forecaster::new(config).with_plan_time(PLAN_TIME / 4);
-    let forecast = forecaster.of_batch(&under_test(), 8, |device, batch| job(batch, 4).run(device, |_, _| {})).unwrap();
+    let forecast =
+        forecaster.forecast_batch(&under_test(), 8, |device, batch| job(batch, 4).run(device, |_, _| {})).unwrap();
     for budget in [forecast.minimum_bytes, forecast.needs_bytes / 2] {
         let device = forecast.device(&under_test(), budget).unwrap();
         job(8, 4).run(&device, |_, _| {}).unwrap();
@@ -118,13 +121,13 @@ fn the_minimum_of_a_transformer_is_kept_from_the_first_step_on() {
 }
 
 #[test]
-fn without_a_batch_times_are_said_to_be_guessed_and_nothing_is_executed() {
+fn without_a_batch_times_are_said_to_be_estimated_and_nothing_is_executed() {
     let forecast = remat_forecast(&under_test(), |device| {
         assert!(Job::standard(ModelKind::Mlp, 8, 4, 1).unwrap().run(device, |_, _| {}).unwrap().losses == [0.0; 4]);
     })
     .unwrap();
-    let (text, sentence) = (forecast.to_string(), forecast.sentence());
-    assert!(!forecast.is_measured && text.contains("guessed"), "{text}");
+    let (text, sentence) = (forecast.to_string(), forecast.summary());
+    assert!(!forecast.is_measured && text.contains("estimated"), "{text}");
     assert!(!sentence.contains("fits") && !sentence.contains("largest batch"), "{sentence}");
     assert_eq!(forecast.budget_bytes, None);
     let nothing = remat_forecast(&under_test(), |_| {});

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use burn::tensor::{Device, Tensor};
-use burn_remat::{PlanReport, RematConfig, RematExt};
+use burn_remat::{AdvancedConfig, PlanReport, RematConfig, RematExt};
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind};
 
@@ -20,10 +20,10 @@ fn config(budget: u64) -> RematConfig {
 fn a_budget_holds_and_losses_are_those_of_fusion_without_one() {
     let _ = env_logger::try_init();
     let job = Job::standard(ModelKind::Transformer, 4, WARMUP + 6, 0).unwrap();
-    let unlimited = under_test().remat(RematConfig::new("unlimited").with_fusion()).unwrap();
+    let unlimited = under_test().remat(RematConfig::new("unlimited").advanced(AdvancedConfig::with_fusion)).unwrap();
     let store_all = job.run(&unlimited, |_, _| {}).unwrap();
     let budget = unlimited.remat_report().unwrap().peak_bytes * 6 / 10;
-    let device = under_test().remat(config(budget).with_fusion()).unwrap();
+    let device = under_test().remat(config(budget).advanced(AdvancedConfig::with_fusion)).unwrap();
     let run = job
         .run(&device, |step, _| {
             if step + 1 == WARMUP {
@@ -68,7 +68,7 @@ fn a_chain_that_is_joined_costs_less_than_its_operations() {
         let plan = plan_of_chains(&under_test().remat(config).unwrap());
         plan.graph().ops().iter().map(|op| op.cost).sum::<f64>()
     };
-    let (fused, single) = (cost(config(budget).with_fusion()), cost(config(budget)));
+    let (fused, single) = (cost(config(budget).advanced(AdvancedConfig::with_fusion)), cost(config(budget)));
     // Six operations that read and write one tensor each, but for one that reads and writes them all at once.
     assert!(fused < 0.6 * single, "{fused} ns with fusion, {single} ns without");
 }

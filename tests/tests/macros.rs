@@ -7,7 +7,7 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor, activation};
-use burn_remat::{Budget, RandomPolicy, RematConfig, RematExt, RematModule, remat};
+use burn_remat::{AdvancedConfig, Budget, RandomPolicy, RematConfig, RematExt, RematModule, remat};
 use burn_remat_examples::device::under_test;
 
 #[remat(
@@ -65,10 +65,10 @@ fn a_model_brings_the_configuration_that_is_written_on_it() {
         .with_time_limit(Duration::from_millis(2500))
         .strict()
         .with_random(RandomPolicy::Reseed)
-        .with_recompute_limit(3.0)
+        .advanced(|advanced| advanced.with_recompute_limit(3.0))
         .without_cache();
     same(Before::remat_config(), all);
-    same(After::remat_config(), RematConfig::new(1_000_000_u64).without_planning());
+    same(After::remat_config(), RematConfig::new(1_000_000_u64).advanced(AdvancedConfig::without_planning));
     same(Settings::remat_config(), RematConfig::new(Budget::Share(0.6)).with_planner("revolve").with_cache("plans"));
     same(Kind::remat_config(), RematConfig::new(Budget::Unlimited));
     same(Generic::<Linear, 3>::remat_config(), RematConfig::new(3_u64 << 29));

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use burn::tensor::{Device, Distribution, Tensor, activation};
-use burn_remat::{Alternatives, CheckpointPolicy, RematConfig, RematExt, RematReport, checkpoint_with};
+use burn_remat::{CheckpointPolicy, Compression, RematConfig, RematExt, RematReport, checkpoint_with};
 use burn_remat_examples::device::under_test;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -226,9 +226,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn under(network: &Network, budget: u64, alternatives: Alternatives) -> (Vec<f32>, RematReport) {
+fn under(network: &Network, budget: u64, alternatives: Compression) -> (Vec<f32>, RematReport) {
     let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_millis(400));
-    let device = under_test().remat(config.with_alternatives(alternatives)).unwrap();
+    let device = under_test().remat(config.advanced(|advanced| advanced.with_compression(alternatives))).unwrap();
     let seen = network.train(&device, |step| {
         if step + 1 == SEEN {
             assert!(device.remat_wait_for_plan(Duration::from_secs(120)).unwrap());
@@ -254,7 +254,7 @@ fn train_all(seeds: std::ops::Range<u64>) -> usize {
         assert_eq!(bits(&stored), bits(&plain), "{seed}: {network:?}");
         for share in [AMPLE, 60 - seed % 20] {
             let budget = peak * share / 100;
-            let alternatives = if seed % 2 == 0 { Alternatives::EXACT } else { Alternatives::ALL };
+            let alternatives = if seed % 2 == 0 { Compression::EXACT } else { Compression::ALL };
             let (seen, report) = under(&network, budget, alternatives);
             let about = || format!("seed {seed} at {share}%: {report}\n{network:?}");
             assert_eq!(bits(&seen), bits(&plain), "{}", about());

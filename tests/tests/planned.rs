@@ -9,7 +9,7 @@ use std::time::Duration;
 use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat::{AdvancedConfig, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::training::{Job, ModelKind, Run};
@@ -50,7 +50,7 @@ fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
 fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
     let job = job(model, batch_size, WARMUP + 5);
     let plain = job.run(&under_test(), |_, _| {}).unwrap();
-    let (_, stored) = run(&job, RematConfig::default().without_planning());
+    let (_, stored) = run(&job, RematConfig::default().advanced(AdvancedConfig::without_planning));
     for share in shares {
         let budget = stored.peak_bytes * share / 100;
         let (planned, report) = run(&job, config(budget));
@@ -88,7 +88,7 @@ fn steps_with_two_optimizers_follow_their_plan() {
         wgan.train(&device, 16, WARMUP + 5, |step| after_step(&device, step)).unwrap();
         device.remat_report().unwrap()
     };
-    let stored = peak_and_plan(RematConfig::default().without_planning()).peak_bytes;
+    let stored = peak_and_plan(RematConfig::default().advanced(AdvancedConfig::without_planning)).peak_bytes;
     let budget = stored * 45 / 100;
     let report = peak_and_plan(config(budget));
     let plan = report.plan.as_ref().unwrap();

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use burn_remat::planner::{
-    Graph, OpId, Outcome, Plan, PlanError, Planner, PlannerChoice, Request, Status, StopReason, ValueId, plan_of,
-    planner,
+    Graph, OpId, Outcome, Plan, PlanError, Planner, PlannerChoice, Request, Status, StopReason, ValueId,
+    plan_from_order, planner,
 };
-use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat::{AdvancedConfig, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind, Run};
 
@@ -34,7 +34,7 @@ impl Planner for LargestFirst {
         left.sort_by_key(|&value| (graph.bytes(value), longest_unused(graph, value)));
         let mut given_up = Vec::new();
         loop {
-            let outcome = outcome(self.name(), graph, plan_of(graph, &order(graph, &given_up)));
+            let outcome = outcome(self.name(), graph, plan_from_order(graph, &order(graph, &given_up)));
             if outcome.peak_bytes <= request.budget {
                 return Ok(outcome);
             }
@@ -139,7 +139,7 @@ fn a_planner_of_the_programs_own_trains_a_model_and_a_broken_one_does_no_harm() 
     // One test, because all runs share the backend's generator of random numbers.
     let job = Job::standard(ModelKind::Cnn, 8, STEPS, 3).unwrap();
     let plain = job.run(&under_test(), |_, _| {}).unwrap();
-    let (_, stored) = run(&job, RematConfig::default().without_planning());
+    let (_, stored) = run(&job, RematConfig::default().advanced(AdvancedConfig::without_planning));
     let budget = stored.peak_bytes * 7 / 10;
 
     let own = Arc::new(LargestFirst::default());

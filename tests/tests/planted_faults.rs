@@ -10,7 +10,7 @@ mod small;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::Device;
-use burn_remat::{RematConfig, RematExt, remat_on};
+use burn_remat::{AdvancedConfig, RematConfig, RematExt, remat_on};
 use burn_remat_examples::device::is_flex;
 use burn_remat_examples::training::Run;
 
@@ -52,7 +52,7 @@ impl Bench {
         train(&unlimited, STEPS).unwrap();
         let budget = unlimited.remat_report().unwrap().peak_bytes * share / 100;
         let below = FaultyDevice::new();
-        let config = RematConfig::new(budget).without_cache().without_planning();
+        let config = RematConfig::new(budget).without_cache().advanced(AdvancedConfig::without_planning);
         let device = remat_on::<Faulty>(below.clone(), config).unwrap();
         Self { below, device, expected, train, name: format!("{name} at {share}%") }
     }

@@ -36,7 +36,10 @@ impl MemoryProbe for Pool {
 
 /// Trains `job` and reports on the steps after the plan is in force; with most bytes of the pool in use in them.
 fn run(job: &Job, config: RematConfig) -> (Run, RematReport, u64) {
-    let config = config.without_cache().with_time_limit(Duration::from_secs(2)).with_memory_probe(Pool(under_test()));
+    let config = config
+        .without_cache()
+        .with_time_limit(Duration::from_secs(2))
+        .advanced(|advanced| advanced.with_memory_probe(Pool(under_test())));
     let device = under_test().remat(config).unwrap();
     let run = job
         .run(&device, |step, _| match step + 1 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use burn::tensor::quantization::{QuantScheme, QuantStore, QuantValue, ScaleDtype};
 use burn::tensor::{DType, Device, Distribution, Tensor, TensorData, activation};
-use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat::{AdvancedConfig, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::{is_flex, under_test};
 
 const STEPS: usize = 14;
@@ -99,7 +99,7 @@ fn adapters_on_a_quantized_base_train_as_on_plain_burn() {
     let _ = env_logger::try_init();
     for scheme in supported() {
         let plain = adapters(&under_test(), &scheme, |_| {});
-        let (stored, unlimited) = under(&scheme, RematConfig::default().without_planning());
+        let (stored, unlimited) = under(&scheme, RematConfig::default().advanced(AdvancedConfig::without_planning));
         assert!(stored == plain, "{scheme:?} without a limit");
         for share in [85, 70] {
             let (trained, report) = under(&scheme, RematConfig::new(unlimited.peak_bytes * share / 100));
@@ -129,7 +129,9 @@ fn a_quantized_tensor_is_computed_again() {
             sums.collect::<Vec<_>>()
         };
         // However short what it takes for steps is, it may compute again what it must.
-        let device = under_test().remat(RematConfig::new("80 KiB").with_recompute_limit(1e6)).unwrap();
+        let device = under_test()
+            .remat(RematConfig::new("80 KiB").advanced(|advanced| advanced.with_recompute_limit(1e6)))
+            .unwrap();
         assert!(run(&device) == run(&under_test()), "{scheme:?}");
         let report = device.remat_report().unwrap();
         assert!(report.evictions > 0 && report.recomputed_operations > 0, "{scheme:?}: {report}");

@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{RematConfig, RematExt, remat_on};
+use burn_remat::{AdvancedConfig, RematConfig, RematExt, remat_on};
 use burn_remat_examples::device::is_flex;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -49,7 +49,11 @@ impl Pair {
     /// Each over a backend that counts.
     fn new(budget: &'static str, planned: bool) -> Self {
         let config = RematConfig::new(budget).without_cache();
-        let config = if planned { config.with_time_limit(Duration::from_millis(5)) } else { config.without_planning() };
+        let config = if planned {
+            config.with_time_limit(Duration::from_millis(5))
+        } else {
+            config.advanced(AdvancedConfig::without_planning)
+        };
         let below = vec![FaultyDevice::new(), FaultyDevice::new()];
         let devices = [0, 1].map(|at: usize| remat_on::<Faulty>(below[at].clone(), config.clone()).unwrap());
         Self { below, devices, budget, planned }
@@ -57,7 +61,7 @@ impl Pair {
 
     /// For programs on several threads.
     fn for_threads(budget: &'static str) -> Self {
-        let config = RematConfig::new(budget).without_cache().without_planning();
+        let config = RematConfig::new(budget).without_cache().advanced(AdvancedConfig::without_planning);
         let devices = [(), ()].map(|()| Device::flex().remat(config.clone()).unwrap());
         Self { below: Vec::new(), devices, budget, planned: false }
     }

@@ -1,4 +1,4 @@
-//! What a program asked for is written to a file and played back without it, to the same plan, bit for bit.
+//! What a program asked for is written to a file and replayed without it, to the same plan, bit for bit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{PlanReport, Played, Recorded, RecordingError, RematConfig, RematError, RematExt, RematReport};
+use burn_remat::{
+    PlanReport, RecordedProgram, RecordingError, RematConfig, RematError, RematExt, RematReport, ReplayReport,
+};
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::training::{Job, ModelKind};
@@ -55,8 +57,8 @@ fn in_words(plan: &PlanReport) -> String {
     format!("{numbers:?} {} {:?}\n{}", plan.predicted_peak_bytes, plan.recomputed, plan.explain())
 }
 
-/// What `train` does on a recorded device, and what comes of it when it is played back: the same, to the last bit of the plan.
-fn plays_back(name: &str, train: impl FnOnce(&Device)) -> (RematReport, Recorded, Played) {
+/// What `train` does on a recorded device, and what comes of it when it is replayed: the same, to the last bit of the plan.
+fn plays_back(name: &str, train: impl FnOnce(&Device)) -> (RematReport, RecordedProgram, ReplayReport) {
     let file = Scratch::new();
     let device = under_test().remat(RematConfig::new("80%").with_planner(PLANNER).without_cache()).unwrap();
     let recording = device.remat_record(&file.0).unwrap();
@@ -64,36 +66,36 @@ fn plays_back(name: &str, train: impl FnOnce(&Device)) -> (RematReport, Recorded
     recording.finish().unwrap();
     let report = device.remat_report().unwrap();
 
-    let recorded = Recorded::read(&file.0).unwrap();
+    let recorded = RecordedProgram::read(&file.0).unwrap();
     println!("{name}: {} calls, {} bytes", recorded.calls(), file.text().len());
     assert_eq!(recorded.device(), report.device);
-    let played = recorded.play(recorded.config().with_planner(PLANNER)).unwrap();
-    let graphs = [&report.plan, &played.plan].map(|plan| plan.as_ref().map(|plan| plan.graph().to_json()));
+    let replayed = recorded.replay(recorded.config().with_planner(PLANNER)).unwrap();
+    let graphs = [&report.plan, &replayed.plan].map(|plan| plan.as_ref().map(|plan| plan.graph().to_json()));
     assert_eq!(recorded.graph().map(|graph| graph.to_json()), graphs[0], "{name}");
     assert_eq!(graphs[0], graphs[1], "{name}");
-    assert_eq!((played.operations, played.steps), (report.operations, report.steps), "{name}");
-    assert_eq!((&played.failure, played.steps_over_budget), (&report.failure, report.steps_over_budget), "{name}");
-    assert_eq!(played.plan.as_ref().map(in_words), report.plan.as_ref().map(in_words), "{name}");
-    (report, recorded, played)
+    assert_eq!((replayed.operations, replayed.steps), (report.operations, report.steps), "{name}");
+    assert_eq!((&replayed.failure, replayed.steps_over_budget), (&report.failure, report.steps_over_budget), "{name}");
+    assert_eq!(replayed.plan.as_ref().map(in_words), report.plan.as_ref().map(in_words), "{name}");
+    (report, recorded, replayed)
 }
 
 #[test]
 fn a_recording_plays_back_to_the_same_plan_bit_for_bit() {
     for model in [ModelKind::Cnn, ModelKind::Unet] {
         let mut losses = Vec::new();
-        let (report, recorded, played) = plays_back(model.name(), |device| losses = train(model, device));
+        let (report, recorded, replayed) = plays_back(model.name(), |device| losses = train(model, device));
         assert_eq!(losses, train(model, &under_test()), "recording changes no result");
         let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
 
-        let again = played.plan.as_ref().unwrap_or_else(|| panic!("no plan: {played:?}"));
+        let again = replayed.plan.as_ref().unwrap_or_else(|| panic!("no plan: {replayed:?}"));
         assert_eq!(again.steps_followed, plan.steps_followed, "{model:?}");
         assert_eq!(again.measured_peak_bytes(), plan.measured_peak_bytes(), "{model:?}");
 
         // The same program within a budget that is ample, without running it.
         let ample = RematConfig::new(2 * plan.store_all_peak_bytes).with_planner(PLANNER).without_cache();
-        let ample = recorded.play(ample).unwrap();
+        let ample = recorded.replay(ample).unwrap();
         assert_eq!((ample.recomputed_operations, ample.steps_over_budget), (0, 0), "{model:?}");
-        assert!(report.recomputed_operations > 0 && ample.peak_bytes > played.peak_bytes, "{model:?}");
+        assert!(report.recomputed_operations > 0 && ample.peak_bytes > replayed.peak_bytes, "{model:?}");
     }
 }
 
@@ -103,11 +105,11 @@ fn a_recording_plays_back_to_the_same_plan_bit_for_bit() {
 fn recordings_of_all_examples_play_back_to_the_same_plan() {
     let fails = |workload: &Workload| {
         let train = |device: &Device| workload.train(device, 4, STEPS, |_| waits(device)).unwrap();
-        let played = catch_unwind(AssertUnwindSafe(|| plays_back(workload.name, train)));
-        played.map(|(report, ..)| println!("{}: the same plan: {}", workload.name, report.plan.is_some())).is_err()
+        let replayed = catch_unwind(AssertUnwindSafe(|| plays_back(workload.name, train)));
+        replayed.map(|(report, ..)| println!("{}: the same plan: {}", workload.name, report.plan.is_some())).is_err()
     };
     let differ: Vec<&str> = Workload::ALL.iter().filter(|workload| fails(workload)).map(|known| known.name).collect();
-    assert!(differ.is_empty(), "played back otherwise: {differ:?}");
+    assert!(differ.is_empty(), "replayed differently: {differ:?}");
 }
 
 #[test]
@@ -124,7 +126,7 @@ fn what_cannot_be_recorded_is_refused_and_says_why() {
     assert!(refused(&file.0).contains("has been used"));
     drop(x);
     // It ended before anything was asked for.
-    assert_eq!(Recorded::read(&file.0).unwrap().calls(), 0);
+    assert_eq!(RecordedProgram::read(&file.0).unwrap().calls(), 0);
 }
 
 #[test]
@@ -137,9 +139,9 @@ fn a_file_that_is_wrong_is_told_by_line_and_field() {
     assert_eq!(x.clone().matmul(x).sum().into_scalar::<f32>(), 512.0);
     recording.finish().unwrap();
     let text = file.text();
-    assert!(Recorded::parse(&text).is_ok() && text.lines().all(|line| line.starts_with('{')), "{text}");
+    assert!(RecordedProgram::parse(&text).is_ok() && text.lines().all(|line| line.starts_with('{')), "{text}");
 
-    let wrong = |from: &str, to: &str| match Recorded::parse(&text.replacen(from, to, 1)) {
+    let wrong = |from: &str, to: &str| match RecordedProgram::parse(&text.replacen(from, to, 1)) {
         Err(RecordingError::Line { line, field, reason }) => (line, field, reason),
         other => panic!("{from} -> {to}: {other:?}"),
     };
@@ -155,10 +157,10 @@ fn a_file_that_is_wrong_is_told_by_line_and_field() {
     assert_eq!(wrong("{\"operation\"", "{\"oration\"").0, 3);
     assert_eq!(wrong("\"shape\":", "\"form\":").1, "operation.outputs[0].form");
     let whole = text.lines().count();
-    let Err(RecordingError::Line { line, .. }) = Recorded::parse(text.trim_end().trim_end_matches('}')) else {
+    let Err(RecordingError::Line { line, .. }) = RecordedProgram::parse(text.trim_end().trim_end_matches('}')) else {
         panic!("a line that breaks off is read");
     };
     assert_eq!(line, whole);
-    assert!(matches!(Recorded::parse(""), Err(RecordingError::Line { line: 1, .. })));
-    assert!(matches!(Recorded::read("/nowhere/at/all.jsonl"), Err(RecordingError::File(_))));
+    assert!(matches!(RecordedProgram::parse(""), Err(RecordingError::Line { line: 1, .. })));
+    assert!(matches!(RecordedProgram::read("/nowhere/at/all.jsonl"), Err(RecordingError::File(_))));
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_remat::{
-    Alternatives, RandomPolicy, RematConfig, RematError, RematExt, largest_batch, minimum_budget, minimum_budget_with,
+    AdvancedConfig, Budget, Compression, RandomPolicy, RematConfig, RematError, RematExt, largest_batch,
+    minimum_budget, minimum_budget_with,
 };
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind};
@@ -24,7 +25,7 @@ fn rehearsals() {
 }
 
 fn a_dry_device_knows_what_a_step_needs() {
-    let plain = under_test().remat(RematConfig::default().without_planning()).unwrap();
+    let plain = under_test().remat(RematConfig::default().advanced(AdvancedConfig::without_planning)).unwrap();
     let losses = train(ModelKind::Unet, 8, 4, &plain);
     let store_all = plain.remat_report().unwrap().peak_bytes;
     let needs = minimum_budget(&under_test(), |device| {
@@ -38,7 +39,7 @@ fn a_dry_device_knows_what_a_step_needs() {
     // With plans from the rehearsal the first step fits already.
     let budget = store_all * 3 / 4;
     let config = RematConfig::new(budget).without_cache();
-    let device = under_test().remat_rehearsed(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
+    let device = under_test().remat_with_dry_run(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
     assert_eq!(train(ModelKind::Unet, 8, 4, &device), losses);
     let report = device.remat_report().unwrap();
     assert_eq!(report.steps_over_budget, 0, "{report}");
@@ -79,8 +80,10 @@ fn a_dry_device_knows_what_a_step_needs() {
         let train = |device: &Device| train(ModelKind::Transformer, 4, 4, device);
         minimum_budget_with(&under_test(), config, train).unwrap()
     };
-    let whole = needs(RematConfig::default().with_alternatives(Alternatives::NONE));
-    let drawn_again = RematConfig::default().with_alternatives(Alternatives::NONE).with_random(RandomPolicy::Reseed);
+    let whole = needs(RematConfig::default().advanced(|advanced| advanced.with_compression(Compression::NONE)));
+    let drawn_again = RematConfig::default()
+        .advanced(|advanced| advanced.with_compression(Compression::NONE))
+        .with_random(RandomPolicy::Reseed);
     let (packed, reseeded) = (needs(RematConfig::default()), needs(drawn_again));
     // Masks are packed in the host's memory only. Where parameters can be drawn again, as masks are, their first update is not seen,
     // and two steps count as one.
@@ -97,9 +100,9 @@ fn what_cannot_be_rehearsed_is_refused() {
         let read: f32 = burn::tensor::Tensor::<1>::ones([1], device).into_scalar();
         assert!(read > 0.5, "nothing was read");
     });
-    assert_eq!(panicked.unwrap_err(), RematError::Rehearsal { reason: "nothing was read".to_owned() });
+    assert_eq!(panicked.unwrap_err(), RematError::DryRun { reason: "nothing was read".to_owned() });
     let share = largest_batch(&under_test(), "60%", 1.0, |_, _| {});
-    assert_eq!(share.unwrap_err(), RematError::BudgetInBytes);
+    assert_eq!(share.unwrap_err(), RematError::BudgetInBytes { budget: Budget::Share(0.6) });
     let tiny = largest_batch(&under_test(), 1000_u64, 1.0, |device, batch| {
         train(ModelKind::Mlp, batch, 4, device);
     });

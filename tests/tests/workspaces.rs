@@ -22,7 +22,8 @@ fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them()
     }
     let source = Source::Images(Images::digits().unwrap());
     let job = Job { model: ModelKind::Unet, batch_size: 16, steps: WARMUP + 5, seed: 0, source };
-    let measured = Device::flex().remat(RematConfig::default().with_memory_probe(Heap)).unwrap();
+    let measured =
+        Device::flex().remat(RematConfig::default().advanced(|advanced| advanced.with_memory_probe(Heap))).unwrap();
     let plain = job.run(&measured, |_, _| {}).unwrap();
     let report = measured.remat_report().unwrap();
     let workspace = report.scratch_bytes.unwrap();
@@ -30,7 +31,9 @@ fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them()
     assert!(report.scratch_op.as_ref().is_some_and(|op| op.contains("Conv")), "{report}");
 
     let budget = report.peak_bytes * 9 / 10;
-    let config = RematConfig::new(budget).with_memory_probe(Heap).counting_workspaces().without_cache();
+    let config = RematConfig::new(budget)
+        .advanced(|advanced| advanced.with_memory_probe(Heap).with_workspace_in_budget())
+        .without_cache();
     let device = Device::flex().remat(config.with_time_limit(Duration::from_secs(1))).unwrap();
     let run = job
         .run(&device, |step, _| match step + 1 {

@@ -120,7 +120,7 @@ impl Chain {
         // A planner may run a forward operation once per stage behind it: that much must not overflow.
         let costs: f64 = stages.iter().map(|stage| stage.forward_cost + stage.backward_cost).sum();
         if !(costs * (stages.len() + 1) as f64).is_finite() {
-            return Err(ChainError::TooDear { total: costs });
+            return Err(ChainError::CostOverflow { total: costs });
         }
         let sizes = |s: &ChainStage| {
             [s.activation_bytes, s.saved_bytes, s.gradient_bytes, s.forward_scratch_bytes, s.backward_scratch_bytes]

@@ -44,7 +44,7 @@ impl fmt::Display for ChainStep {
 
 /// A text that is no [`ChainStep`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no step of a chain: write `Fall3`, `Fck3`, `Fn3`, `B3` or `D3` for stage 3")]
+#[error("`{0}` is not a step of a chain: write `Fall3`, `Fck3`, `Fn3`, `B3` or `D3` for stage 3")]
 pub struct ParseChainStepError(pub String);
 
 impl FromStr for ChainStep {

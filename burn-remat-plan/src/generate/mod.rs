@@ -41,7 +41,7 @@ pub use diffusion::diffusion_unet;
 pub use families::{dense, inception, linear, random, residual, unet};
 pub use nets::{mobilenet, unet416x608, vgg16, vgg19};
 pub use nets_large::{densenet161, resnet50};
-pub use random::{Knobs, random_graph, random_training_graph};
+pub use random::{RandomGraphOptions, random_graph, random_training_graph};
 pub use recurrent::lstm;
 pub use transformers::{GptStyle, encoder_decoder, gpt, mixture_of_experts, vit};
 

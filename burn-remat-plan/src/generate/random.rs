@@ -10,7 +10,7 @@ use crate::graph::{Alternative, Graph, GraphBuilder, Op, ValueId};
 
 /// What a random graph may hold. Each chance is a probability from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Knobs {
+pub struct RandomGraphOptions {
     /// Fewest ops.
     pub least_ops: usize,
     /// Most ops; for [`random_training_graph`], of the forward pass.
@@ -39,7 +39,7 @@ pub struct Knobs {
     pub constant: f64,
 }
 
-impl Default for Knobs {
+impl Default for RandomGraphOptions {
     /// Everything at once, in graphs of 1 to 12 ops.
     fn default() -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Default for Knobs {
     }
 }
 
-impl Knobs {
+impl RandomGraphOptions {
     /// The defaults with graphs of `least` to `most` ops.
     pub fn ops(least: usize, most: usize) -> Self {
         Self { least_ops: least, most_ops: most, ..Self::default() }
@@ -85,7 +85,7 @@ impl Knobs {
 
 struct Dice<'a> {
     rng: ChaCha8Rng,
-    knobs: &'a Knobs,
+    knobs: &'a RandomGraphOptions,
 }
 
 impl Dice<'_> {
@@ -123,7 +123,7 @@ impl Dice<'_> {
 /// # Panics
 ///
 /// Where the knobs allow sizes beyond 63 bits.
-pub fn random_graph(seed: u64, knobs: &Knobs) -> Graph {
+pub fn random_graph(seed: u64, knobs: &RandomGraphOptions) -> Graph {
     let mut dice = Dice { rng: ChaCha8Rng::seed_from_u64(seed), knobs };
     let mut builder = GraphBuilder::new(format!("random-{seed}"));
     if dice.chance(knobs.constant) {
@@ -186,7 +186,7 @@ pub fn random_graph(seed: u64, knobs: &Knobs) -> Graph {
 /// # Panics
 ///
 /// Where the knobs allow sizes beyond 63 bits.
-pub fn random_training_graph(seed: u64, knobs: &Knobs) -> Graph {
+pub fn random_training_graph(seed: u64, knobs: &RandomGraphOptions) -> Graph {
     let mut dice = Dice { rng: ChaCha8Rng::seed_from_u64(seed), knobs };
     let one = Shape { channels: 1, height: 1, width: 1 };
     let mut net = Net::new("random-training", 1, one);
@@ -240,14 +240,14 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_graph() {
-        let knobs = Knobs::default();
+        let knobs = RandomGraphOptions::default();
         assert_eq!(random_graph(3, &knobs), random_graph(3, &knobs));
         assert_eq!(random_training_graph(3, &knobs), random_training_graph(3, &knobs));
     }
 
     #[test]
     fn a_thousand_graphs_hold_every_feature() {
-        let graphs: Vec<Graph> = (0..1000).map(|seed| random_graph(seed, &Knobs::default())).collect();
+        let graphs: Vec<Graph> = (0..1000).map(|seed| random_graph(seed, &RandomGraphOptions::default())).collect();
         let any_op = |test: &dyn Fn(&Op) -> bool| graphs.iter().flat_map(Graph::ops).any(test);
         assert!(any_op(&|op| op.outputs.len() > 1));
         assert!(any_op(&|op| op.inputs.len() > 2));
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn plain_graphs_are_plain() {
         for seed in 0..200 {
-            let graph = random_graph(seed, &Knobs::plain(2, 8));
+            let graph = random_graph(seed, &RandomGraphOptions::plain(2, 8));
             assert!((2..=8).contains(&graph.ops().len()));
             assert!(graph.ops().iter().all(|op| op.recomputable && op.outputs.len() == 1 && op.cost > 0.0));
             assert_eq!(graph.results(), graph.ops()[graph.ops().len() - 1].outputs);
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn random_training_steps_have_a_backward_pass() {
         for seed in 0..500 {
-            let graph = random_training_graph(seed, &Knobs::ops(2, 10));
+            let graph = random_training_graph(seed, &RandomGraphOptions::ops(2, 10));
             assert!(graph.ops().iter().any(|op| op.phase == Some(Phase::Backward)), "seed {seed}");
             let last_forward = graph.ops().iter().rposition(|op| op.phase == Some(Phase::Forward)).unwrap();
             let first_backward = graph.ops().iter().position(|op| op.phase == Some(Phase::Backward)).unwrap();

@@ -6,7 +6,7 @@ use super::pdhg::{Program, Row};
 use crate::choice::{Choice, implementation, least_cost, least_makespan, useful_implementations};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::need::needs;
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 use crate::simulate::simulate;
 
 /// The least cost of running every op once.
@@ -20,7 +20,7 @@ fn least_scratch(op: &crate::graph::Op) -> u64 {
 
 /// The ops during which the store-all schedule exceeds the budget, with the excess, in execution order.
 pub(super) fn crowded_moments(graph: &Graph, budget: u64) -> Vec<(OpId, u64)> {
-    let plan = plan_of(graph, &(0..graph.ops().len()).collect::<Vec<_>>());
+    let plan = plan_from_order(graph, &(0..graph.ops().len()).collect::<Vec<_>>());
     let timeline = simulate(graph, &plan);
     let steps = plan.steps.iter().zip(&timeline.bytes);
     steps

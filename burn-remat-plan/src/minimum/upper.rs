@@ -30,7 +30,7 @@ use crate::planners::online::plan_within;
 use crate::planners::search::construct::{Policy, construct};
 use crate::planners::search::spine::frugal;
 use crate::planners::segments::Segments;
-use crate::sequence::{order_of, plan_of, plan_of_choices, tightened};
+use crate::sequence::{compute_order, plan_from_order, plan_of_choices, tightened};
 use crate::simulate::simulate;
 use crate::views::plain::Plain;
 
@@ -71,7 +71,7 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         let lightest = Plain::lightest(graph);
         let other = by_default(&lightest.graph, lower, limits);
         best.cut_short |= other.cut_short;
-        best.offer(graph, plan_of_choices(graph, &lightest.choices(&order_of(&other.plan))));
+        best.offer(graph, plan_of_choices(graph, &lightest.choices(&compute_order(&other.plan))));
     }
     best
 }
@@ -80,7 +80,7 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
 fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     let step_limit = 40 * graph.ops().len() + 20_000;
     let all: Vec<OpId> = (0..graph.ops().len()).collect();
-    let store_all = || Best::new(graph, plan_of(graph, &all));
+    let store_all = || Best::new(graph, plan_from_order(graph, &all));
     let segments = by_segments(graph, store_all(), step_limit, limits.deadline);
     if segments.peak <= lower {
         return segments;
@@ -94,7 +94,7 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
 /// The best of `best` and the plans whose checkpoints are ends of segments.
 fn by_segments(graph: &Graph, mut best: Best, step_limit: usize, deadline: Deadline) -> Best {
     for order in Segments::new(graph).schedules(step_limit, deadline) {
-        best.offer(graph, plan_of(graph, &order));
+        best.offer(graph, plan_from_order(graph, &order));
     }
     best
 }
@@ -108,7 +108,7 @@ fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), li
         let passes = &[(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)][..policies];
         let mut passes = passes.iter().map(|&(cost, distance)| Policy { cost, distance, step_limit });
         let order = passes.find_map(|policy| construct(graph, budget, policy, deadline));
-        order.map(|order| plan_of(graph, &order))
+        order.map(|order| plan_from_order(graph, &order))
     });
     if lower >= best.peak || deadline.passed() {
         return best;
@@ -174,7 +174,7 @@ mod tests {
         for (family, depth) in [("lstm", 40), ("gpt", 12), ("residual", 40)] {
             let graph = by_name(family, &Options { depth, ..Options::default() }).unwrap();
             let all: Vec<OpId> = (0..graph.ops().len()).collect();
-            let store_all = Best::new(&graph, plan_of(&graph, &all));
+            let store_all = Best::new(&graph, plan_from_order(&graph, &all));
             let (least, most) = (largest(&graph).0, store_all.peak);
             let found = by_segments(&graph, store_all, usize::MAX, Deadline::NEVER).peak;
             assert!(found - least < (most - least) / 2, "{family}: {found}, of {most} when {least} must be held");
@@ -185,7 +185,7 @@ mod tests {
     fn an_attempt_that_finds_nothing_leaves_time_for_others() {
         let graph = by_name("linear", &Options { depth: 4, ..Options::default() }).unwrap();
         let all: Vec<OpId> = (0..graph.ops().len()).collect();
-        let mut best = Best::new(&graph, plan_of(&graph, &all));
+        let mut best = Best::new(&graph, plan_from_order(&graph, &all));
         let tried = std::cell::RefCell::new(Vec::new());
         let deadline = Deadline::after(Duration::from_secs(3600));
         bisect(&graph, (0, deadline), 4, &mut best, |budget, limit| {

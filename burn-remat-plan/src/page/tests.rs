@@ -12,7 +12,7 @@ use crate::plan::{Plan, Step};
 use crate::planner::Request;
 use crate::planners::StoreAll;
 use crate::registry::planner;
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 use crate::simulate::simulate;
 use crate::solve::solve;
 
@@ -143,7 +143,7 @@ fn recomputing(graph: &Graph, rank: u32) -> Plan {
         }
         order.push(id);
     }
-    plan_of(graph, &order)
+    plan_from_order(graph, &order)
 }
 
 #[test]

@@ -371,7 +371,7 @@ mod tests {
 
     fn order(graph: &Graph, budget: u64) -> Vec<OpId> {
         let plan = HloRemat.solve(graph, &Request::new(budget)).unwrap().plan.unwrap();
-        crate::sequence::order_of(&plan)
+        crate::sequence::compute_order(&plan)
     }
 
     #[test]

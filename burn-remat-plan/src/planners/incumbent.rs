@@ -6,7 +6,7 @@ use crate::graph::{Graph, OpId};
 use crate::need::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Bound, Outcome, Status, StopReason};
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 use crate::simulate::simulate;
 
 /// The best schedule so far.
@@ -48,7 +48,7 @@ impl<'a> Incumbent<'a> {
 
     /// Weighs the schedule that computes `sequence`; returns its peak.
     pub fn offer(&mut self, sequence: &[OpId]) -> u64 {
-        let plan = plan_of(self.graph, sequence);
+        let plan = plan_from_order(self.graph, sequence);
         let timeline = simulate(self.graph, &plan);
         let (cost, peak_bytes) = (timeline.makespan, timeline.peak_bytes);
         if self.lowest.is_none_or(|(bytes, _)| peak_bytes < bytes) {
@@ -107,8 +107,9 @@ impl<'a> Incumbent<'a> {
             (Status::Feasible, reason, None)
         };
         let outcome = Outcome::of_plan(name, self.graph, best.plan.clone(), status, reason);
-        let bound =
-            bound.filter(|&bound| bound.is_nan() || bound > least).map_or(Bound::of_all(least), Bound::of_class);
+        let bound = bound
+            .filter(|&bound| bound.is_nan() || bound > least)
+            .map_or(Bound::for_all_schedules(least), Bound::for_own_class);
         outcome.bounded(name, bound).map(Some)
     }
 }

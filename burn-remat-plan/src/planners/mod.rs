@@ -33,7 +33,7 @@
 //! | (6), (7a) to (7c), Lemmas 4.1 and 4.2 | replaced by one row per hazard: head of `checkmate::model` |
 //! | (9) | `checkmate`, with the solver in `checkmate::solver` |
 //! | 4.8, what optimality implies | `checkmate::model`: variables fixed in advance |
-//! | 4.9, Algorithm 1 | [`crate::sequence::plan_of`]: evictions as early as can be |
+//! | 4.9, Algorithm 1 | [`crate::sequence::plan_from_order`]: evictions as early as can be |
 //! | 4.10, costs | [`crate::generate`] for FLOPs; a profile gives others |
 //! | 5.1, relaxation | `checkmate::solver`, `RelaxationSolver` |
 //! | 5.2, Algorithm 2 | [`crate::frontier::computations`] (phase two), `lp_rounding` (phase one) |

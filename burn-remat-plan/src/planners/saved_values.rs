@@ -2,7 +2,7 @@
 //!
 //! What the baselines of the frameworks share: the forward pass runs once; the values that they save stay, the others go
 //! after their last forward use; the backward pass computes what it misses, each op once, and keeps that to its last
-//! use. [`plan_of`](crate::sequence::plan_of) makes the evictions.
+//! use. [`plan_from_order`](crate::sequence::plan_from_order) makes the evictions.
 //!
 //! Invariants: an order is executable whatever is saved: roots (inputs of the graph, outputs of ops that may run only
 //! once) count as saved. Complexity: O(ops + uses).

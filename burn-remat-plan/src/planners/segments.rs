@@ -9,7 +9,7 @@
 //! - the last segment is never dropped: its backward pass comes at once;
 //! - outputs of the other ops are retained to their last use.
 //!
-//! [`computations`](crate::frontier::computations) then gives the cheapest schedule, and [`plan_of`](crate::sequence::plan_of) evicts
+//! [`computations`](crate::frontier::computations) then gives the cheapest schedule, and [`plan_from_order`](crate::sequence::plan_from_order) evicts
 //! everything, checkpoints included, after its last use: the published heuristics keep checkpoints to the end.
 //!
 //! Where the forward pass ends, [`passes`](crate::views::passes) tells.

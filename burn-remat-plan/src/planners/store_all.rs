@@ -86,7 +86,7 @@ impl Planner for StoreAll {
         if outcome.makespan > bound {
             (outcome.status, outcome.stop_reason) = (Status::Feasible, StopReason::Heuristic);
         }
-        outcome.bounded(Self::NAME, Bound::of_all(bound))
+        outcome.bounded(Self::NAME, Bound::for_all_schedules(bound))
     }
 
     fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
@@ -101,7 +101,7 @@ impl Planner for StoreAll {
             });
         }
         let outcome = ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Optimal, StopReason::Proved);
-        let bound = Bound::of_all(outcome.makespan);
+        let bound = Bound::for_all_schedules(outcome.makespan);
         outcome.bounded(Self::NAME, bound)
     }
 }

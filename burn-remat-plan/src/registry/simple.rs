@@ -55,14 +55,14 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: planners::Online::NAME,
-        purpose: "the engine's own policy, which does not look ahead; a baseline, and a plan in no time",
+        purpose: "the engine's own policy, which does not look ahead; a baseline, and a plan in milliseconds",
         source: "Kirisame et al. 2021, with bytes^2 * age / cost as the score",
         role: Role::Quick { most_ops: usize::MAX },
         make: || Box::new(planners::Online),
     },
     Entry {
         name: planners::MinCut::NAME,
-        purpose: "a baseline: the compiler's cut of fewest saved bytes, with a knapsack over dear ops",
+        purpose: "a baseline: the compiler's cut of fewest saved bytes, with a knapsack over expensive ops",
         source: "PyTorch, activation_memory_budget",
         role: Role::Alone,
         make: || Box::new(planners::Guarded(planners::MinCut)),

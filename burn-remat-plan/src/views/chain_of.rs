@@ -31,7 +31,7 @@ use crate::chain::terms::Terms;
 use crate::chain::{ChainStep, StageId};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::Plan;
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 use crate::views::passes::forward_length;
 
 /// Most bytes that may cross a cut beside the one large value: a twentieth of that value.
@@ -144,7 +144,7 @@ impl ChainView {
                 ChainStep::Release(_) => {}
             }
         }
-        plan_of(graph, &without_useless(graph, &ops))
+        plan_from_order(graph, &without_useless(graph, &ops))
     }
 }
 

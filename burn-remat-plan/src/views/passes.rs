@@ -7,7 +7,7 @@
 //! Complexity: O(values + uses).
 
 use crate::graph::{Graph, OpId, Phase};
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 use crate::simulate::simulate;
 
 /// How many ops the forward pass has, by the phases; `None` where these do not say.
@@ -19,7 +19,7 @@ pub fn marked_forward(graph: &Graph) -> Option<usize> {
 /// How many ops the forward pass has, by the phases or else by where most is held: at least one.
 pub fn forward_length(graph: &Graph) -> usize {
     marked_forward(graph).unwrap_or_else(|| {
-        let plan = plan_of(graph, &(0..graph.ops().len()).collect::<Vec<OpId>>());
+        let plan = plan_from_order(graph, &(0..graph.ops().len()).collect::<Vec<OpId>>());
         let timeline = simulate(graph, &plan);
         let computed = plan.steps.iter().zip(&timeline.bytes).filter_map(|(step, &bytes)| Some((step.op()?, bytes)));
         // The last of equal peaks: `max_by_key` keeps it.

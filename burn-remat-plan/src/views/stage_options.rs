@@ -32,7 +32,7 @@ use crate::chain::StageId;
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 
 /// Neighbours that an option takes as one stage, at most, and their forward ops.
 const MOST_STAGES: usize = 4;
@@ -176,7 +176,7 @@ impl OptionView {
                 }
             }
         }
-        plan_of(graph, &without_useless(graph, &ops))
+        plan_from_order(graph, &without_useless(graph, &ops))
     }
 }
 

@@ -42,7 +42,7 @@ use super::passes::forward_length;
 use super::saved_sets::{Split, backward_ways, external_reads, forward_split};
 use crate::graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, ValueId};
 use crate::plan::{Plan, Step};
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 
 /// A graph as a coarse graph of stages; the [module](self) tells how.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl StageView {
             let first = !std::mem::replace(&mut ran[id], true);
             order.extend(if first && way == 0 { &part.first } else { &part.ways[way] });
         }
-        plan_of(graph, &without_useless(graph, &order))
+        plan_from_order(graph, &without_useless(graph, &order))
     }
 }
 

@@ -51,7 +51,7 @@ impl RematBackend for CubeBackend {
         BufferId::Known { key: hasher.finish(), bytes: handle.handle.size() }
     }
 
-    fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool {
+    fn is_contiguous(handle: &Self::Handle, shape: &Shape) -> bool {
         let tensor = tensor(handle.clone(), shape);
         !tensor.meta.is_tiled() && tensor.is_contiguous()
     }
@@ -67,7 +67,7 @@ impl RematBackend for CubeBackend {
         Some(order)
     }
 
-    fn laid(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
+    fn with_memory_order(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
         let mut back = order.clone();
         for (at, &axis) in order.iter().enumerate() {
             back[axis] = at;
@@ -88,11 +88,11 @@ impl RematBackend for CubeBackend {
             Extent::Part
         } else {
             // Reductions join dimensions where nothing lies between them (burn-cubecl's `kernel/reduce/base.rs`).
-            Extent::TellingPart
+            Extent::LayoutDependentPart
         }
     }
 
-    fn copied(handle: Self::Handle, shape: &Shape) -> Self::Handle {
+    fn with_own_buffer(handle: Self::Handle, shape: &Shape) -> Self::Handle {
         let part = tensor(handle, shape);
         let mut whole = part.handle.clone();
         (whole.offset_start, whole.offset_end) = (None, None);
@@ -111,7 +111,7 @@ impl RematBackend for CubeBackend {
         Padding { alignment: device.client().properties().memory.alignment.max(1), pads_rows, ..Padding::default() }
     }
 
-    fn repeats(device: &CubeDevice, op: &OperationIr) -> bool {
+    fn is_deterministic(device: &CubeDevice, op: &OperationIr) -> bool {
         match op {
             // One addition per part of the input, in the order in which the parts are done.
             OperationIr::NumericFloat(dtype, NumericOperationIr::Sum(_)) => !adds_atomically(device, *dtype),
@@ -201,7 +201,7 @@ impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
         BufferId::Unknown
     }
 
-    fn is_in_order(_handle: &Self::Handle, _shape: &Shape) -> bool {
+    fn is_contiguous(_handle: &Self::Handle, _shape: &Shape) -> bool {
         false
     }
 
@@ -209,8 +209,8 @@ impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
         B::padding(device)
     }
 
-    fn repeats(device: &Self::Device, op: &OperationIr) -> bool {
-        B::repeats(device, op)
+    fn is_deterministic(device: &Self::Device, op: &OperationIr) -> bool {
+        B::is_deterministic(device, op)
     }
 }
 

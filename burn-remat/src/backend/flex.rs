@@ -28,7 +28,7 @@ impl RematBackend for Flex {
         Padding { unpacks_quantized: true, ..Padding::default() }
     }
 
-    fn is_in_order(handle: &Self::Handle, _shape: &Shape) -> bool {
+    fn is_contiguous(handle: &Self::Handle, _shape: &Shape) -> bool {
         flex_tensor(handle).is_some_and(FlexTensor::is_contiguous)
     }
 
@@ -41,13 +41,13 @@ impl RematBackend for Flex {
     fn extent(handle: &Self::Handle, shape: &Shape) -> Extent {
         match flex_tensor(handle) {
             Some(tensor) if tensor.bytes().len() > shape.num_elements() * tensor.dtype().size() => {
-                if tensor.is_contiguous() { Extent::TellingPart } else { Extent::Part }
+                if tensor.is_contiguous() { Extent::LayoutDependentPart } else { Extent::Part }
             }
             _ => Extent::Whole,
         }
     }
 
-    fn copied(handle: Self::Handle, _shape: &Shape) -> Self::Handle {
+    fn with_own_buffer(handle: Self::Handle, _shape: &Shape) -> Self::Handle {
         let copied = |tensor: FlexTensor| {
             let bytes = Bytes::from_bytes_vec(tensor.bytes().to_vec());
             FlexTensor::new(bytes, tensor.layout().clone(), tensor.dtype())
@@ -60,7 +60,7 @@ impl RematBackend for Flex {
         }
     }
 
-    fn shell(shape: &Shape, dtype: DType) -> Option<Self::Handle> {
+    fn without_data(shape: &Shape, dtype: DType) -> Option<Self::Handle> {
         // Kernels reach numbers through slices: one that wanted them after all would be stopped at the first but one.
         let one = Bytes::from_bytes_vec(vec![0; dtype.size()]);
         Some(HandleKind::Float(FlexTensor::new(one, Layout::contiguous(shape.clone()), dtype)))
@@ -86,7 +86,7 @@ mod tests {
 
     /// The operations of which `weak_input` says so.
     #[test]
-    fn what_needs_only_a_shape_does_with_a_shell() {
+    fn what_needs_only_a_shape_does_without_data() {
         let random =
             |shape: [usize; 4]| Flex::float_random(shape.into(), Distribution::Default, &FlexDevice, FloatDType::F32);
         let x = random([2, 3, 8, 8]);
@@ -115,7 +115,7 @@ mod tests {
             results.into_iter().map(FlexTensor::into_data).collect::<Vec<_>>()
         };
         let shell = |shape: Shape| {
-            let shell = Flex::shell(&shape, DType::F32).unwrap();
+            let shell = Flex::without_data(&shape, DType::F32).unwrap();
             assert_eq!(Flex::buffer(&shell), Flex::buffer(&shell.clone()));
             assert!(matches!(Flex::buffer(&shell), BufferId::Known { bytes: 4, .. }));
             let HandleKind::Float(shell) = shell else { panic!("another kind of tensor") };

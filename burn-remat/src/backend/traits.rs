@@ -41,15 +41,15 @@ impl From<BufferId> for Buffer {
     }
 }
 
-/// What a tensor takes of its buffer.
+/// How much of its buffer a tensor uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
     /// All of it.
     Whole,
     /// A part. Later kernels give the same bits whether a result is such a part, or fills a buffer of its own.
     Part,
-    /// A part by which later kernels choose in which order they add.
-    TellingPart,
+    /// A part whose layout decides in which order later kernels add.
+    LayoutDependentPart,
 }
 
 /// The dimensions of a tensor as they lie in memory, outermost first; those of size one come first of all, by number.
@@ -84,8 +84,8 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     /// The buffer behind `handle`. Views of one tensor must give the same one.
     fn buffer(handle: &Self::Handle) -> BufferId;
 
-    /// Whether the elements of a tensor of this shape lie one after the other in the order of their indices.
-    fn is_in_order(handle: &Self::Handle, shape: &Shape) -> bool;
+    /// Whether the elements of a tensor of this shape are contiguous, in the order of their indices.
+    fn is_contiguous(handle: &Self::Handle, shape: &Shape) -> bool;
 
     /// The whole buffer of a tensor whose elements lie in order, if it is in the memory of this process.
     fn host_bytes(_handle: &Self::Handle) -> Option<&[u8]> {
@@ -93,7 +93,7 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     }
 
     /// A tensor that has a shape but no elements, for operations that need nothing else.
-    fn shell(_shape: &Shape, _dtype: DType) -> Option<Self::Handle> {
+    fn without_data(_shape: &Shape, _dtype: DType) -> Option<Self::Handle> {
         None
     }
 
@@ -103,7 +103,7 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     }
 
     /// Whether a result lies in memory as the input over which an operation may write, and in another way where it may
-    /// not. Then [`memory_order`](Self::memory_order) and [`laid`](Self::laid) are asked.
+    /// not. Then [`memory_order`](Self::memory_order) and [`with_memory_order`](Self::with_memory_order) are asked.
     const LAYOUT_FOLLOWS_REUSE: bool = false;
 
     /// In which order a tensor lies in memory; `None` where elements share memory, so that nothing is written over it.
@@ -111,28 +111,27 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
         None
     }
 
-    /// The same tensor in a buffer of its own, laid out in `order`.
-    fn laid(handle: Self::Handle, _shape: &Shape, _order: &MemoryOrder) -> Self::Handle {
+    /// The same tensor in a buffer of its own, with its dimensions in `order`.
+    fn with_memory_order(handle: Self::Handle, _shape: &Shape, _order: &MemoryOrder) -> Self::Handle {
         handle
     }
 
     /// Whether a result is a part of its buffer where an operation may write over such a part, and else fills one of its own. Then
-    /// [`extent`](Self::extent) and [`copied`](Self::copied) are asked.
+    /// [`extent`](Self::extent) and [`with_own_buffer`](Self::with_own_buffer) are asked.
     const PARTS_FOLLOW_REUSE: bool = false;
 
-    /// What a tensor takes of its buffer.
+    /// How much of its buffer a tensor uses.
     fn extent(_handle: &Self::Handle, _shape: &Shape) -> Extent {
         Extent::Whole
     }
 
     /// The same tensor in a copy of its whole buffer.
-    fn copied(handle: Self::Handle, _shape: &Shape) -> Self::Handle {
+    fn with_own_buffer(handle: Self::Handle, _shape: &Shape) -> Self::Handle {
         handle
     }
 
-    /// Whether `op` gives the same bits when it runs again on the same inputs. If not, its results are kept rather than computed
-    /// again.
-    fn repeats(_device: &Self::Device, _op: &OperationIr) -> bool {
+    /// Whether `op` gives the same bits whenever it runs on the same inputs. If not, its results are kept and never computed again.
+    fn is_deterministic(_device: &Self::Device, _op: &OperationIr) -> bool {
         true
     }
 }

@@ -29,14 +29,14 @@ pub trait RematExt: Sized {
     /// An invalid budget or setting, or a device that cannot have a budget.
     fn remat(&self, config: impl Into<RematConfig>) -> Result<Device, RematError>;
 
-    /// Makes a device like this one with a budget in bytes and a plan for every step that `train` does. The plans are made on a
-    /// dry device before anything is allocated, so that the first step already fits. `train` must do at least three training
-    /// steps. Reads give zeros there, and what it returns is dropped.
+    /// Makes a device like this one with a budget in bytes and a plan for every step that `train` does. The plans come from a dry run
+    /// before anything is allocated, so that the first step already fits. `train` must do at least three training steps. Reads give
+    /// zeros in the dry run, and what `train` returns is dropped.
     ///
     /// # Errors
     ///
     /// As [`remat`](Self::remat) and [`minimum_budget`](crate::minimum_budget).
-    fn remat_rehearsed<R>(
+    fn remat_with_dry_run<R>(
         &self,
         config: impl Into<RematConfig>,
         train: impl FnOnce(&Device) -> R,
@@ -56,8 +56,8 @@ pub trait RematExt: Sized {
     /// [`RematError::NotRemat`] for any other device.
     fn remat_reset_report(&self) -> Result<(), RematError>;
 
-    /// Waits while a planner is at work in the background, at most for `limit`. Returns `false` if the time was up first, or if no
-    /// training step has been seen often enough (three times) for planning to begin. A plan is in force from the next step on.
+    /// Waits until the planner in the background is done, at most for `limit`. Returns `false` if the time is up first, or if no
+    /// training step has been seen three times, so that planning has not begun. A plan is followed from the next step on.
     ///
     /// # Errors
     ///
@@ -90,17 +90,17 @@ pub trait RematExt: Sized {
     /// Opens a stage with a policy, which says what may happen to the tensors that autodiff saves in it.
     fn remat_stage_with(&self, name: &str, policy: CheckpointPolicy) -> Stage;
 
-    /// Says that a training step begins here, in order with the operations. Without marks the engine finds the steps
+    /// Marks the beginning of a training step, in order with the operations. Without marks the device finds the steps by
     /// itself; with marks it knows them exactly. On any other device this does nothing.
     fn remat_mark_step(&self);
 
-    /// Records what the program asks of this remat device from here on: operations, sizes, drops, reads, marks and stages, but no data.
-    /// [`Recorded`](crate::Recorded) can play it back, and `remat-plan` can plan it, so a bug report can become a test. The recording
+    /// Records what the program asks of this remat device from now on: operations, sizes, drops, reads, marks and stages, but no data.
+    /// [`RecordedProgram`](crate::RecordedProgram) can replay it, and `remat-plan` can plan it, so a bug report can become a test. The recording
     /// ends when the [`Recording`] is finished or dropped. A step of a few thousand operations takes about a megabyte.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
-    /// use burn_remat::{Recorded, RematExt};
+    /// use burn_remat::{RecordedProgram, RematExt};
     ///
     /// let path = std::env::temp_dir().join(format!("recording-{}.jsonl", std::process::id()));
     /// let device = Device::flex().remat("64 MiB")?;
@@ -109,9 +109,9 @@ pub trait RematExt: Sized {
     /// assert_eq!(x.clone().matmul(x).sum().into_scalar::<f32>(), 262144.0);
     /// recording.finish()?;
     ///
-    /// let recorded = Recorded::read(&path)?;
-    /// let played = recorded.play(recorded.config())?;
-    /// assert_eq!(played.peak_bytes, device.remat_report()?.peak_bytes);
+    /// let recorded = RecordedProgram::read(&path)?;
+    /// let replayed = recorded.replay(recorded.config())?;
+    /// assert_eq!(replayed.peak_bytes, device.remat_report()?.peak_bytes);
     /// # std::fs::remove_file(path)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -122,11 +122,11 @@ pub trait RematExt: Sized {
     /// the device has been used already.
     fn remat_record(&self, path: impl AsRef<Path>) -> Result<Recording, RematError>;
 
-    /// Says that burn-remat serves this remote device ([`serve`](crate::serve)) in another process: from now on
-    /// [`remat_mark_step`](Self::remat_mark_step) is sent to it. Any other remote device would refuse the mark as an unknown
-    /// operation. Stages are not sent: their names are known only in this process.
+    /// Lets [`remat_mark_step`](Self::remat_mark_step) send its marks to this remote device. Call it only for a device that burn-remat
+    /// serves ([`serve`](crate::serve)) in another process: any other remote device refuses a mark as an unknown operation. Stages are
+    /// not sent.
     #[cfg(feature = "serve")]
-    fn remat_is_served(&self);
+    fn remat_enable_remote_marks(&self);
 }
 
 impl RematExt for Device {
@@ -134,7 +134,7 @@ impl RematExt for Device {
         remat(self, config.into())
     }
 
-    fn remat_rehearsed<R>(
+    fn remat_with_dry_run<R>(
         &self,
         config: impl Into<RematConfig>,
         train: impl FnOnce(&Device) -> R,
@@ -187,7 +187,7 @@ impl RematExt for Device {
     }
 
     #[cfg(feature = "serve")]
-    fn remat_is_served(&self) {
+    fn remat_enable_remote_marks(&self) {
         serve::remember(self.clone().without_autodiff());
     }
 }

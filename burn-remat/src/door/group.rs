@@ -103,7 +103,7 @@ pub(crate) fn rehearse(
     forget(&observed);
     lock(&IDLE).push(Idle { base: device.clone().without_autodiff(), observed, engine });
     match trained {
-        Err(payload) if is_dry => return Err(RematError::Rehearsal { reason: panic_message(&*payload).to_owned() }),
+        Err(payload) if is_dry => return Err(RematError::DryRun { reason: panic_message(&*payload).to_owned() }),
         Err(payload) => resume_unwind(payload),
         Ok(()) => {}
     }

@@ -2,7 +2,7 @@
 //!
 //! A program that uses `Remat<B>` itself calls the engine on its own thread. Through a device every operation also passes Burn's autodiff, the group that
 //! the device is, and two routers, which take as long as a small operation itself. So there the engine has a thread of its own and takes operations
-//! from a [queue](super::queue): while it works, the program goes on to the next ones. Measured (BENCHMARKS.md, "The engine's own thread"): steps of small operations take two
+//! from a [queue](super::queue): while it works, the program goes on to the next ones. Measured (BENCHMARKS.md, "What a remat device costs"): steps of small operations take two
 //! thirds of the time that they take without, large ones a few percent less, and where no processor is free it makes no difference, because the program waits
 //! whenever it reads.
 //!

@@ -18,8 +18,8 @@ use rustc_hash::FxHashMap;
 
 use super::code::{Code, relative_error};
 use super::executor::Executor;
-use crate::alternatives::Alternatives;
 use crate::backend::{BufferId, RematBackend, tensor_bytes};
+use crate::compression::Compression;
 use crate::panics::caught;
 
 /// Tensors of fewer bytes are not packed.
@@ -51,7 +51,7 @@ struct Rate {
 
 /// What is known of all forms.
 #[derive(Default)]
-pub(super) struct Compression {
+pub(super) struct Compressor {
     /// By tensor.
     forms: FxHashMap<u64, Form>,
     /// By code: packing, and unpacking.
@@ -60,7 +60,7 @@ pub(super) struct Compression {
     pub error: f64,
 }
 
-impl Compression {
+impl Compressor {
     fn is_measured(&self, code: Code) -> bool {
         self.rates.iter().any(|(known, _)| *known == code)
     }
@@ -171,7 +171,7 @@ impl Compression {
 }
 
 /// The forms that results of an operation may take, each with the place of the result.
-pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Alternatives) -> Vec<(usize, Form)> {
+pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Compression) -> Vec<(usize, Form)> {
     let form = |(k, output): (usize, &TensorIr)| {
         // What is quantized has scales beside its numbers.
         if matches!(output.dtype, DType::QFloat(_)) || tensor_bytes(&output.shape, output.dtype) < SMALLEST {

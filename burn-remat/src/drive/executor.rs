@@ -98,7 +98,7 @@ impl<B: RematBackend> Executor<B> {
     /// Whether the elements of a resident tensor lie in order.
     pub fn is_in_order(&mut self, tensor: &TensorIr) -> Result<bool, Failure> {
         match &mut self.place {
-            Place::Backend(interpreter) => caught(|| B::is_in_order(&looked_at(interpreter, tensor), &tensor.shape)),
+            Place::Backend(interpreter) => caught(|| B::is_contiguous(&looked_at(interpreter, tensor), &tensor.shape)),
             Place::Dry(dry) => Ok(dry.is_in_order(tensor.id)),
         }
     }
@@ -107,7 +107,9 @@ impl<B: RematBackend> Executor<B> {
     pub fn extent(&mut self, tensor: &TensorIr) -> Result<Extent, Failure> {
         match &mut self.place {
             Place::Backend(interpreter) => caught(|| B::extent(&looked_at(interpreter, tensor), &tensor.shape)),
-            Place::Dry(dry) if !B::LAYOUT_FOLLOWS_REUSE && dry.is_in_order(tensor.id) => Ok(Extent::TellingPart),
+            Place::Dry(dry) if !B::LAYOUT_FOLLOWS_REUSE && dry.is_in_order(tensor.id) => {
+                Ok(Extent::LayoutDependentPart)
+            }
             Place::Dry(_) => Ok(Extent::Part),
         }
     }
@@ -125,7 +127,7 @@ impl<B: RematBackend> Executor<B> {
         let Place::Backend(interpreter) = &mut self.place else { return };
         let handle = interpreter.get_tensor_handle(out);
         if B::memory_order(&handle, &out.shape).as_ref() != Some(order) {
-            let tensor = typed::<B>(B::laid(handle, &out.shape, order), out.shape.clone(), out.dtype);
+            let tensor = typed::<B>(B::with_memory_order(handle, &out.shape, order), out.shape.clone(), out.dtype);
             interpreter.register_tensor_to_device(out.id, tensor);
         }
     }
@@ -154,7 +156,7 @@ impl<B: RematBackend> Executor<B> {
     /// Makes `new` a copy of `source` in a buffer of the same size.
     pub fn copy(&mut self, source: &TensorIr, new: &TensorIr) {
         if let Place::Backend(interpreter) = &mut self.place {
-            let handle = B::copied(interpreter.get_tensor_handle(source), &source.shape);
+            let handle = B::with_own_buffer(interpreter.get_tensor_handle(source), &source.shape);
             interpreter.register_tensor_to_device(new.id, typed::<B>(handle, new.shape.clone(), new.dtype));
         }
     }

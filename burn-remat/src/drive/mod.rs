@@ -30,9 +30,9 @@ use burn_remat_core::{
 };
 use burn_std::future::DynFut;
 
-use crate::alternatives::Alternatives;
 use crate::backend::{Padding, RematBackend};
 use crate::budget::DisplayBytes;
+use crate::compression::Compression;
 use crate::config::MemoryProbe;
 use crate::names::name_of;
 use crate::panics::{caught, lock};
@@ -41,7 +41,7 @@ use crate::recording::Writer;
 pub(crate) use boxes::Boxes;
 use boxes::Operations;
 use clock::Clock;
-use compress::Compression;
+use compress::Compressor;
 use executor::Executor;
 use failures::{Late, watched};
 use kinds::Names;
@@ -64,7 +64,7 @@ pub(crate) enum Hand<B: RematBackend> {
 
 /// How a driver behaves.
 pub(crate) struct Settings {
-    pub alternatives: Alternatives,
+    pub alternatives: Compression,
     pub probe: Option<Arc<dyn MemoryProbe>>,
     pub recompute_limit: f64,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Drive<B: RematBackend> {
     pub ops: Operations,
     names: Names,
     clock: Clock,
-    compression: Compression,
+    compression: Compressor,
     substitutes: Substitutes,
     /// The first failure of a read that had left the engine.
     late: Late,
@@ -99,7 +99,7 @@ impl<B: RematBackend> Drive<B> {
             ops: Operations::default(),
             names: Names::default(),
             clock: Clock::default(),
-            compression: Compression::default(),
+            compression: Compressor::default(),
             substitutes: Substitutes::default(),
             late: Late::default(),
             recorder: None,
@@ -344,7 +344,7 @@ impl<B: RematBackend> Driver for Drive<B> {
                 let least = DisplayBytes(floor);
                 format!(
                     "the budget of {} is below the floor: `{op}` needs {least} at once, none of which can be evicted. Set a \
-                     budget of at least {floor} bytes (later operations may need more: `minimum_budget` tells), or make the \
+                     budget of at least {floor} bytes (later operations may need more: `minimum_budget` says how much), or make the \
                      batch smaller.",
                     DisplayBytes(budget)
                 )
@@ -365,8 +365,8 @@ impl<B: RematBackend> Driver for Drive<B> {
                 log::info!("the first step held {first_step} bytes: the budget is {budget} bytes from now on");
             }
             Event::GaveUp => log::warn!(
-                "recomputation in this step exceeded {} times its own compute time: the rest of the step keeps \
-                 what it computes. Raise the budget, or the limit with `with_recompute_limit`.",
+                "recomputation in this step exceeded {} times its own compute time: the rest of the step \
+                 evicts nothing. Raise the budget, or the limit with `with_recompute_limit`.",
                 self.settings.recompute_limit
             ),
             Event::Failed(failure) => log::error!("{failure}"),

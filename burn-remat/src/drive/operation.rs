@@ -120,7 +120,7 @@ pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, p
         random: is_random(op),
         mask: is_mask(op),
         opaque: is_opaque(op),
-        varies: !B::repeats(device, op),
+        varies: !B::is_deterministic(device, op),
         one: is_one(op),
     };
     asked.weak = weak_input(op).map(|(ir, need)| (ir.id.value(), need));

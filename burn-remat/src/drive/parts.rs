@@ -55,7 +55,7 @@ pub(super) fn set_apart<B: RematBackend>(
     reused: Reused,
 ) -> Result<(SmallVec<[TensorId; 2]>, u64), Failure> {
     let (mut copies, mut bytes) = (SmallVec::new(), 0);
-    if extent_read(executor, prepared)? != Extent::TellingPart {
+    if extent_read(executor, prepared)? != Extent::LayoutDependentPart {
         return Ok((copies, bytes));
     }
     let mut kept: SmallVec<[TensorId; 2]> = SmallVec::new();

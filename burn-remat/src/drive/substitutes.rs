@@ -13,7 +13,7 @@ use burn_remat_core::{Failure, Need, Substitute};
 use rustc_hash::FxHashMap;
 
 use super::code::Code;
-use super::compress::{Compression, may_be_packed};
+use super::compress::{Compressor, may_be_packed};
 use super::executor::Executor;
 use super::operation::weak_input;
 use super::tensors::{bare, fresh_id};
@@ -32,7 +32,7 @@ impl Substitutes {
     pub fn leave<B: RematBackend>(
         &mut self,
         executor: &mut Executor<B>,
-        compression: &mut Compression,
+        compression: &mut Compressor,
         id: u64,
         need: Need,
     ) -> Option<(u64, u64)> {
@@ -62,7 +62,7 @@ impl Substitutes {
     pub fn stand_in<B: RematBackend>(
         &self,
         executor: &mut Executor<B>,
-        compression: &mut Compression,
+        compression: &mut Compressor,
         op: &mut OperationIr,
         (replaced, need): (u64, Need),
     ) -> Result<(TensorId, u64), Failure> {
@@ -81,7 +81,7 @@ impl Substitutes {
             }
             Need::Shape => {
                 let shape = stand_in.shape.clone();
-                let handle = B::shell(&shape, stand_in.dtype).ok_or(lost)?;
+                let handle = B::without_data(&shape, stand_in.dtype).ok_or(lost)?;
                 let bytes = B::buffer(&handle).bytes();
                 executor.import(&stand_in, HandleKind::Float(B::float_tensor(TensorHandle { handle, shape })));
                 bytes
@@ -95,7 +95,7 @@ impl Substitutes {
 /// What could stand in for a resident input of an operation.
 pub(super) fn substitute<B: RematBackend>(
     executor: &mut Executor<B>,
-    compression: &mut Compression,
+    compression: &mut Compressor,
     ir: &TensorIr,
     need: Need,
 ) -> Option<Substitute> {
@@ -111,7 +111,7 @@ pub(super) fn substitute<B: RematBackend>(
             Substitute { need, bytes: packed, stand_in: bytes, cost_ns: compression.cost_ns(Code::Signs, bytes) }
         }
         Need::Shape => {
-            let BufferId::Known { bytes, .. } = B::buffer(&B::shell(&ir.shape, ir.dtype)?) else { return None };
+            let BufferId::Known { bytes, .. } = B::buffer(&B::without_data(&ir.shape, ir.dtype)?) else { return None };
             Substitute { need, bytes: 0, stand_in: bytes, cost_ns: 0 }
         }
     })

@@ -1,4 +1,4 @@
-//! What alternatives are worth: one measured step, planned with several choices of them.
+//! What each form of compression is worth: one measured step, planned with several choices of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::chosen::ChosenPlanner;
 use super::fit::Fit;
 use super::lowering::lower;
 use super::schedule::Schedule;
-use crate::alternatives::Alternatives;
+use crate::compression::Compression;
 
-/// What a plan costs if only some alternatives are allowed.
+/// What a plan costs if only some forms of compression are allowed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct AlternativesPlan {
-    /// The alternatives, in the text form of [`Alternatives`](crate::Alternatives).
+pub struct CompressionCost {
+    /// The forms allowed, in the text form of [`Compression`](crate::Compression).
     pub allowed: String,
     /// Smallest budget for which a plan is known, in bytes.
     pub floor_bytes: u64,
@@ -33,15 +33,15 @@ pub(super) fn alternatives(
     schedule: Arc<Schedule>,
     budget: u64,
     limit: Duration,
-) -> impl Iterator<Item = AlternativesPlan> {
+) -> impl Iterator<Item = CompressionCost> {
     let present: BTreeSet<_> = schedule.trace.alternatives().collect();
-    let only = |allowed: Alternatives| {
-        present.iter().filter(|one| allowed.allows(**one)).fold(Alternatives::NONE, |some, &one| some.with(one))
+    let only = |allowed: Compression| {
+        present.iter().filter(|one| allowed.allows(**one)).fold(Compression::NONE, |some, &one| some.with(one))
     };
-    let alone = present.iter().map(|&one| Alternatives::NONE.with(one));
-    let mut choices: Vec<Alternatives> = Vec::new();
+    let alone = present.iter().map(|&one| Compression::NONE.with(one));
+    let mut choices: Vec<Compression> = Vec::new();
     for choice in
-        [Alternatives::NONE].into_iter().chain(alone).chain([only(Alternatives::EXACT), only(Alternatives::EVERY)])
+        [Compression::NONE].into_iter().chain(alone).chain([only(Compression::EXACT), only(Compression::EVERY)])
     {
         if !choices.contains(&choice) {
             choices.push(choice);
@@ -50,7 +50,7 @@ pub(super) fn alternatives(
     choices.into_iter().filter_map(move |allowed| plan(&schedule, allowed, budget, limit))
 }
 
-fn plan(schedule: &Schedule, allowed: Alternatives, budget: u64, limit: Duration) -> Option<AlternativesPlan> {
+fn plan(schedule: &Schedule, allowed: Compression, budget: u64, limit: Duration) -> Option<CompressionCost> {
     let trace = Trace::clone(&schedule.trace).with_alternatives(|one| allowed.allows(one));
     let lowered = lower(&trace, schedule.lowered.graph.name()).ok()?;
     let cost_ns = lowered.cost_ns.max(1) as f64;
@@ -58,7 +58,7 @@ fn plan(schedule: &Schedule, allowed: Alternatives, budget: u64, limit: Duration
     let found = fit.best(&ChosenPlanner::auto(), budget, limit).filter(|(schedule, _)| schedule.peak <= budget);
     let floor = found.as_ref().map_or(u64::MAX, |(schedule, _)| schedule.peak).min(fit.floor().0);
     let bound = found.as_ref().and_then(|(_, outcome)| outcome.lower_bound);
-    Some(AlternativesPlan {
+    Some(CompressionCost {
         allowed: allowed.to_string(),
         floor_bytes: floor,
         predicted_overhead: found.map(|(schedule, _)| schedule.overhead()),

@@ -37,7 +37,7 @@ pub struct ActivationPlan {
     pub recomputed: u32,
     /// How often it is brought back from a compressed form.
     pub restored: u32,
-    /// The name of that form, as in [`Alternatives`](crate::Alternatives): `offload`, `mask-bits` and so on.
+    /// The name of that form, as in [`Compression`](crate::Compression): `offload`, `mask-bits` and so on.
     pub form: Option<String>,
     /// What is kept of it for operations that need only that: `signs` or `shape`.
     pub substitute: Option<String>,

@@ -25,7 +25,7 @@ mod times;
 
 pub(crate) use budgets::budgets;
 pub(crate) use chosen::ChosenPlanner;
-pub use compare::AlternativesPlan;
+pub use compare::CompressionCost;
 pub use explain::{ActivationPlan, Explanation};
 pub(crate) use fit::Fit;
 pub(crate) use fused::shares;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use burn_remat_plan::{Graph, Step};
 use serde::Serialize;
 
-use super::compare::{self, AlternativesPlan};
+use super::compare::{self, CompressionCost};
 use super::explain::Explanation;
 use super::schedule::Schedule;
 use super::service::{PlanState, Plans};
@@ -139,11 +139,11 @@ impl PlanReport {
         Explanation::of(&self.schedule)
     }
 
-    /// What the step would cost within its budget with none of its alternatives, with each alone, with the exact ones, and with all. Each is
-    /// planned from the same measured times, so that only what is allowed differs. An item may take `limit`, and is made when it is asked for.
+    /// What the step would cost within its budget without compression, with each form alone, with the exact ones, and with all. Each choice is
+    /// planned from the same measured times, so that nothing else differs. The iterator plans as it goes, for at most `limit` an item.
     ///
-    /// The alternatives are those that the device allows and that the step can use. Without a budget there are no items.
-    pub fn compare_alternatives(&self, limit: Duration) -> impl Iterator<Item = AlternativesPlan> + use<> {
+    /// The forms are those that the device allows and that the step can use. Without a budget there are no items.
+    pub fn compare_compression(&self, limit: Duration) -> impl Iterator<Item = CompressionCost> + use<> {
         self.budget.into_iter().flat_map({
             let schedule = self.schedule.clone();
             move |budget| compare::alternatives(schedule.clone(), budget, limit)

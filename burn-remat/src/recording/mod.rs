@@ -1,4 +1,4 @@
-//! Recordings of programs: [`RematExt::remat_record`](crate::RematExt::remat_record) writes one, [`Recorded`] reads it and plays it back.
+//! Recordings of programs: [`RematExt::remat_record`](crate::RematExt::remat_record) writes one, [`RecordedProgram`] reads it and replays it.
 //!
 //! A file has a JSON object on each line. The first says what the device was ([`Header`]); each further one is something that the program asked for
 //! ([`Asking`](burn_remat_core::Asking)), in order; and the last, where a plan was followed at the end, is the graph that was planned
@@ -13,8 +13,8 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use played::Played;
-pub use read::{Recorded, RecordingError};
+pub use played::ReplayReport;
+pub use read::{RecordedProgram, RecordingError};
 pub(crate) use write::Writer;
 
 /// The device on which a program was recorded: the first line of a file.

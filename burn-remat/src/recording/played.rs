@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use burn_remat_core::play;
 
-use super::Recorded;
+use super::RecordedProgram;
 use crate::budget::Budget;
 use crate::config::RematConfig;
 use crate::engine::core_config;
@@ -14,10 +14,10 @@ use crate::planning::{PlanReport, Plans};
 /// How long a planner is waited for beyond its own limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The result of playing a recording back.
+/// The result of replaying a recording.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
-pub struct Played {
+pub struct ReplayReport {
     /// Operations that the program asked for.
     pub operations: u64,
     /// Operations that ran again.
@@ -40,8 +40,8 @@ pub struct Played {
     pub failure: Option<String>,
 }
 
-impl Recorded {
-    /// Plays the program back under `config`: [`Recorded::config`] for the recorded one, or another budget or planner. It waits for planners, so
+impl RecordedProgram {
+    /// Replays the program under `config`: [`RecordedProgram::config`] for the recorded one, or another budget or planner. It waits for planners, so
     /// each plan is in force from the next step on.
     ///
     /// Nothing is executed, and operations take the times that were recorded. Under the recorded configuration the traces and graphs are those of
@@ -50,10 +50,10 @@ impl Recorded {
     /// # Errors
     ///
     /// An invalid configuration. A budget that is a share of free memory is one, because there is no device.
-    pub fn play(&self, config: impl Into<RematConfig>) -> Result<Played, RematError> {
+    pub fn replay(&self, config: impl Into<RematConfig>) -> Result<ReplayReport, RematError> {
         let config = config.into().validated()?;
-        if let Budget::Free(_) = config.budget {
-            return Err(RematError::BudgetInBytes);
+        if let budget @ Budget::Free(_) = config.budget {
+            return Err(RematError::BudgetInBytes { budget });
         }
         let plans = Plans::new(config.planning_in_force(), self.device().to_owned(), false);
         let limit = config.planning.time_limit + PATIENCE;
@@ -63,7 +63,7 @@ impl Recorded {
         let machine = play(&self.recording, core_config(&config, self.layout()), plans, wait);
         let (counters, plans) = (machine.counters(), &machine.world().planning);
         let followed = (counters.times.followed, counters.times.followed_recompute);
-        Ok(Played {
+        Ok(ReplayReport {
             operations: counters.operations,
             recomputed_operations: counters.recomputed,
             evictions: counters.evictions,

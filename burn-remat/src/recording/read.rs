@@ -33,14 +33,14 @@ pub enum RecordingError {
 
 /// A recording that was written by [`RematExt::remat_record`](crate::RematExt::remat_record).
 #[derive(Clone, Debug)]
-pub struct Recorded {
+pub struct RecordedProgram {
     header: Header,
     budget: Budget,
     pub(super) recording: Arc<Recording>,
     graph: Option<Graph>,
 }
 
-impl Recorded {
+impl RecordedProgram {
     /// Reads a file.
     ///
     /// # Errors

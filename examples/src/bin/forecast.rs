@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{Alternatives, DisplayBytes, Forecast, Forecaster, RematConfig, RematExt};
+use burn_remat::{Compression, DisplayBytes, Forecast, Forecaster, RematConfig, RematExt};
 use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::device;
 use burn_remat_examples::tasks::Workload;
@@ -35,9 +35,9 @@ struct Arguments {
     /// Most time for a plan, in seconds.
     #[arg(long, default_value_t = 0.5)]
     plan_time: f64,
-    /// Other forms in which tensors may be kept: `none`, `exact`, `all`, or names separated by commas.
+    /// How evicted tensors may be compressed or offloaded: `none`, `exact`, `all`, or names separated by commas.
     #[arg(long, default_value = "exact")]
-    alternatives: Alternatives,
+    compression: Compression,
     /// Train some steps at the minimum, within the budget, and with the largest batch, to see whether they keep what was named.
     #[arg(long)]
     verify: bool,
@@ -62,7 +62,8 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Outcome {
     let device = device::by_name(&arguments.device)?;
     let batch = if arguments.quick { 4 } else { arguments.batch_size as usize };
-    let config = RematConfig::new(&*arguments.budget).with_alternatives(arguments.alternatives).without_cache();
+    let config = RematConfig::new(&*arguments.budget).without_cache();
+    let config = config.advanced(|advanced| advanced.with_compression(arguments.compression));
     let plan_time =
         Duration::try_from_secs_f64(arguments.plan_time).map_err(|error| format!("--plan-time: {error}"))?;
     let (config, plan_time) = match arguments.quick {
@@ -80,7 +81,7 @@ fn run(arguments: &Arguments) -> Outcome {
             bar.suspend(|| eprintln!("{}, batch {batch}: {error}", arguments.model.name));
         }
     };
-    let forecast = forecaster.of_batch(&device, batch, train);
+    let forecast = forecaster.forecast_batch(&device, batch, train);
     bar.finish_and_clear();
     let forecast = forecast?;
     println!("{}, batch {batch}: {forecast}", arguments.model.name);
@@ -94,7 +95,7 @@ fn run(arguments: &Arguments) -> Outcome {
         write("--json", path, serde_json::to_string_pretty(&forecast)? + "\n")?;
     }
     if let Some(path) = &arguments.svg {
-        write("--svg", path, forecast.picture((960, 540))?)?;
+        write("--svg", path, forecast.overhead_picture((960, 540))?)?;
     }
     Ok(())
 }
@@ -128,7 +129,7 @@ fn trained(model: Workload, device: &Device, batch: usize, predicted: f64) -> Ou
     let measured = report.plan.as_ref().and_then(|plan| plan.measured_overhead);
     let measured = measured.map_or_else(|| "not measured".to_owned(), |share| format!("{:.1}%", 100.0 * share));
     println!(
-        ": {} over budget of {} steps, at most {} held; time added {measured}, {:.1}% foreseen",
+        ": {} over budget of {} steps, at most {} held; time added {measured}, {:.1}% predicted",
         report.steps_over_budget,
         report.steps,
         DisplayBytes(report.peak_bytes),

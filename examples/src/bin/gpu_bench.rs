@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
-use burn_remat::{DisplayBytes, RematConfig, RematExt, RematReport, largest_batch};
+use burn_remat::{AdvancedConfig, DisplayBytes, RematConfig, RematExt, RematReport, largest_batch};
 use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::device;
 use burn_remat_examples::heap::Heap;
@@ -297,7 +297,7 @@ impl Bench<'_> {
     }
 
     fn remat(&self, config: RematConfig) -> Outcome<Device> {
-        let config = if self.arguments.fusion { config.with_fusion() } else { config };
+        let config = if self.arguments.fusion { config.advanced(AdvancedConfig::with_fusion) } else { config };
         Ok(self.device.remat(config)?.autodiff())
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{Alternatives, DisplayBytes, LargestBatch, RematConfig, RematExt, RematReport, largest_batch};
+use burn_remat::{Compression, DisplayBytes, LargestBatch, RematConfig, largest_batch};
 use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::{bars, device};
@@ -26,9 +26,9 @@ struct Arguments {
     /// Most time that recomputing may add, as a share of the step's own: 1.0 is as long again.
     #[arg(long, default_value_t = 1.0)]
     overhead: f64,
-    /// Other forms in which tensors may be kept: `none`, `exact`, `all`, or names separated by commas.
+    /// How evicted tensors may be compressed or offloaded: `none`, `exact`, `all`, or names separated by commas.
     #[arg(long, default_value = "exact")]
-    alternatives: Alternatives,
+    compression: Compression,
     /// Train some steps with the batch found, to see what they really hold.
     #[arg(long)]
     verify: bool,
@@ -50,7 +50,8 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Outcome {
     let device = device::by_name(&arguments.device)?;
     let budget = if arguments.quick { "4 MiB" } else { &arguments.budget };
-    let config = RematConfig::new(budget).with_alternatives(arguments.alternatives).without_cache();
+    let config = RematConfig::new(budget).without_cache();
+    let config = config.advanced(|advanced| advanced.with_compression(arguments.compression));
     let config = if arguments.quick { config.with_time_limit(Duration::from_secs(2)) } else { config };
     let named = |names: &[&str]| names.iter().map(|name| Workload::by_name(name)).collect::<Result<Vec<_>, _>>();
     let workloads = match (&*arguments.model, arguments.quick) {
@@ -117,22 +118,8 @@ fn search(workload: Workload, device: &Device, config: &RematConfig, overhead: f
 
 /// Trains some steps with this batch under its plan, and says what they held.
 fn verified(workload: Workload, device: &Device, largest: &LargestBatch) -> Outcome<String> {
-    const WARMUP: usize = 6;
-    let (batch, device) = (largest.batch, largest.device(device)?);
-    let mut result = Ok(());
-    workload.train(&device, batch, WARMUP + 4, |step| {
-        let next = match step + 1 {
-            WARMUP => device.remat_wait_for_plan(Duration::from_secs(60)).map(drop),
-            // The plan is in force from the step after next on.
-            step if step == WARMUP + 1 => device.remat_reset_report(),
-            _ => Ok(()),
-        };
-        if result.is_ok() {
-            result = next;
-        }
-    })?;
-    result?;
-    let report: RematReport = device.remat_report()?;
+    let batch = largest.batch;
+    let report = workload.report_with_plan(&largest.device(device)?, batch)?;
     let fits = report.budget_bytes.is_none_or(|budget| report.peak_bytes <= budget);
     let overhead = report.plan.as_ref().and_then(|plan| plan.measured_overhead);
     Ok(format!(

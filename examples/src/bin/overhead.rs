@@ -1,31 +1,11 @@
 //! What a remat device costs, measured against plain Burn and against Burn's own group of one device.
-//!
-//! All devices train side by side in this process and take turns step by step, so that whatever else the machine does meets all of
-//! them alike. Every ratio is that of two steps of one round; the table gives their median and quartiles, in wall time and in
-//! processor time of the whole process. Losses are compared bit for bit.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
-use burn_autodiff::Autodiff;
-use burn_backend::ops::FloatTensorOps;
-use burn_backend::{AutodiffBackend, Distribution, FloatDType, Shape};
-use burn_flex::{Flex, FlexDevice};
-use burn_remat::{DisplayBytes, Remat, RematConfig, RematDevice, RematExt};
-use burn_remat_examples::bare::Bare;
 use burn_remat_examples::cli::{self, Outcome};
-use burn_remat_examples::clock::{Others, processor_time};
-use burn_remat_examples::training::{Job, ModelKind, Training};
+use burn_remat_examples::overhead::{PLAN_TIME, SHARES, StepProtocol, per_operation, per_step, usual_batch_size};
+use burn_remat_examples::training::ModelKind;
 use clap::Parser;
-use serde_json::{Value, json};
-
-/// More than anything here needs.
-const AMPLE: &str = "8 GiB";
-/// Budgets, as shares of what the step takes without a limit.
-const SHARES: [u64; 4] = [100, 70, 50, 35];
-/// Steps of a device before it is measured: the engine has seen the step after a few, and its plan is in force soon after it was found.
-const WARMUP: usize = 6;
 
 /// Measure what a remat device costs beside plain Burn.
 #[derive(Parser)]
@@ -53,294 +33,24 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let mut figures = Vec::new();
+    let rounds = arguments.rounds as usize;
     if arguments.model.is_none() {
         println!("per operation: a chain of 24 layers, forward, backward and update, at the level of backends");
         for (width, rows) in [(16, 4), (64, 32)] {
-            figures.push(per_operation(width, rows, 8 * arguments.rounds as usize)?);
+            let cost = per_operation(width, rows, 8 * rounds)?;
+            print!("{cost}");
+            figures.push(cost.json());
         }
     }
+    let shares = if arguments.ample { &[][..] } else { &SHARES };
     for model in ModelKind::ALL.into_iter().filter(|&model| arguments.model.is_none_or(|only| only == model)) {
-        figures.push(per_step(model, arguments)?);
+        let batch_size = arguments.batch_size.map_or(usual_batch_size(model), |batch_size| batch_size as usize);
+        let cost = per_step(model, StepProtocol { batch_size, rounds, shares, plan_time: PLAN_TIME })?;
+        print!("{cost}");
+        figures.push(cost.json());
     }
     if let Some(file) = &arguments.json {
-        std::fs::write(file, serde_json::to_string_pretty(&figures)?)
-            .map_err(|error| format!("--json {}: {error}", file.display()))?;
+        cli::save_json(file, &figures.into())?;
     }
     Ok(())
-}
-
-/// The median of `values` and their quartiles.
-#[derive(Clone, Copy)]
-struct Spread {
-    low: f64,
-    median: f64,
-    high: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let at = |quarter: usize| values.get(values.len() * quarter / 4).copied().unwrap_or(f64::NAN);
-        Self { low: at(1), median: at(2), high: at(3) }
-    }
-
-    /// Of the ratios of two series, pair by pair.
-    fn of_ratios(of: &[f64], to: &[f64]) -> Self {
-        Self::of(of.iter().zip(to).map(|(of, to)| of / to).collect())
-    }
-
-    fn json(self) -> Value {
-        json!({ "lower_quartile": self.low, "median": self.median, "upper_quartile": self.high })
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.3}x ({:.2}-{:.2})", self.median, self.low, self.high)
-    }
-}
-
-// ---- steps of models
-
-/// One device, its training, and what its steps took.
-struct Entrant<'a> {
-    name: String,
-    training: Box<dyn Training + 'a>,
-    device: Device,
-    steps: u64,
-    loss: f32,
-    wall_ms: Vec<f64>,
-    processor_ms: Vec<f64>,
-}
-
-impl<'a> Entrant<'a> {
-    fn new(name: impl Into<String>, device: Device, job: &'a Job) -> Result<Self, String> {
-        let training = job.begin(&device)?;
-        Ok(Self {
-            name: name.into(),
-            training,
-            device,
-            steps: 0,
-            loss: 0.0,
-            wall_ms: Vec::new(),
-            processor_ms: Vec::new(),
-        })
-    }
-
-    fn step(&mut self) -> Result<(), String> {
-        // All devices draw from one stream of random numbers.
-        self.device.seed(self.steps);
-        self.steps += 1;
-        let (wall, processor) = (Instant::now(), processor_time());
-        self.loss = self.training.step(None)?;
-        // What the update asked for last is done before the clocks are read.
-        self.device.sync().map_err(|error| error.to_string())?;
-        self.wall_ms.push(wall.elapsed().as_secs_f64() * 1e3);
-        self.processor_ms.push((processor_time() - processor).as_secs_f64() * 1e3);
-        Ok(())
-    }
-}
-
-fn per_step(model: ModelKind, arguments: &Arguments) -> Outcome<Value> {
-    let usual = match model {
-        ModelKind::Lstm => 16,
-        ModelKind::Mlp => 64,
-        _ => 32,
-    };
-    let job = Job::standard(model, arguments.batch_size.unwrap_or(usual) as usize, 0, 1)?;
-    let remat = |config: RematConfig| Device::flex().remat(config.without_cache());
-    let mut entrants = vec![
-        Entrant::new("plain Burn", Device::flex(), &job)?,
-        Entrant::new("Burn's group of one", Device::group_options(&[Device::flex()]).init()?, &job)?,
-        Entrant::new("remat, ample", remat(RematConfig::new(AMPLE))?, &job)?,
-    ];
-    let (peak, operations) = unlimited(&job)?;
-    if !arguments.ample {
-        for share in SHARES {
-            let device = remat(RematConfig::new(peak * share / 100))?;
-            entrants.push(Entrant::new(format!("remat, {share}%"), device, &job)?);
-        }
-    }
-    // One after the other, and nothing is planned any more while steps are measured.
-    for entrant in &mut entrants {
-        for half in 0..2 {
-            (0..WARMUP).try_for_each(|_| entrant.step())?;
-            if half == 0 && entrant.device.remat_report().is_ok() {
-                entrant.device.remat_wait_for_plan(Duration::from_secs(60))?;
-            }
-        }
-        (entrant.wall_ms, entrant.processor_ms) = (Vec::new(), Vec::new());
-    }
-    let others = Others::watch();
-    let mut identical = true;
-    for round in 0..arguments.rounds as usize {
-        // Another device begins each round.
-        let count = entrants.len();
-        for at in 0..count {
-            entrants[(round + at) % count].step()?;
-        }
-        identical &= entrants.iter().all(|entrant| entrant.loss.to_bits() == entrants[0].loss.to_bits());
-    }
-    let busy = others.share();
-    println!(
-        "\n{} at batch size {}: {operations} operations a step, {} without a limit; {} rounds, losses {}",
-        model.name(),
-        job.batch_size,
-        DisplayBytes(peak),
-        arguments.rounds,
-        if identical { "identical to the last bit" } else { "DIFFERENT" }
-    );
-    println!("{}", Others::warning(busy));
-    Ok(table(model, &entrants, identical, busy))
-}
-
-/// Bytes and operations of a step without a limit.
-fn unlimited(job: &Job) -> Outcome<(u64, u64)> {
-    let device = Device::flex().remat("unlimited")?;
-    let mut training = job.begin(&device)?;
-    for _ in 0..3 {
-        training.step(None)?;
-    }
-    let operations = device.remat_report()?.operations;
-    training.step(None)?;
-    let report = device.remat_report()?;
-    Ok((report.peak_bytes, report.operations - operations))
-}
-
-fn table(model: ModelKind, entrants: &[Entrant], identical: bool, busy: Option<f64>) -> Value {
-    println!(
-        "  {:<22}{:>10}{:>11}  {:<24}{:<24}{:>10}{:>9}",
-        "", "wall ms", "processor", "wall / plain", "processor / plain", "peak", "over"
-    );
-    let plain = &entrants[0];
-    let rows = entrants.iter().map(|entrant| {
-        let (wall, processor) = (Spread::of(entrant.wall_ms.clone()), Spread::of(entrant.processor_ms.clone()));
-        let wall_ratio = Spread::of_ratios(&entrant.wall_ms, &plain.wall_ms);
-        let processor_ratio = Spread::of_ratios(&entrant.processor_ms, &plain.processor_ms);
-        let report = entrant.device.remat_report().ok();
-        let (peak, over) = report.as_ref().map_or_else(Default::default, |report| {
-            (DisplayBytes(report.peak_bytes).to_string(), report.steps_over_budget.to_string())
-        });
-        println!(
-            "  {:<22}{:>10.2}{:>11.2}  {:<24}{:<24}{:>10}{:>9}",
-            entrant.name,
-            wall.median,
-            processor.median,
-            wall_ratio.to_string(),
-            processor_ratio.to_string(),
-            peak,
-            over
-        );
-        json!({
-            "device": entrant.name,
-            "wall_ms": wall.json(),
-            "processor_ms": processor.json(),
-            "wall_ratio": wall_ratio.json(),
-            "processor_ratio": processor_ratio.json(),
-            "budget_bytes": report.as_ref().and_then(|report| report.budget_bytes),
-            "peak_bytes": report.as_ref().map(|report| report.peak_bytes),
-            "floor_bytes": report.as_ref().map(|report| report.floor_bytes),
-            "steps_over_budget": report.as_ref().map(|report| report.steps_over_budget),
-        })
-    });
-    let rows: Vec<Value> = rows.collect();
-    // Against the group, for models of small operations.
-    let group = &entrants[1];
-    for entrant in &entrants[2..] {
-        let wall = Spread::of_ratios(&entrant.wall_ms, &group.wall_ms);
-        let processor = Spread::of_ratios(&entrant.processor_ms, &group.processor_ms);
-        println!("  {:<22}beside the group of one: wall {wall}, processor {processor}", entrant.name);
-    }
-    json!({ "model": model.name(), "losses_identical": identical, "others_busy": busy, "devices": rows })
-}
-
-// ---- operations at the level of backends
-
-fn per_operation(width: usize, rows: usize, rounds: usize) -> Outcome<Value> {
-    let device = RematDevice::new(FlexDevice, RematConfig::new(AMPLE))?;
-    let mut plain = Chain::<Autodiff<Flex>>::new(FlexDevice, width, rows);
-    let mut router = Chain::<Autodiff<Bare>>::new(FlexDevice, width, rows);
-    let mut remat = Chain::<Autodiff<Remat<Flex>>>::new(device.clone(), width, rows);
-    for _ in 0..rounds {
-        plain.step();
-        router.step();
-        remat.step();
-    }
-    let operations = device.report::<Flex>().operations as f64 / rounds as f64;
-    let added = |of: &[f64], to: &[f64]| Spread::of(of.iter().zip(to).map(|(of, to)| (of - to) / operations).collect());
-    let (all, engine) = (added(&remat.ns, &plain.ns), added(&remat.ns, &router.ns));
-    println!("  [{rows}, {width}]: {operations:.0} operations a step");
-    for (name, ns) in [
-        ("Autodiff<Flex>", &plain.ns),
-        ("with Burn's router between", &router.ns),
-        ("Autodiff<Remat<Flex>>", &remat.ns),
-    ] {
-        println!("    {name:<27} {:>8.1} us a step", Spread::of(ns.clone()).median / 1e3);
-    }
-    for (what, spread) in [("added by all", all), ("added by the engine", engine)] {
-        println!("    {what:<27} {:>8.0} ns an operation ({:.0}-{:.0})", spread.median, spread.low, spread.high);
-    }
-    Ok(json!({
-        "chain": [rows, width],
-        "operations": operations,
-        "added_ns_per_operation": all.json(),
-        "engine_ns_per_operation": engine.json(),
-    }))
-}
-
-/// A chain of layers at the level of backends, and what its steps took.
-struct Chain<B: AutodiffBackend> {
-    device: B::Device,
-    shape: [usize; 2],
-    weights: Vec<B::FloatTensorPrimitive>,
-    ns: Vec<f64>,
-}
-
-impl<B: AutodiffBackend> Chain<B> {
-    fn new(device: B::Device, width: usize, rows: usize) -> Self {
-        let weights = weights::<B>(&device, width);
-        Self { device, shape: [rows, width], weights, ns: Vec::new() }
-    }
-
-    fn step(&mut self) {
-        let start = Instant::now();
-        self.weights = step::<B>(std::mem::take(&mut self.weights), &self.device, self.shape);
-        self.ns.push(start.elapsed().as_nanos() as f64);
-    }
-}
-
-fn weights<B: AutodiffBackend>(device: &B::Device, width: usize) -> Vec<B::FloatTensorPrimitive> {
-    B::seed(device, 7);
-    let random = Distribution::Uniform(-0.3, 0.3);
-    (0..24)
-        .map(|_| B::float_random(Shape::new([width, width]), random, device, FloatDType::F32))
-        .map(|weight| B::float_set_require_grad(weight, true))
-        .collect()
-}
-
-/// One step of gradient descent on a chain of matrix products with elementwise work between them.
-fn step<B: AutodiffBackend>(
-    weights: Vec<B::FloatTensorPrimitive>,
-    device: &B::Device,
-    shape: [usize; 2],
-) -> Vec<B::FloatTensorPrimitive> {
-    let mut x = B::float_ones(Shape::new(shape), device, FloatDType::F32);
-    for weight in &weights {
-        let h = B::float_tanh(B::float_matmul(x.clone(), weight.clone()));
-        let h = B::float_add(B::gelu(B::float_mul_scalar(h, 1.5.into())), x);
-        let scale = B::float_exp(B::float_mul_scalar(h.clone(), (-0.1).into()));
-        x = B::float_mul(h, scale);
-    }
-    let mut gradients = B::backward(B::float_mean(B::float_mul(x.clone(), x)));
-    weights
-        .into_iter()
-        .map(|weight| match B::grad_remove(&weight, &mut gradients) {
-            Some(gradient) => {
-                let change = B::InnerBackend::float_mul_scalar(gradient, 0.01.into());
-                let weight = B::InnerBackend::float_sub(B::inner(weight), change);
-                B::float_set_require_grad(B::from_inner(weight), true)
-            }
-            None => weight,
-        })
-        .collect()
 }

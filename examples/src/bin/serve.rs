@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use burn::server::{AllowAll, IrohIdentity, IrohRelays, IrohTransport, TokenAuthorizer, Transport, WebSocketTransport};
-use burn_remat::{Budget, RematConfig, RematReport, random_token, serve};
+use burn_remat::{AdvancedConfig, Budget, RematConfig, RematReport, random_token, serve};
 use burn_remat_examples::device;
 use clap::Parser;
 
@@ -64,7 +64,7 @@ fn run(arguments: &Arguments) -> Result<RematReport, String> {
         None => iroh(arguments)?,
     };
     let config = RematConfig::new(budget);
-    let config = if arguments.fusion { config.with_fusion() } else { config };
+    let config = if arguments.fusion { config.advanced(AdvancedConfig::with_fusion) } else { config };
     let served = if arguments.allow_any {
         eprintln!("warning: --allow-any lets every client that reaches this address use the device and its memory");
         serve(&device, config, AllowAll, transport)

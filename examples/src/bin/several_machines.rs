@@ -67,7 +67,7 @@ fn run(arguments: &Arguments) -> Outcome {
             None => host,
         };
         let device = Device::remote_options(&host).init().map_err(|error| format!("{url}: {error}"))?;
-        device.remat_is_served();
+        device.remat_enable_remote_marks();
         device.seed(SEED);
         devices.push(device);
     }

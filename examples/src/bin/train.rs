@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{Alternatives, Budget, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt};
+use burn_remat::{Budget, Compression, DisplayBytes, PlanReport, RandomPolicy, RematConfig, RematExt};
 use burn_remat_examples::cli;
 use burn_remat_examples::comparison::{Comparison, Protocol};
 use burn_remat_examples::data::{Images, Text};
@@ -54,7 +54,7 @@ struct Arguments {
     /// Other forms in which tensors may be kept: none, exact, all, or names joined by commas (mask-bits, small-indices,
     /// bool-bits, sign-bits, shape-only, offload, bf16).
     #[arg(long, default_value = "exact")]
-    alternatives: Alternatives,
+    compression: Compression,
     /// End with an error where the budget is below the floor.
     #[arg(long)]
     strict: bool,
@@ -83,10 +83,10 @@ struct Arguments {
     /// into this file.
     #[arg(long)]
     plan_report: Option<PathBuf>,
-    /// At the end, plan the step with none of the `--alternatives`, with each alone, with the exact ones and with all, and print what each would
+    /// At the end, plan the step with none of the forms that `--compression` allows, with each alone, with the exact ones and with all, and print what each would
     /// cost.
     #[arg(long)]
-    compare_alternatives: bool,
+    compare_compression: bool,
     /// Write the result as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -140,7 +140,7 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
     if let Some(report) = &comparison.budgeted.report {
         println!("\n{report}");
     }
-    if arguments.compare_alternatives || arguments.plan_report.is_some() {
+    if arguments.compare_compression || arguments.plan_report.is_some() {
         tell_of_plan(arguments, comparison.budgeted.plan())?;
     }
     if let Some(file) = &arguments.json {
@@ -153,14 +153,15 @@ fn configured(arguments: &Arguments, budget: Budget) -> RematConfig {
     let random = if arguments.reseed { RandomPolicy::Reseed } else { RandomPolicy::Keep };
     let config = RematConfig::new(budget)
         .with_random(random)
-        .with_alternatives(arguments.alternatives)
-        .with_memory_probe(Heap)
         .with_planner(&arguments.planner)
         .with_time_limit(Duration::from_secs_f64(arguments.time_limit));
-    let config = if arguments.count_workspaces { config.counting_workspaces() } else { config };
-    let config = if arguments.fusion { config.with_fusion() } else { config };
-    let config = if arguments.no_planning { config.without_planning() } else { config };
-    if arguments.no_cache { config.without_cache() } else { config }
+    let config = if arguments.no_cache { config.without_cache() } else { config };
+    config.advanced(|advanced| {
+        let advanced = advanced.with_compression(arguments.compression).with_memory_probe(Heap);
+        let advanced = if arguments.count_workspaces { advanced.with_workspace_in_budget() } else { advanced };
+        let advanced = if arguments.fusion { advanced.with_fusion() } else { advanced };
+        if arguments.no_planning { advanced.without_planning() } else { advanced }
+    })
 }
 
 fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {
@@ -173,8 +174,8 @@ fn tell_of_plan(arguments: &Arguments, plan: Option<&PlanReport>) -> Result<(), 
         println!("nothing was planned, so there is nothing to compare or to write");
         return Ok(());
     };
-    if arguments.compare_alternatives {
-        compare_alternatives(plan, arguments.time_limit);
+    if arguments.compare_compression {
+        compare_compression(plan, arguments.time_limit);
     }
     if let Some(path) = &arguments.plan_report {
         let is_page = path.extension().is_some_and(|extension| extension == "html");
@@ -186,10 +187,10 @@ fn tell_of_plan(arguments: &Arguments, plan: Option<&PlanReport>) -> Result<(), 
     Ok(())
 }
 
-fn compare_alternatives(plan: &PlanReport, time_limit: f64) {
-    println!("\n{:>16}{:>16}{:>14}  alternatives allowed", "planned overhead", "lower bound", "floor");
+fn compare_compression(plan: &PlanReport, time_limit: f64) {
+    println!("\n{:>16}{:>16}{:>14}  compression allowed", "planned overhead", "lower bound", "floor");
     let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.2}%", 100.0 * share));
-    for row in plan.compare_alternatives(Duration::from_secs_f64(time_limit)) {
+    for row in plan.compare_compression(Duration::from_secs_f64(time_limit)) {
         let overhead = row.predicted_overhead.map_or("no plan".to_owned(), |share| percent(Some(share)));
         let floor = DisplayBytes(row.floor_bytes).to_string();
         println!("{overhead:>16}{:>16}{floor:>14}  {}", percent(row.lower_bound), row.allowed);
@@ -223,7 +224,7 @@ fn to_json(arguments: &Arguments, budget: Budget, comparison: &Comparison) -> se
         "measured_overhead": plan.and_then(|plan| plan.measured_overhead),
         "predicted_peak_bytes": plan.map(|plan| plan.predicted_peak_bytes),
         "planned_floor_bytes": plan.and_then(|plan| plan.floor_bytes),
-        "alternatives": report.map(|report| &report.alternatives),
+        "alternatives": report.map(|report| &report.compression),
         "lower_bound": plan.and_then(|plan| plan.lower_bound),
         "planner": plan.map(|plan| plan.planner.clone()),
         "plan_seconds": plan.map(|plan| plan.plan_seconds),

@@ -66,7 +66,7 @@ fn read<const D: usize>(folder: &Path, set: MnistSet, ending: &str) -> Result<([
     };
     // Two zeros, 8 for bytes, the number of dimensions.
     if number(0)? != 0x0800 + D as u32 {
-        return Err(wrong("this is no file of MNIST"));
+        return Err(wrong("this is not a file of MNIST"));
     }
     let mut sizes = [0; D];
     for (at, size) in sizes.iter_mut().enumerate() {

@@ -1,7 +1,9 @@
 //! Tasks by name, for `larger-batches`.
 
+use std::time::Duration;
+
 use burn::tensor::Device;
-use burn_remat::RematExt;
+use burn_remat::{RematExt, RematReport};
 
 use super::accumulation::Accumulation;
 use super::mnist::Mnist;
@@ -11,7 +13,7 @@ use super::task::{SEED, Task};
 use super::text_classification::TextClassification;
 use super::text_generation::TextGeneration;
 use super::wgan::Wgan;
-use crate::cli::read;
+use crate::cli::{Outcome, read};
 use crate::training::{Job, ModelKind};
 
 /// Trains on a device with a batch size for some steps, and tells each step's number when it is done.
@@ -71,6 +73,29 @@ impl Workload {
         mut seen: impl FnMut(usize),
     ) -> Result<(), String> {
         (self.run)(device, batch_size, steps, &mut seen)
+    }
+
+    /// Trains some steps on a remat device until its plan is made anew with measured times, then a few more, and reports on these alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`train`](Self::train), and [`burn_remat::RematError::NotRemat`] for any other device.
+    pub fn report_with_plan(&self, device: &Device, batch_size: usize) -> Outcome<RematReport> {
+        const WARMUP: usize = 6;
+        let mut result = Ok(());
+        self.train(device, batch_size, WARMUP + 4, |step| {
+            let next = match step + 1 {
+                WARMUP => device.remat_wait_for_plan(Duration::from_secs(60)).map(drop),
+                // The plan is in force from the step after next on.
+                step if step == WARMUP + 1 => device.remat_reset_report(),
+                _ => Ok(()),
+            };
+            if result.is_ok() {
+                result = next;
+            }
+        })?;
+        result?;
+        Ok(device.remat_report()?)
     }
 }
 

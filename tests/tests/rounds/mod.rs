@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData, activation};
-use burn_remat::{RematConfig, RematExt};
+use burn_remat::{AdvancedConfig, RematConfig, RematExt};
 use burn_remat_examples::device::under_test;
 
 /// Rounds of a training.
@@ -61,8 +61,8 @@ pub fn devices() -> Vec<(&'static str, Device)> {
     let planned = config("60%").with_time_limit(Duration::from_millis(100));
     let remat = |config: RematConfig| under_test().remat(config).unwrap();
     vec![
-        ("unlimited", remat(config("unlimited").without_planning())),
-        ("online", remat(config("70%").without_planning())),
+        ("unlimited", remat(config("unlimited").advanced(AdvancedConfig::without_planning))),
+        ("online", remat(config("70%").advanced(AdvancedConfig::without_planning))),
         ("planned", remat(planned)),
     ]
 }

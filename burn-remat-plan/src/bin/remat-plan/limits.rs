@@ -40,7 +40,7 @@ impl Limits {
 }
 
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| "this is no number of seconds".to_owned())?;
+    let number: f64 = text.parse().map_err(|_| "this is not a number of seconds".to_owned())?;
     // A year: beyond it clocks overflow.
     if number > 0.0 && number <= 31_536_000.0 {
         Ok(Duration::from_secs_f64(number))

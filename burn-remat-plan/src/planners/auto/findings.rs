@@ -117,6 +117,6 @@ impl<'a, P: Clone> Findings<'a, P> {
         };
         let outcome = Outcome { status, stop_reason, ..best.clone() };
         let decision = Decision { winner: best.planner.clone(), tried: self.tried.clone() };
-        Ok((outcome.bounded(auto, Bound::of_all(self.bound))?, decision))
+        Ok((outcome.bounded(auto, Bound::for_all_schedules(self.bound))?, decision))
     }
 }

@@ -120,7 +120,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::generate::{Knobs, Options, by_name, random_training_graph};
+    use crate::generate::{Options, RandomGraphOptions, by_name, random_training_graph};
     use crate::planner::Status;
     use crate::planners::StoreAll;
     use crate::solve::solve;
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn with_memory_a_larger_budget_is_never_dearer() {
         for seed in 0..4 {
-            let graph = random_training_graph(seed, &Knobs::plain(6, 20));
+            let graph = random_training_graph(seed, &RandomGraphOptions::plain(6, 20));
             let auto = Auto::remembering();
             let peak = StoreAll::peak(&graph);
             let makespans: Vec<f64> = (5..=10)

@@ -46,7 +46,7 @@ use crate::frontier::{computations, retention_of};
 use crate::graph::Graph;
 use crate::need::is_too_little;
 use crate::planner::{Outcome, Planner, Progress, Request, Status, StopReason};
-use crate::sequence::order_of;
+use crate::sequence::compute_order;
 use crate::views::without_alternatives;
 
 const NAME: &str = "checkmate";
@@ -112,7 +112,7 @@ impl Solve<'_> {
         // The model knows the default implementations alone.
         let graph = without_alternatives(self.graph);
         if let Ok(Outcome { plan: Some(plan), .. }) = planner.solve(&graph, &request) {
-            self.incumbent.offer(&computations(self.graph, &retention_of(self.graph, &order_of(&plan))));
+            self.incumbent.offer(&computations(self.graph, &retention_of(self.graph, &compute_order(&plan))));
             log::debug!("{NAME}: with the plan of {} {:?}", planner.name(), self.incumbent.cost());
         }
     }
@@ -209,7 +209,7 @@ impl Solve<'_> {
     /// The best plan as numbers of the columns.
     fn start(&self, model: &Model) -> Option<Vec<f64>> {
         let best = self.incumbent.best()?;
-        Some(model.values_of(self.graph, &order_of(&best.plan)))
+        Some(model.values_of(self.graph, &compute_order(&best.plan)))
     }
 
     fn raise_bound(&mut self, end: End, bound: Option<f64>) {

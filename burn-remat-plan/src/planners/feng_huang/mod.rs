@@ -43,7 +43,7 @@ use crate::need::is_too_little;
 use crate::plan::Plan;
 use crate::planner::{Checkpoints, Outcome, Planner, Request, Status, StopReason};
 use crate::planners::store_all::peak_op;
-use crate::sequence::plan_of;
+use crate::sequence::plan_from_order;
 
 use dag::Dag;
 use division::{DivisionTree, Limit};
@@ -142,7 +142,7 @@ fn plan(graph: &Graph, dag: &Dag, piece_of: &[Option<usize>]) -> Plan {
         order[start..].sort_unstable();
         order.push(op);
     }
-    plan_of(graph, &order)
+    plan_from_order(graph, &order)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::generate::{Knobs, NAMES, Options, Pass, by_name, random_graph, random_training_graph};
+use crate::generate::{NAMES, Options, Pass, RandomGraphOptions, by_name, random_graph, random_training_graph};
 use crate::graph::{GraphBuilder, Op};
 use crate::planners::StoreAll;
 use crate::simulate::simulate;
@@ -167,7 +167,10 @@ fn is_valid(graph: &Graph, outcome: &Outcome) {
 #[test]
 fn plans_are_valid_and_compute_no_op_more_than_twice() {
     for seed in 0..400 {
-        for graph in [random_graph(seed, &Knobs::default()), random_training_graph(seed, &Knobs::ops(1, 14))] {
+        for graph in [
+            random_graph(seed, &RandomGraphOptions::default()),
+            random_training_graph(seed, &RandomGraphOptions::ops(1, 14)),
+        ] {
             let outcome = solve(&graph);
             is_valid(&graph, &outcome);
             let plain = simulate(&graph, &StoreAll::plan(&graph)).makespan;

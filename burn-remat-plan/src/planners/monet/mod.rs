@@ -200,7 +200,7 @@ impl<'a> Attempt<'a> {
         let proved = match (proved, self.cost()) {
             (Some(proved), Some(cost)) if knows_best => {
                 let internal = |reason| PlanError::Internal { planner: Monet::NAME, reason };
-                Some(Bound::of_class(proved).below(cost).map_err(internal)?.value)
+                Some(Bound::for_own_class(proved).below(cost).map_err(internal)?.value)
             }
             (Some(proved), cost) => Some(cost.map_or(proved, |cost| proved.min(cost))),
             (None, _) => None,

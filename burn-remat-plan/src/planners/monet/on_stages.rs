@@ -25,7 +25,7 @@ use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::planner::{Request, StopReason};
 use crate::planners::limited::Latest;
-use crate::sequence::{order_of, plan_of_choices};
+use crate::sequence::{compute_order, plan_of_choices};
 use crate::views::stages_of::StageView;
 
 /// Most entries of a coarse graph's program.
@@ -90,7 +90,7 @@ fn solve(run: &mut Attempt<'_>, view: &StageView, request: &Request) -> Result<S
 
 /// Offers the plan of a view's graph as a schedule of the graph itself.
 fn add(run: &mut Attempt<'_>, view: &StageView, plan: &Plan) {
-    let ops = order_of(&view.plan(run.graph, plan));
+    let ops = compute_order(&view.plan(run.graph, plan));
     let choices = ops.into_iter().map(Choice::default_of).collect();
     let found = improve(run.graph, &Candidate::new(run.graph, choices), run.request.budget);
     log::debug!("{}: {} by {} stage ops", Monet::NAME, found.timeline.makespan, view.graph().ops().len());

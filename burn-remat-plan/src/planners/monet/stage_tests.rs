@@ -10,11 +10,11 @@ use super::descent::{Mode, State};
 use super::*;
 use crate::check::check;
 use crate::choice::implementations;
-use crate::generate::{Knobs, Options, by_name, random_graph, random_training_graph};
+use crate::generate::{Options, RandomGraphOptions, by_name, random_graph, random_training_graph};
 use crate::graph::{GraphBuilder, Op, Phase};
 use crate::plan::Step;
 use crate::planners::{ChenGreedy, StoreAll};
-use crate::sequence::order_of;
+use crate::sequence::compute_order;
 use crate::views::stages_of::StageView;
 
 /// `graph` with a stage's name on its first `forward` ops, a new one wherever `change` says so.
@@ -38,13 +38,14 @@ fn named(graph: &Graph, forward: usize, mut change: impl FnMut() -> bool) -> Gra
 fn cases(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Graph> {
     seeds.map(|seed| {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let knobs = Knobs { once_only: if seed % 4 < 2 { 0.0 } else { 0.15 }, ..Knobs::ops(2, 30) };
+        let knobs =
+            RandomGraphOptions { once_only: if seed % 4 < 2 { 0.0 } else { 0.15 }, ..RandomGraphOptions::ops(2, 30) };
         if seed % 2 == 0 {
             let graph = random_graph(seed, &knobs);
             let forward = graph.ops().len().div_ceil(2);
             named(&graph, forward, || rng.random_bool(0.3))
         } else {
-            let graph = random_training_graph(seed, &Knobs { most_ops: 15, ..knobs });
+            let graph = random_training_graph(seed, &RandomGraphOptions { most_ops: 15, ..knobs });
             let forward = graph.ops().iter().take_while(|op| op.phase == Some(Phase::Forward)).count();
             named(&graph, forward, || rng.random_bool(0.3))
         }
@@ -72,7 +73,7 @@ fn a_schedule_of_the_stages_is_a_valid_plan_that_costs_and_holds_no_more() {
                         .unwrap_or_else(|wrong| panic!("case {seed}, {most} stages: {wrong}\n{graph:#?}\n{coarse:#?}"));
                     assert!(checked.makespan() <= found.timeline.makespan + 1e-9, "case {seed}");
                     alternatives += found.choices.iter().filter(|choice| choice.implementation > 0).count();
-                    repeats += order_of(&fine).len() - graph.ops().len();
+                    repeats += compute_order(&fine).len() - graph.ops().len();
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::check::check;
-use crate::generate::{Knobs, Options, by_name, random_graph, random_training_graph};
+use crate::generate::{Options, RandomGraphOptions, by_name, random_graph, random_training_graph};
 use crate::graph::{Alternative, GraphBuilder, Op, Phase};
 use crate::plan::Step;
 use crate::planners::StoreAll;
@@ -116,7 +116,8 @@ fn agrees(graph: &Graph) -> usize {
 }
 
 fn agrees_on(seeds: std::ops::Range<u64>) {
-    let knobs = Knobs { alternative: 0.5, scratch: 0.3, multi_output: 0.1, ..Knobs::ops(2, 6) };
+    let knobs =
+        RandomGraphOptions { alternative: 0.5, scratch: 0.3, multi_output: 0.1, ..RandomGraphOptions::ops(2, 6) };
     let small = |graph: &Graph| graph.values().len() <= 9 && graph.ops().len() <= 8;
     let mut tight = 0;
     for seed in seeds {
@@ -126,7 +127,7 @@ fn agrees_on(seeds: std::ops::Range<u64>) {
                 let graph = random_graph(seed, &knobs);
                 with_phases(&graph, graph.ops().len().div_ceil(2))
             }
-            _ => random_training_graph(seed, &Knobs { most_ops: 3, ..knobs }),
+            _ => random_training_graph(seed, &RandomGraphOptions { most_ops: 3, ..knobs }),
         };
         if small(&graph) {
             tight += agrees(&graph);

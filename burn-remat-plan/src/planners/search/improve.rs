@@ -174,7 +174,7 @@ fn outcome(graph: &Graph, order: &[Choice], request: &Request, clock: &Clock) ->
     } else if clock.moves.is_some() && !clock.left().is_zero() {
         outcome.stop_reason = StopReason::Heuristic;
     }
-    let outcome = outcome.bounded(NAME, Bound::of_all(clock.bound()))?;
+    let outcome = outcome.bounded(NAME, Bound::for_all_schedules(clock.bound()))?;
     request.report(Progress { incumbent: Some(outcome.makespan), lower_bound: outcome.lower_bound });
     Ok(outcome)
 }

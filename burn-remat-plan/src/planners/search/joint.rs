@@ -14,7 +14,7 @@ use crate::graph::Graph;
 use crate::need::is_too_little;
 use crate::plan::Plan;
 use crate::planner::Request;
-use crate::sequence::order_of;
+use crate::sequence::compute_order;
 use crate::views::plain::Plain;
 
 /// The share of the time in which implementations are not chosen.
@@ -32,7 +32,7 @@ pub(super) fn start(
     if !is_too_little(&plain.graph, request.budget)
         && let Some(plan) = solve(&plain.graph, &request)
     {
-        return Some(plain.choices(&order_of(&plan)));
+        return Some(plain.choices(&compute_order(&plan)));
     }
     let lightest = Plain::lightest(graph);
     seeds::feasible(&lightest.graph, &request, Quick::Ask).map(|order| lightest.choices(&order))

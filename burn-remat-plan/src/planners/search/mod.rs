@@ -126,7 +126,7 @@ const EXACT_SHARE: f64 = 0.5;
 fn proven(graph: &Graph, order: &[Choice]) -> Result<Outcome, PlanError> {
     let plan = plan_of_choices(graph, order);
     let outcome = Outcome::of_plan(Search::NAME, graph, plan, Status::Optimal, StopReason::Proved);
-    let bound = Bound::of_all(outcome.makespan);
+    let bound = Bound::for_all_schedules(outcome.makespan);
     outcome.bounded(Search::NAME, bound)
 }
 

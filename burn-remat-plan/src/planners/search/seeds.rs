@@ -14,7 +14,7 @@ use crate::lower_bound::Hint;
 use crate::planner::Request;
 use crate::planners::ask::{Answer, ask};
 use crate::registry::{Entry, simple};
-use crate::sequence::{order_of, plan_of};
+use crate::sequence::{compute_order, plan_from_order};
 use crate::simulate::simulate;
 
 /// The ops of an order in their default implementations.
@@ -154,8 +154,9 @@ impl Cheapest<'_> {
     /// These plans are not checked, but for what they hold.
     fn offer_answer(&mut self, answer: Answer) {
         let plan = answer.result.ok().and_then(|outcome| outcome.plan);
-        let order = plan.map(|plan| order_of(&plan));
-        let fits = |order: &Vec<OpId>| simulate(self.graph, &plan_of(self.graph, order)).peak_bytes <= self.budget;
+        let order = plan.map(|plan| compute_order(&plan));
+        let fits =
+            |order: &Vec<OpId>| simulate(self.graph, &plan_from_order(self.graph, order)).peak_bytes <= self.budget;
         self.offer(order.filter(fits));
     }
 }

@@ -17,7 +17,7 @@ use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
 use crate::planner::Request;
 use crate::planners::chain_table::{Choices, Table};
-use crate::sequence::order_of;
+use crate::sequence::compute_order;
 use crate::simulate::simulate;
 use crate::views::chain_of::ChainView;
 
@@ -45,7 +45,7 @@ pub(super) fn spine(graph: &Graph, request: &Request, deadline: Deadline) -> Opt
             let timeline = simulate(graph, &plan);
             if timeline.peak_bytes <= request.budget {
                 if best.as_ref().is_none_or(|(least, _)| timeline.makespan < *least) {
-                    best = Some((timeline.makespan, order_of(&plan)));
+                    best = Some((timeline.makespan, compute_order(&plan)));
                 }
                 fitting += 1;
             }
@@ -64,7 +64,7 @@ pub(crate) fn frugal(graph: &Graph, request: &Request, computations: usize) -> V
     let deadline = request.deadline();
     for_each_table(graph, request, deadline, |most, plan_within| {
         let plans = (0..=most).take_while(|_| !deadline.passed()).filter_map(plan_within);
-        found.extend(plans.filter(|plan| order_of(plan).len() <= computations).take(ENOUGH));
+        found.extend(plans.filter(|plan| compute_order(plan).len() <= computations).take(ENOUGH));
     });
     found
 }
@@ -127,7 +127,7 @@ mod tests {
     use crate::planner::Planner;
     use crate::planners::StoreAll;
     use crate::planners::online::Online;
-    use crate::sequence::plan_of;
+    use crate::sequence::plan_from_order;
 
     #[test]
     fn deep_networks_in_little_memory_get_cheaper_plans_than_one_step_at_a_time() {
@@ -136,7 +136,7 @@ mod tests {
             (minimum(&graph).achieved, StoreAll.solve(&graph, &Request::new(u64::MAX)).unwrap().peak_bytes);
         let request = Request { threads: 2, ..Request::new(least + (peak - least) / 50) };
         let order = spine(&graph, &request, Deadline::NEVER).unwrap();
-        let checked = check(&graph, &plan_of(&graph, &order), request.budget).unwrap();
+        let checked = check(&graph, &plan_from_order(&graph, &order), request.budget).unwrap();
         let online = Online.solve(&graph, &request).unwrap();
         assert!(checked.makespan() < online.makespan, "{} {}", checked.makespan(), online.makespan);
     }
@@ -150,7 +150,7 @@ mod tests {
         assert!(!plans.is_empty());
         for plan in &plans {
             let checked = check(&graph, plan, u64::MAX).unwrap();
-            assert!(order_of(plan).len() <= most);
+            assert!(compute_order(plan).len() <= most);
             // Sizes are rounded, but not by much: it is a plan for little memory.
             assert!(checked.peak_bytes() <= request.budget + request.budget / 4, "{}", checked.peak_bytes());
         }

@@ -18,7 +18,7 @@
 //!   gets an op without cost where the program lets go of it. So does one on which a storage rests that the program
 //!   holds although nothing reads it any more: the engine gives nothing up for good that the program could still ask for.
 //!
-//! A value with [another form](crate::Alternatives) becomes two ops: one that makes the form, which is no larger than the value, and one
+//! A value with [another form](crate::Compression) becomes two ops: one that makes the form, which is no larger than the value, and one
 //! that makes the value, either from the form (*unpacking*) or, as an alternative, the way the operations do. Both together cost once what
 //! the operations do; after that, the value can be had from its form for as long as a plan keeps that. The engine makes the form only when
 //! it evicts the value, so it holds less than the graph says until then. Where unpacking takes longer than the operations, there is no

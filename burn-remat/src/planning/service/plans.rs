@@ -93,11 +93,16 @@ impl Plans {
             return None;
         }
         Some(match self.kinds.count() {
-            0 => "no training step was seen to its end yet: a loss of one number with its backward, or what lies between two marks".to_owned(),
-            _ if self.kinds.are_settled() => "none is needed: every step keeps to the budget by itself".to_owned(),
+            0 => "no whole training step was seen yet: neither a scalar loss with its backward pass nor two marks"
+                .to_owned(),
+            _ if self.kinds.are_settled() => {
+                "none is needed: every step stays within the budget without one".to_owned()
+            }
             kinds => {
                 let (most, needed) = (self.kinds.most_seen(), observed::SEEN);
-                format!("a step is planned once it has come {needed} times (most frequent so far: {most}x; different steps: {kinds})")
+                format!(
+                    "a step is planned once it has occurred {needed} times (most frequent so far: {most}x; different steps: {kinds})"
+                )
             }
         })
     }

@@ -128,10 +128,12 @@ impl PlanState {
     /// The smallest plan for a step holds more than the budget allows.
     pub fn exceeds(&mut self, least: u64) {
         let least = match least {
-            u64::MAX => "what a plan would hold cannot be foreseen".to_owned(),
-            least => format!("the least holds {least} bytes"),
+            u64::MAX => "what a plan would hold cannot be predicted".to_owned(),
+            least => format!("the smallest holds {least} bytes, so set at least that"),
         };
-        self.problem = Some(format!("no plan within the budget was found; {least}. The online policy goes on."));
+        self.problem = Some(format!(
+            "no plan within the budget was found; {least}. Until then the online policy decides what to evict."
+        ));
     }
 
     fn shows(&self, structure: u64) -> bool {

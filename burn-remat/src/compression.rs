@@ -1,11 +1,11 @@
-//! In which compressed forms evicted tensors may be kept.
+//! How evicted tensors may be compressed or offloaded.
 
 use std::fmt;
 use std::str::FromStr;
 
 use burn_remat_core::Alternative;
 
-/// The alternatives to keeping and recomputing that a device may use: `none`, `exact`, `all`, or names joined by commas.
+/// How evicted tensors may be compressed or offloaded instead of being computed again: `none`, `exact`, `all`, or names joined by commas.
 ///
 /// | name | what comes back, and from what |
 /// | --- | --- |
@@ -17,69 +17,69 @@ use burn_remat_core::Alternative;
 /// | `offload` | any result, from a copy in the memory of the host |
 /// | `bf16` | any result of 32-bit floating point, from 16 bits: **rounded**, by one part in 256 at most |
 ///
-/// `exact` stands for the first five. They bring back every bit, and they save memory.
-/// `all` adds `offload`, which brings back every bit too, but moves bytes to the host rather than saving them. On the CPU
+/// `exact` stands for the first five. They restore every bit, and they save memory.
+/// `all` adds `offload`, which also restores every bit, but moves bytes to the host rather than saving them. On the CPU
 /// backend, whose device is the host, it only simulates the cost. `bf16` changes results. It is used only if it is named, as in
 /// `"all,bf16"`, and the report says how large the error is.
 ///
 /// A tensor is compressed only when it is evicted, and only if that is cheaper than computing it again. Plans weigh both
 /// together, and so does the online policy, which does not use `sign-bits` and `shape-only`: only a plan knows which operations
-/// will still read a tensor. All but `offload` are for the CPU backend.
+/// will still read a tensor. All but `offload` work on the CPU backend only.
 ///
 /// ```
-/// use burn_remat::Alternatives;
+/// use burn_remat::Compression;
 ///
-/// let some: Alternatives = "mask-bits".parse()?;
+/// let some: Compression = "mask-bits".parse()?;
 /// assert_eq!(some.to_string(), "mask-bits");
-/// assert_eq!("exact".parse::<Alternatives>()?, Alternatives::EXACT);
-/// assert_eq!("exact,offload".parse::<Alternatives>()?, Alternatives::ALL);
-/// assert!("mask-bytes".parse::<Alternatives>().is_err());
-/// # Ok::<(), burn_remat::AlternativesError>(())
+/// assert_eq!("exact".parse::<Compression>()?, Compression::EXACT);
+/// assert_eq!("exact,offload".parse::<Compression>()?, Compression::ALL);
+/// assert!("mask-bytes".parse::<Compression>().is_err());
+/// # Ok::<(), burn_remat::CompressionError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Alternatives(u8);
+pub struct Compression(u8);
 
-impl Alternatives {
-    /// None: tensors are kept as they are, or computed again.
+impl Compression {
+    /// None: tensors are kept, or evicted and computed again.
     pub const NONE: Self = Self(0);
-    /// Those that save memory and change no bit of any result.
+    /// All forms that save memory and change no bit of any result.
     pub const EXACT: Self = Self(0b1_1111);
-    /// All that change no bit of any result.
+    /// All forms that change no bit of any result, offloading included.
     pub const ALL: Self = Self(0b11_1111);
-    /// Also those that do.
+    /// All forms, the one that rounds included.
     pub(crate) const EVERY: Self = Self(0b111_1111);
 
     pub(crate) fn allows(self, alternative: Alternative) -> bool {
         self.0 & (1 << alternative as u8) != 0
     }
 
-    /// These and one more.
+    /// These forms and one more.
     pub(crate) fn with(self, alternative: Alternative) -> Self {
         Self(self.0 | 1 << alternative as u8)
     }
 }
 
-impl Default for Alternatives {
+impl Default for Compression {
     fn default() -> Self {
         Self::EXACT
     }
 }
 
-/// An alternative's name that is unknown.
+/// The name of a form of compression is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no alternative `{name}`: write `none`, `exact`, `all`, or some of `mask-bits`, `small-indices`, `bool-bits`, \
+    "there is no compression `{name}`: write `none`, `exact`, `all`, or some of `mask-bits`, `small-indices`, `bool-bits`, \
      `sign-bits`, `shape-only`, `offload`, `bf16`, joined by commas"
 )]
-pub struct AlternativesError {
+pub struct CompressionError {
     /// The name.
     pub name: String,
 }
 
-impl FromStr for Alternatives {
-    type Err = AlternativesError;
+impl FromStr for Compression {
+    type Err = CompressionError;
 
-    fn from_str(text: &str) -> Result<Self, AlternativesError> {
+    fn from_str(text: &str) -> Result<Self, CompressionError> {
         if text.trim() == "none" {
             return Ok(Self::NONE);
         }
@@ -87,13 +87,13 @@ impl FromStr for Alternatives {
             ("exact", _) => Ok(Self::EXACT.0),
             ("all", _) => Ok(Self::ALL.0),
             (_, Some(&known)) => Ok(Self::NONE.with(known).0),
-            (_, None) => Err(AlternativesError { name: name.to_owned() }),
+            (_, None) => Err(CompressionError { name: name.to_owned() }),
         };
         text.split(',').map(str::trim).try_fold(Self::NONE, |all, name| Ok(Self(all.0 | set(name)?)))
     }
 }
 
-impl fmt::Display for Alternatives {
+impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> =
             Alternative::ALL.into_iter().filter(|&one| self.allows(one)).map(Alternative::name).collect();
@@ -108,12 +108,12 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for alternatives in (0..128).map(Alternatives) {
+        for alternatives in (0..128).map(Compression) {
             assert_eq!(alternatives.to_string().parse(), Ok(alternatives));
         }
-        assert_eq!(" small-indices , mask-bits,bool-bits,shape-only,sign-bits".parse(), Ok(Alternatives::EXACT));
-        assert_eq!("mask-bits,".parse::<Alternatives>(), Err(AlternativesError { name: String::new() }));
-        assert!("none,offload".parse::<Alternatives>().is_err());
-        assert!(!Alternatives::ALL.allows(Alternative::Bf16), "what changes results is asked for by name");
+        assert_eq!(" small-indices , mask-bits,bool-bits,shape-only,sign-bits".parse(), Ok(Compression::EXACT));
+        assert_eq!("mask-bits,".parse::<Compression>(), Err(CompressionError { name: String::new() }));
+        assert!("none,offload".parse::<Compression>().is_err());
+        assert!(!Compression::ALL.allows(Alternative::Bf16), "what changes results is asked for by name");
     }
 }
