@@ -3,7 +3,7 @@
 //! A *dry* device takes a program's operations, writes them down and executes none: reads give zeros, memory is not
 //! touched. From the steps seen there come the smallest budget ([`minimum_budget`]), the largest batch
 //! ([`largest_batch`], the experiment of Checkmate's figure 6, by search) and plans that hold from the first step on
-//! ([`RematExt::remat_with_dry_run`](crate::RematExt::remat_with_dry_run)).
+//! ([`RematExt::remat_rehearsed`](crate::RematExt::remat_rehearsed)).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -74,7 +74,7 @@ fn the_learner_gets_the_same_under_a_budget() {
         let device = match budget {
             "unlimited" => under_test().remat(config).unwrap(),
             // The run itself is over before a plan is made beside it.
-            _ => under_test().remat_with_dry_run(config, |dry| drop(train(dry))).unwrap(),
+            _ => under_test().remat_rehearsed(config, |dry| drop(train(dry))).unwrap(),
         };
         let (trained, shown) = train(&device);
         let report = device.remat_report().unwrap();

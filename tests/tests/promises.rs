@@ -81,7 +81,7 @@ fn what_is_named_before_training_is_kept() {
     println!("{needs:?}");
     // From the first step on with plans that were made before it.
     let config = RematConfig::new(needs.minimum_bytes).without_cache();
-    let device = under_test().remat_with_dry_run(config.clone(), |dry| drop(train(dry, BATCH, 4))).unwrap();
+    let device = under_test().remat_rehearsed(config.clone(), |dry| drop(train(dry, BATCH, 4))).unwrap();
     assert_eq!(train(&device, BATCH, STEPS), plain);
     let report = device.remat_report().unwrap();
     println!("{report}");

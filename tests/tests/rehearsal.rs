@@ -39,7 +39,7 @@ fn a_dry_device_knows_what_a_step_needs() {
     // With plans from the rehearsal the first step fits already.
     let budget = store_all * 3 / 4;
     let config = RematConfig::new(budget).without_cache();
-    let device = under_test().remat_with_dry_run(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
+    let device = under_test().remat_rehearsed(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
     assert_eq!(train(ModelKind::Unet, 8, 4, &device), losses);
     let report = device.remat_report().unwrap();
     assert_eq!(report.steps_over_budget, 0, "{report}");

@@ -36,7 +36,7 @@ pub trait RematExt: Sized {
     /// # Errors
     ///
     /// As [`remat`](Self::remat) and [`minimum_budget`](crate::minimum_budget).
-    fn remat_with_dry_run<R>(
+    fn remat_rehearsed<R>(
         &self,
         config: impl Into<RematConfig>,
         train: impl FnOnce(&Device) -> R,
@@ -134,7 +134,7 @@ impl RematExt for Device {
         remat(self, config.into())
     }
 
-    fn remat_with_dry_run<R>(
+    fn remat_rehearsed<R>(
         &self,
         config: impl Into<RematConfig>,
         train: impl FnOnce(&Device) -> R,

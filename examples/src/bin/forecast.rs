@@ -36,7 +36,7 @@ struct Arguments {
     #[arg(long, default_value_t = 0.5)]
     plan_time: f64,
     /// How evicted tensors may be compressed or offloaded: `none`, `exact`, `all`, or names separated by commas.
-    #[arg(long, default_value = "exact")]
+    #[arg(long, alias = "alternatives", default_value = "exact")]
     compression: Compression,
     /// Train some steps at the minimum, within the budget, and with the largest batch, to see whether they keep what was named.
     #[arg(long)]

@@ -27,7 +27,7 @@ struct Arguments {
     #[arg(long, default_value_t = 1.0)]
     overhead: f64,
     /// How evicted tensors may be compressed or offloaded: `none`, `exact`, `all`, or names separated by commas.
-    #[arg(long, default_value = "exact")]
+    #[arg(long, alias = "alternatives", default_value = "exact")]
     compression: Compression,
     /// Train some steps with the batch found, to see what they really hold.
     #[arg(long)]

@@ -53,7 +53,7 @@ struct Arguments {
     reseed: bool,
     /// Other forms in which tensors may be kept: none, exact, all, or names joined by commas (mask-bits, small-indices,
     /// bool-bits, sign-bits, shape-only, offload, bf16).
-    #[arg(long, default_value = "exact")]
+    #[arg(long, alias = "alternatives", default_value = "exact")]
     compression: Compression,
     /// End with an error where the budget is below the floor.
     #[arg(long)]
@@ -85,7 +85,7 @@ struct Arguments {
     plan_report: Option<PathBuf>,
     /// At the end, plan the step with none of the forms that `--compression` allows, with each alone, with the exact ones and with all, and print what each would
     /// cost.
-    #[arg(long)]
+    #[arg(long, alias = "compare-alternatives")]
     compare_compression: bool,
     /// Write the result as JSON.
     #[arg(long)]
