@@ -5,14 +5,17 @@ pub mod bare;
 pub mod bars;
 #[cfg(doctest)]
 pub mod book;
+pub mod by_hand;
 pub mod cli;
 pub mod clock;
 pub mod comparison;
+pub mod contenders;
 pub mod data;
 pub mod device;
 pub mod heap;
 #[cfg(feature = "learner")]
 pub mod learner;
 pub mod models;
+pub mod paired;
 pub mod tasks;
 pub mod training;

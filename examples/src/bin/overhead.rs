@@ -1,11 +1,9 @@
 //! What a remat device costs, measured against plain Burn and against Burn's own group of one device.
 //!
-//! All devices train side by side in this process and take turns step by step, so that whatever else the machine does meets all of
-//! them alike. Every ratio is that of two steps of one round; the table gives their median and quartiles, in wall time and in
-//! processor time of the whole process. Losses are compared bit for bit.
+//! All devices train side by side in this process and take turns step by step: see `paired.rs`. Losses are compared bit for bit.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::tensor::Device;
 use burn_autodiff::Autodiff;
@@ -15,8 +13,9 @@ use burn_flex::{Flex, FlexDevice};
 use burn_remat::{DisplayBytes, Remat, RematConfig, RematDevice, RematExt};
 use burn_remat_examples::bare::Bare;
 use burn_remat_examples::cli::{self, Outcome};
-use burn_remat_examples::clock::{Others, processor_time};
-use burn_remat_examples::training::{Job, ModelKind, Training};
+use burn_remat_examples::clock::Others;
+use burn_remat_examples::paired::{Entrant, Spread, Times, take_turns};
+use burn_remat_examples::training::{Job, ModelKind};
 use clap::Parser;
 use serde_json::{Value, json};
 
@@ -69,77 +68,7 @@ fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// The median of `values` and their quartiles.
-#[derive(Clone, Copy)]
-struct Spread {
-    low: f64,
-    median: f64,
-    high: f64,
-}
-
-impl Spread {
-    fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let at = |quarter: usize| values.get(values.len() * quarter / 4).copied().unwrap_or(f64::NAN);
-        Self { low: at(1), median: at(2), high: at(3) }
-    }
-
-    /// Of the ratios of two series, pair by pair.
-    fn of_ratios(of: &[f64], to: &[f64]) -> Self {
-        Self::of(of.iter().zip(to).map(|(of, to)| of / to).collect())
-    }
-
-    fn json(self) -> Value {
-        json!({ "lower_quartile": self.low, "median": self.median, "upper_quartile": self.high })
-    }
-}
-
-impl std::fmt::Display for Spread {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.3}x ({:.2}-{:.2})", self.median, self.low, self.high)
-    }
-}
-
 // ---- steps of models
-
-/// One device, its training, and what its steps took.
-struct Entrant<'a> {
-    name: String,
-    training: Box<dyn Training + 'a>,
-    device: Device,
-    steps: u64,
-    loss: f32,
-    wall_ms: Vec<f64>,
-    processor_ms: Vec<f64>,
-}
-
-impl<'a> Entrant<'a> {
-    fn new(name: impl Into<String>, device: Device, job: &'a Job) -> Result<Self, String> {
-        let training = job.begin(&device)?;
-        Ok(Self {
-            name: name.into(),
-            training,
-            device,
-            steps: 0,
-            loss: 0.0,
-            wall_ms: Vec::new(),
-            processor_ms: Vec::new(),
-        })
-    }
-
-    fn step(&mut self) -> Result<(), String> {
-        // All devices draw from one stream of random numbers.
-        self.device.seed(self.steps);
-        self.steps += 1;
-        let (wall, processor) = (Instant::now(), processor_time());
-        self.loss = self.training.step(None)?;
-        // What the update asked for last is done before the clocks are read.
-        self.device.sync().map_err(|error| error.to_string())?;
-        self.wall_ms.push(wall.elapsed().as_secs_f64() * 1e3);
-        self.processor_ms.push((processor_time() - processor).as_secs_f64() * 1e3);
-        Ok(())
-    }
-}
 
 fn per_step(model: ModelKind, arguments: &Arguments) -> Outcome<Value> {
     let usual = match model {
@@ -149,39 +78,28 @@ fn per_step(model: ModelKind, arguments: &Arguments) -> Outcome<Value> {
     };
     let job = Job::standard(model, arguments.batch_size.unwrap_or(usual) as usize, 0, 1)?;
     let remat = |config: RematConfig| Device::flex().remat(config.without_cache());
+    let entrant = |name: &str, device: Device| -> Outcome<Entrant<'_>> {
+        let training = job.begin(&device)?;
+        Ok(Entrant::new(name, device, training))
+    };
     let mut entrants = vec![
-        Entrant::new("plain Burn", Device::flex(), &job)?,
-        Entrant::new("Burn's group of one", Device::group_options(&[Device::flex()]).init()?, &job)?,
-        Entrant::new("remat, ample", remat(RematConfig::new(AMPLE))?, &job)?,
+        entrant("plain Burn", Device::flex())?,
+        entrant("Burn's group of one", Device::group_options(&[Device::flex()]).init()?)?,
+        entrant("remat, ample", remat(RematConfig::new(AMPLE))?)?,
     ];
     let (peak, operations) = unlimited(&job)?;
     if !arguments.ample {
         for share in SHARES {
-            let device = remat(RematConfig::new(peak * share / 100))?;
-            entrants.push(Entrant::new(format!("remat, {share}%"), device, &job)?);
+            entrants.push(entrant(&format!("remat, {share}%"), remat(RematConfig::new(peak * share / 100))?)?);
         }
     }
     // One after the other, and nothing is planned any more while steps are measured.
-    for entrant in &mut entrants {
-        for half in 0..2 {
-            (0..WARMUP).try_for_each(|_| entrant.step())?;
-            if half == 0 && entrant.device.remat_report().is_ok() {
-                entrant.device.remat_wait_for_plan(Duration::from_secs(60))?;
-            }
-        }
-        (entrant.wall_ms, entrant.processor_ms) = (Vec::new(), Vec::new());
-    }
+    entrants.iter_mut().try_for_each(|entrant| entrant.warm_up(WARMUP, WARMUP))?;
     let others = Others::watch();
-    let mut identical = true;
-    for round in 0..arguments.rounds as usize {
-        // Another device begins each round.
-        let count = entrants.len();
-        for at in 0..count {
-            entrants[(round + at) % count].step()?;
-        }
-        identical &= entrants.iter().all(|entrant| entrant.loss.to_bits() == entrants[0].loss.to_bits());
-    }
+    take_turns(&mut entrants, arguments.rounds as usize, || {})?;
     let busy = others.share();
+    let bits = |entrant: &Entrant<'_>| entrant.losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
+    let identical = entrants.iter().all(|entrant| bits(entrant) == bits(&entrants[0]));
     println!(
         "\n{} at batch size {}: {operations} operations a step, {} without a limit; {} rounds, losses {}",
         model.name(),
@@ -208,48 +126,29 @@ fn unlimited(job: &Job) -> Outcome<(u64, u64)> {
 }
 
 fn table(model: ModelKind, entrants: &[Entrant], identical: bool, busy: Option<f64>) -> Value {
-    println!(
-        "  {:<22}{:>10}{:>11}  {:<24}{:<24}{:>10}{:>9}",
-        "", "wall ms", "processor", "wall / plain", "processor / plain", "peak", "over"
-    );
+    println!("  {:<22}{}{:>10}{:>9}", "", Times::head(), "peak", "over");
     let plain = &entrants[0];
     let rows = entrants.iter().map(|entrant| {
-        let (wall, processor) = (Spread::of(entrant.wall_ms.clone()), Spread::of(entrant.processor_ms.clone()));
-        let wall_ratio = Spread::of_ratios(&entrant.wall_ms, &plain.wall_ms);
-        let processor_ratio = Spread::of_ratios(&entrant.processor_ms, &plain.processor_ms);
+        let times = entrant.times(plain);
         let report = entrant.device.remat_report().ok();
         let (peak, over) = report.as_ref().map_or_else(Default::default, |report| {
             (DisplayBytes(report.peak_bytes).to_string(), report.steps_over_budget.to_string())
         });
-        println!(
-            "  {:<22}{:>10.2}{:>11.2}  {:<24}{:<24}{:>10}{:>9}",
-            entrant.name,
-            wall.median,
-            processor.median,
-            wall_ratio.to_string(),
-            processor_ratio.to_string(),
-            peak,
-            over
-        );
-        json!({
+        println!("  {:<22}{}{peak:>10}{over:>9}", entrant.name, times.columns());
+        times.add_to(json!({
             "device": entrant.name,
-            "wall_ms": wall.json(),
-            "processor_ms": processor.json(),
-            "wall_ratio": wall_ratio.json(),
-            "processor_ratio": processor_ratio.json(),
             "budget_bytes": report.as_ref().and_then(|report| report.budget_bytes),
             "peak_bytes": report.as_ref().map(|report| report.peak_bytes),
             "floor_bytes": report.as_ref().map(|report| report.floor_bytes),
             "steps_over_budget": report.as_ref().map(|report| report.steps_over_budget),
-        })
+        }))
     });
     let rows: Vec<Value> = rows.collect();
     // Against the group, for models of small operations.
     let group = &entrants[1];
     for entrant in &entrants[2..] {
-        let wall = Spread::of_ratios(&entrant.wall_ms, &group.wall_ms);
-        let processor = Spread::of_ratios(&entrant.processor_ms, &group.processor_ms);
-        println!("  {:<22}beside the group of one: wall {wall}, processor {processor}", entrant.name);
+        let Times { wall_ratio, processor_ratio, .. } = entrant.times(group);
+        println!("  {:<22}beside the group of one: wall {wall_ratio}, processor {processor_ratio}", entrant.name);
     }
     json!({ "model": model.name(), "losses_identical": identical, "others_busy": busy, "devices": rows })
 }
