@@ -97,7 +97,7 @@ told() {
             suite = ""; kept = ""; next
         }
         suite != "" { kept = kept $0 "\n"; next }
-        /^ *(Compiling|Checking|Fresh|Downloading|Downloaded|Updating|Locking|Blocking|Adding) / || /^$/ { next }
+        /^ *(Compiling|Checking|Executable|Fresh|Downloading|Downloaded|Updating|Locking|Blocking|Adding) / || /^$/ { next }
         { line($0) }
         END { if (suite != "") line(kept "  FAILED  " on ", " suite ": it ended without a result") }
     '
@@ -119,22 +119,60 @@ summary() {
 }
 trap summary EXIT
 
+# Cargo's tests on a device, with these arguments. All that they say goes to the end of a log.
+tests() {
+    local on="$1" says_to="$2"
+    shift 2
+    # All tests of a suite share the device's pool.
+    [ "$on" = flex ] || export RUST_TEST_THREADS=1
+    BURN_REMAT_TEST_DEVICE="$on" cargo test --no-fail-fast "${what[@]}" "$@" 2>&1 | tee -a "$says_to" | told "$on"
+}
+
 # Runs suites on a device, all if none are named.
 run() {
     local on="$1" suites=()
     shift
     for suite in "$@"; do suites+=(--test "$suite"); done
-    # All tests of a suite share the device's pool.
-    [ "$on" = flex ] || export RUST_TEST_THREADS=1
     echo "building the tests for $on"
-    BURN_REMAT_TEST_DEVICE="$on" cargo test --no-fail-fast "${what[@]}" ${suites[@]+"${suites[@]}"} ${rest[@]+"${rest[@]}"} 2>&1 |
-        tee -a "$log" | told "$on"
+    tests "$on" "$log" ${suites[@]+"${suites[@]}"} ${rest[@]+"${rest[@]}"}
 }
 
-case "$device:$part" in
+# The names of all suites in these folders.
+suites_in() {
+    local folder file
+    for folder in "$@"; do
+        for file in "$folder"/tests/*.rs "$folder"/tests/*/main.rs; do
+            file="${file%/main.rs}"
+            [ ! -e "$file" ] || basename "$file" .rs
+        done
+    done | sort -u
+}
+
+# Runs everything, two suites at a time, since most of them use one processor. One lane has the end-to-end suites and those of other crates that
+# are called like one of them, the other has the rest, the examples in the documentation, and what runs on a second device.
+in_two_lanes() {
+    local second=target/test-2.log ended=0 one=() two=() suite
+    : >"$second"
+    echo "building the tests"
+    cargo test --no-run "${what[@]}" 2>&1 | tee -a "$log" | told building
+    for suite in $(suites_in tests); do two+=(--test "$suite"); done
+    # `page_in_browser` needs a browser, and a feature.
+    for suite in $(comm -13 <(suites_in tests) <(suites_in burn-remat* examples tests/macros)); do
+        [ "$suite" = page_in_browser ] || one+=(--test "$suite")
+    done
+    tests flex "$second" "${two[@]}" &
+    tests flex "$log" --lib --bins "${one[@]}" || ended=1
+    tests flex "$log" --doc || ended=1
+    [ -z "$other" ] || tests "$other" "$log" "${short[@]/#/--test=}" || ended=1
+    wait %% || ended=1
+    cat "$second" >>"$log" && rm "$second"
+    return "$ended"
+}
+
+case "$device:$part:${#rest[@]}" in
+    flex:default:0 | flex,*:default:0) in_two_lanes ;;
     flex:*) run flex ;;
-    flex,wgpu:*) run flex && run wgpu "${short[@]}" ;;
-    *:short) run "$device" "${short[@]}" ;;
-    *:fusion) run "$device" fusion ;;
+    *:short:*) run "$device" "${short[@]}" ;;
+    *:fusion:*) run "$device" fusion ;;
     *) run "$device" "${end_to_end[@]}" ;;
 esac

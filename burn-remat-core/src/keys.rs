@@ -13,15 +13,14 @@ pub(crate) type PathId = u32;
 
 pub(crate) type Keys = SmallVec<[TensorKey; 4]>;
 
-/// A few things in a list. In steps of small operations `collect` shows, which counts them first.
+/// Adds a few things to a list, where it is. In steps of small operations `extend` shows, which counts them first. So does a list that is filled
+/// and then moved: the processor waits until what was written one by one can be read as a whole.
 #[inline]
-pub(crate) fn few<T, const N: usize>(things: impl Iterator<Item = T>) -> SmallVec<[T; N]>
+pub(crate) fn add<T, const N: usize>(list: &mut SmallVec<[T; N]>, things: impl Iterator<Item = T>)
 where
     [T; N]: smallvec::Array<Item = T>,
 {
-    let mut few = SmallVec::new();
     for thing in things {
-        few.push(thing);
+        list.push(thing);
     }
-    few
 }

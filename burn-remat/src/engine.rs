@@ -51,27 +51,25 @@ impl<B: RematBackend> Engine<B> {
     /// Takes one operation of the program.
     pub fn register(&mut self, mut op: Box<OperationIr>) {
         let world = self.machine.world_mut();
-        match &*op {
-            OperationIr::Init(_) => world.ops.boxes.keep(op),
-            OperationIr::Drop(tensor) => {
-                let id = tensor.id.value();
-                world.ops.boxes.keep(op);
-                self.note(|| Asking::Drop { thread: thread(), tensor: id });
-                self.machine.dropped(thread(), id);
-            }
-            _ => {
-                let asked = asked::<B>(&mut op, &self.device, world.padding());
-                world.learn_name(asked.kind, &op);
-                if let Some(recorder) = &mut world.recorder {
-                    recorder.begin(thread(), &asked, || operation_name(&op));
-                }
-                world.hand = Hand::Operation(op);
-                self.machine.operation(thread(), &asked);
-                if let Some(recorder) = &mut self.machine.world_mut().recorder {
-                    recorder.end();
-                }
-            }
+        if let OperationIr::Init(_) = &*op {
+            return world.ops.boxes.keep(op);
         }
+        let asked = asked::<B>(&mut op, &self.device, world.padding());
+        world.learn_name(asked.kind, &op);
+        if let Some(recorder) = &mut world.recorder {
+            recorder.begin(thread(), &asked, || operation_name(&op));
+        }
+        world.hand = Hand::Operation(op);
+        self.machine.operation(thread(), &asked);
+        if let Some(recorder) = &mut self.machine.world_mut().recorder {
+            recorder.end();
+        }
+    }
+
+    /// The program lets go of a tensor.
+    pub fn drop_tensor(&mut self, id: TensorId) {
+        self.note(|| Asking::Drop { thread: thread(), tensor: id.value() });
+        self.machine.dropped(thread(), id.value());
     }
 
     /// Empty boxes for operations.

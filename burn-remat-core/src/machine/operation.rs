@@ -10,7 +10,7 @@ use super::call::{Call, Made, Settled, Update};
 use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
 use crate::history::{Again, Recipe, Small};
-use crate::keys::{BufferKey, Keys, TensorKey, few};
+use crate::keys::{BufferKey, Keys, TensorKey, add};
 
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
@@ -102,7 +102,8 @@ impl<W: World> Machine<W> {
         let Settled { recordable, replaces, seed, .. } = settled;
         let limited = self.room.budget.is_some() || self.stages.any_forced || self.config.rehearsing;
         let substitute = self.history.spared(op.weak);
-        let outputs: SmallVec<[u64; 2]> = few(op.outputs.iter().map(|output| output.id));
+        let mut outputs: SmallVec<[u64; 2]> = SmallVec::new();
+        add(&mut outputs, op.outputs.iter().map(|output| output.id));
         let (watch, position) = (&self.watch, self.last_position());
         let own = !self.now.foreign && !self.now.beside;
         let planned = watch.follow.as_ref().filter(|follow| own && follow.measures.is_none());
@@ -146,7 +147,8 @@ impl<W: World> Machine<W> {
     /// Counts what it made, and records it.
     fn complete(&mut self, op: &Operation, call: &Call, ran: &Ran, settled: Settled, update: Option<Update>) {
         self.count_run(ran.ns);
-        let outputs: SmallVec<[TensorKey; 2]> = few(op.outputs.iter().map(|&output| self.insert(output, None)));
+        let mut outputs: SmallVec<[TensorKey; 2]> = SmallVec::new();
+        add(&mut outputs, op.outputs.iter().map(|&output| self.insert(output, None)));
         let (inputs, outputs) = (&*call.inputs, &*outputs);
         self.note_succession(inputs, &call.dying, outputs);
         if settled.recordable {
@@ -246,7 +248,7 @@ impl<W: World> Machine<W> {
             nature: op.nature,
             weak: op.weak,
             inputs: Keys::from_slice(&call.inputs),
-            outputs: few(outputs.iter().map(|&output| Some(output))),
+            outputs: outputs.iter().map(|&output| Some(output)).collect(),
             produced: call.produced,
             again,
             cost_ns,

@@ -6,7 +6,7 @@ use super::Machine;
 use super::call::Call;
 use crate::driver::World;
 use crate::facts::Operation;
-use crate::keys::{TensorKey, few};
+use crate::keys::TensorKey;
 use crate::schedule::{Action, Schedule};
 use crate::trace::{Number, Place};
 
@@ -136,11 +136,11 @@ impl<W: World> Machine<W> {
         let (trace, planned) = (&schedule.trace, &schedule.trace.ops[at]);
         if planned.inputs.len() == call.inputs.len() {
             let names = planned.reads.iter().zip(&planned.inputs);
-            return few(call.inputs.iter().zip(names).map(|(&key, (&place, &(number, _)))| (key, place, number)));
+            return call.inputs.iter().zip(names).map(|(&key, (&place, &(number, _)))| (key, place, number)).collect();
         }
         let large = schedule.spine.large_inputs(trace, planned);
         let names = large.map(|(number, _)| (trace.tensors[number as usize].place, number));
-        few(self.large_inputs(schedule, call).zip(names).map(|(key, (place, number))| (key, place, number)))
+        self.large_inputs(schedule, call).zip(names).map(|(key, (place, number))| (key, place, number)).collect()
     }
 
     /// Goes on in the plan at `to`: the glue before it does not come this time.

@@ -283,9 +283,9 @@ impl<D: DeviceMemory> RematDevice<D> {
 impl<B: RematBackend> RouterClient for RematClient<B> {
     type Device = RematDevice<B::Device>;
 
-    fn register_op(&self, op: OperationIr) {
+    fn register_op(&self, mut op: OperationIr) {
         self.0.reads.let_pass(&op);
-        self.0.intake.register(op);
+        self.0.intake.register(&mut op);
     }
 
     fn read_tensor_async(&self, tensor: TensorIr) -> DynFut<Result<TensorData, ExecutionError>> {

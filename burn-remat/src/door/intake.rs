@@ -15,7 +15,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use burn_ir::OperationIr;
+use burn_ir::{OperationIr, TensorId};
 use burn_remat_core::CheckpointPolicy;
 use burn_std::id::StreamId;
 
@@ -35,6 +35,7 @@ const PATIENCE: usize = 16;
 /// What is asked of an engine without waiting for it.
 pub(super) enum Call {
     Operation(Box<OperationIr>),
+    Drop(TensorId),
     Mark,
     EnterStage(NameId, i64, Option<CheckpointPolicy>),
     LeaveStage(i64),
@@ -85,8 +86,11 @@ impl<B: RematBackend> Intake<B> {
 
     /// Has the engine take an operation: now, or soon and on its own thread.
     #[inline]
-    pub fn register(&self, op: OperationIr) {
-        if is_random(&op) {
+    pub fn register(&self, op: &mut OperationIr) {
+        if let OperationIr::Drop(tensor) = op {
+            return self.ask(Call::Drop(tensor.id));
+        }
+        if is_random(op) {
             self.draws_next();
         }
         if self.queues {
@@ -118,6 +122,7 @@ impl<B: RematBackend> Intake<B> {
 fn perform<B: RematBackend>(engine: &mut Engine<B>, call: Call) {
     match call {
         Call::Operation(op) => engine.register(op),
+        Call::Drop(tensor) => engine.drop_tensor(tensor),
         Call::Mark => engine.mark(),
         Call::EnterStage(name, number, policy) => engine.enter_stage(name, number, policy),
         Call::LeaveStage(number) => engine.leave_stage(number),

@@ -15,15 +15,15 @@ const LIMIT: usize = 8192;
 pub(crate) struct Boxes(Vec<Box<OperationIr>>);
 
 impl Boxes {
-    /// Puts an operation into a box.
+    /// Moves an operation into a box. It is swapped for what is left there: given by value, it would be copied twice.
     #[inline]
-    pub fn fill(&mut self, op: OperationIr) -> Box<OperationIr> {
+    pub fn fill(&mut self, op: &mut OperationIr) -> Box<OperationIr> {
         match self.0.pop() {
             Some(mut empty) => {
-                *empty = op;
+                std::mem::swap(&mut *empty, op);
                 empty
             }
-            None => Box::new(op),
+            None => Box::new(take(op)),
         }
     }
 

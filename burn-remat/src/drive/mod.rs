@@ -10,6 +10,7 @@ mod compress;
 mod dry;
 mod executor;
 mod failures;
+mod kinds;
 mod layout;
 mod look;
 mod operation;
@@ -28,7 +29,6 @@ use burn_remat_core::{
     Trace,
 };
 use burn_std::future::DynFut;
-use rustc_hash::FxHashMap;
 
 use crate::alternatives::Alternatives;
 use crate::backend::{Padding, RematBackend};
@@ -44,6 +44,7 @@ use clock::Clock;
 use compress::Compression;
 use executor::Executor;
 use failures::{Late, watched};
+use kinds::Names;
 pub(crate) use operation::{asked, is_random, operation_name};
 use prepared::Prepared;
 use substitutes::{Substitutes, substitute};
@@ -77,7 +78,7 @@ pub(crate) struct Drive<B: RematBackend> {
     /// An operation that is ready to run.
     prepared: Option<Prepared>,
     pub ops: Operations,
-    names: FxHashMap<Kind, String>,
+    names: Names,
     clock: Clock,
     compression: Compression,
     substitutes: Substitutes,
@@ -96,7 +97,7 @@ impl<B: RematBackend> Drive<B> {
             hand: Hand::Nothing,
             prepared: None,
             ops: Operations::default(),
-            names: FxHashMap::default(),
+            names: Names::default(),
             clock: Clock::default(),
             compression: Compression::default(),
             substitutes: Substitutes::default(),
@@ -128,11 +129,11 @@ impl<B: RematBackend> Drive<B> {
     /// Remembers the name of an operation's kind.
     #[inline]
     pub fn learn_name(&mut self, kind: Kind, op: &OperationIr) {
-        self.names.entry(kind).or_insert_with(|| operation_name(op));
+        self.names.learn(kind, op);
     }
 
     pub fn known_name(&self, kind: Kind) -> Option<&String> {
-        self.names.get(&kind)
+        self.names.of(kind)
     }
 
     /// The backend's handle of a resident tensor.
@@ -211,7 +212,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// The name of a kind of operation, or `else_`.
     fn name_or(&self, kind: Kind, else_: &str) -> String {
-        self.names.get(&kind).cloned().unwrap_or_else(|| else_.to_owned())
+        self.known_name(kind).cloned().unwrap_or_else(|| else_.to_owned())
     }
 }
 

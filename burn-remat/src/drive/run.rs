@@ -1,9 +1,8 @@
 //! How one operation runs: made ready, with what stands in for its inputs, timed, with panics caught.
 
-use std::time::Instant;
-
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{Driver, Failure, OpKey, Ran, Reused, Run, Source};
+use quanta::Instant;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -58,7 +57,7 @@ impl<B: RematBackend> Drive<B> {
                 Some(op)
             }
             Source::Kept { op, takes, renamed } => {
-                let mut op = self.ops.boxes.fill(OperationIr::clone(self.ops.kept.get(op as usize)?));
+                let mut op = self.ops.boxes.fill(&mut OperationIr::clone(self.ops.kept.get(op as usize)?));
                 let mut uses = FxHashMap::default();
                 for input in op.inputs().filter(|input| takes.contains(&input.id.value())) {
                     *uses.entry(input.id).or_insert(0) += 1;
@@ -109,7 +108,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// A copy of an operation. What the driver lets it only read, it may take again.
     fn keep(&mut self, op: &OperationIr) -> OpKey {
-        self.ops.kept.insert(self.ops.boxes.fill(op.clone())) as OpKey
+        self.ops.kept.insert(self.ops.boxes.fill(&mut op.clone())) as OpKey
     }
 
     /// Gives it what it needs and runs it: what comes of that is noted.
