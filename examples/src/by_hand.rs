@@ -10,7 +10,6 @@
 //! - Random operations give other numbers when they run again. No model here has dropout.
 //! - Where several blocks share a parameter, its gradients are added block by block. Burn adds them use by use, which may differ in the last bits.
 
-use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{Gradients, Tensor};
 

@@ -1,8 +1,8 @@
 //! The models of `compare`, each in three sizes, with a made-up batch and in two ways of computing gradients.
 
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::attention::generate_autoregressive_mask;
-use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use clap::ValueEnum;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -98,9 +98,20 @@ fn training<const D: usize, M: Blocks<D> + 'static>(
     pass: Pass,
     batch: impl Fn() -> M::Batch + 'static,
 ) -> Box<dyn Training> {
+    // A parameter is drawn when it is first read: here, so that all ways of training draw them in one order.
+    model.visit(&mut Draw);
     match pass {
         Pass::Whole => begin(model, move |model, _| loss_of_blocks(model, &batch())),
         Pass::ByHand => begin_with(model, move |model, _| by_hand::loss_and_gradients(model, &batch())),
+    }
+}
+
+/// Reads the parameters that it visits.
+struct Draw;
+
+impl ModuleVisitor for Draw {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        drop(param.val());
     }
 }
 
@@ -120,7 +131,7 @@ fn labelled<const D: usize>(
     shape: [usize; D],
     classes: usize,
     device: &Device,
-) -> impl Fn() -> (Tensor<D>, Tensor<1, Int>) {
+) -> impl Fn() -> (Tensor<D>, Tensor<1, Int>) + use<D> {
     let (inputs, labels) = (numbers(shape, Distribution::Default), labels([shape[0]], classes));
     let device = device.clone();
     move || (Tensor::from_data(inputs.clone(), &device), Tensor::from_data(labels.clone(), &device))
@@ -149,12 +160,12 @@ fn transformer_size(scale: Scale, symbols: usize) -> (usize, TransformerSize) {
 }
 
 /// `batch` texts of `length` symbols, and a mask for all of them or for each.
-fn causal<const D: usize>(
+fn causal<const D: usize, H: Fn(&Device) -> Tensor<D, Bool>>(
     [batch, length]: [usize; 2],
     symbols: usize,
     device: &Device,
-    hidden: impl Fn(&Device) -> Tensor<D, burn::tensor::Bool>,
-) -> impl Fn() -> CausalText<D> {
+    hidden: H,
+) -> impl Fn() -> CausalText<D> + use<D, H> {
     let (text, device) = (labels([batch, length + 1], symbols), device.clone());
     move || {
         let text = Tensor::<2, Int>::from_data(text.clone(), &device);

@@ -2,6 +2,7 @@
 //!
 //! Every ratio is that of two steps of one round. What is given of a series is its median and its quartiles.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
@@ -55,7 +56,7 @@ pub struct Entrant<'a> {
     /// Where it trains.
     pub device: Device,
     /// Its model and optimizer.
-    pub training: Box<dyn Training + 'a>,
+    training: Box<dyn Training + 'a>,
     /// The loss of every step since the figures were last cleared.
     pub losses: Vec<f32>,
     /// Most bytes of the heap in a step since then, above what was allocated when the step began; 0 with an allocator that does not count.
@@ -86,9 +87,7 @@ impl<'a> Entrant<'a> {
     ///
     /// What the device reports.
     pub fn step(&mut self) -> Result<(), String> {
-        // All devices draw from one stream of random numbers.
-        self.device.seed(self.steps);
-        self.steps += 1;
+        self.draw_anew();
         let before = Heap::start();
         let (wall, processor) = (Instant::now(), processor_time());
         self.losses.push(self.training.step(None)?);
@@ -98,6 +97,25 @@ impl<'a> Entrant<'a> {
         self.processor_ms.push((processor_time() - processor).as_secs_f64() * 1e3);
         self.heap_bytes = self.heap_bytes.max(Heap::most().saturating_sub(before));
         Ok(())
+    }
+
+    /// Trains one more step. Gives a digest of its gradients and of the parameters after it, bit for bit.
+    ///
+    /// # Errors
+    ///
+    /// What the device reports.
+    pub fn last_step(&mut self) -> Result<u64, String> {
+        self.draw_anew();
+        let mut hasher = DefaultHasher::new();
+        self.training.step(Some(&mut hasher))?;
+        self.training.digest(&mut hasher)?;
+        Ok(hasher.finish())
+    }
+
+    /// All devices draw from one stream of random numbers.
+    fn draw_anew(&mut self) {
+        self.device.seed(self.steps);
+        self.steps += 1;
     }
 
     /// Trains `steps` steps, waits for the planner of a remat device, and trains `after` more. Their figures are forgotten.

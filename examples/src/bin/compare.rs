@@ -5,7 +5,6 @@
 //! does by itself one without a limit, which evicts nothing. The heap is what the process allocates in a step, beside what the way holds between two;
 //! engine and plan are in it. Times are those of steps in turn: see `paired.rs`.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -186,12 +185,16 @@ impl Contested {
     fn print(&self, model: Contender) {
         println!("\n{}, smallest budget {}", model.name(), DisplayBytes(self.minimum));
         println!("{}", Others::warning(self.busy));
-        println!("  {:32}{:>12}{:>12}{}{:>9}{:>6}", "", "tensors", "heap", Times::head(), "bits", "over");
+        println!("  {:32}{:>12}{:>12}{}{:>12}{:>6}", "", "tensors", "heap", Times::head(), "bits", "over");
         for row in &self.rows {
             let [tensors, heap] = [row.tensors, row.heap].map(|bytes| DisplayBytes(bytes).to_string());
-            let bits = if row.identical { "same".to_owned() } else { format!("{:.0e}", row.difference) };
+            let bits = match row.difference {
+                _ if row.identical => "same".to_owned(),
+                0.0 => "losses same".to_owned(),
+                share => format!("{share:.0e}"),
+            };
             let over = row.report.as_ref().map_or_else(String::new, |report| report.steps_over_budget.to_string());
-            println!("  {:32}{tensors:>12}{heap:>12}{}{bits:>9}{over:>6}", row.name, row.times.columns());
+            println!("  {:32}{tensors:>12}{heap:>12}{}{bits:>12}{over:>6}", row.name, row.times.columns());
         }
     }
 
@@ -278,14 +281,14 @@ impl Contest<'_> {
     /// A way that has begun, up to where its plan is in force.
     fn trained(&self, name: &str, way: Way, tensors: Option<u64>, device: Device) -> Outcome<Trained> {
         self.say(&format!("first steps of {name}"));
-        let before = Heap::start();
+        let before = Heap::settled();
         let mut entrant = self.begin(way, &device);
         name.clone_into(&mut entrant.name);
         entrant.warm_up(WARMUP, IN_FORCE)?;
         if way == Way::Remat {
             entrant.device.remat_reset_report()?;
         }
-        Ok(Trained { way, tensors, held: Heap::start().saturating_sub(before), entrant })
+        Ok(Trained { way, tensors, held: Heap::settled().saturating_sub(before), entrant })
     }
 
     fn measure(&self, trained: Vec<Trained>, minimum: u64) -> Outcome<Contested> {
@@ -303,10 +306,7 @@ impl Contest<'_> {
         let mut rows: Vec<Row> = Vec::new();
         for ((mut entrant, (way, tensors, held)), times) in entrants.into_iter().zip(facts).zip(times) {
             let report = entrant.device.remat_report().ok();
-            let mut hasher = DefaultHasher::new();
-            entrant.training.step(Some(&mut hasher))?;
-            entrant.training.digest(&mut hasher)?;
-            let digest = hasher.finish();
+            let digest = entrant.last_step()?;
             let (plain, plain_digest) = rows.first().map_or((&entrant.losses, digest), |row| (&row.losses, row.digest));
             let difference = loss_difference(plain, &entrant.losses);
             rows.push(Row {
