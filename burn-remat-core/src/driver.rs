@@ -373,6 +373,9 @@ pub trait Planning {
     /// The budget has begun to matter: what needed no plan may need one.
     fn unsettle(&mut self) {}
 
+    /// Passes end elsewhere than it seemed: what was observed of them, and the plans for that, are of no use.
+    fn forget_observed(&mut self) {}
+
     /// A number that changes whenever a plan is taken up.
     fn taken_up(&self) -> u64 {
         0

@@ -76,6 +76,10 @@ impl<W: HasPlanning> Planning for W {
         self.planning_mut().unsettle();
     }
 
+    fn forget_observed(&mut self) {
+        self.planning_mut().forget_observed();
+    }
+
     fn taken_up(&self) -> u64 {
         self.planning().taken_up()
     }

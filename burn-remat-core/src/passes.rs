@@ -5,11 +5,13 @@
 //!   step by step. When all of it is gone, the pass is over.
 //!
 //! Nothing here needs a program to update anything, or depends on what it keeps a copy of or does between its passes. Bytes are counted: of
-//! what was computed since the last pass, does not descend from the seed and is still held. Three things blur the count:
+//! what was computed since the last pass, does not descend from the seed and is still held. Four things blur the count:
 //!
 //! - A program may keep some of it (activations that it logs; what autodiff holds of another network, until that learns). Such a pass is not
 //!   seen to end. When a parameter is updated, or the next seed comes and much more has been computed than is left of it, it has been over,
 //!   and from then on that share is taken to be kept, of passes that have saved as much.
+//! - What is left may be what the next backward needs: one forward with two backwards and an update between them. Where that has been seen, a
+//!   pass that saves as much is over when its second backward is.
 //! - A one may be no seed: then next to nothing was saved, or what was saved before is still there when the next one comes, and counts
 //!   with it. So do two losses that were computed before the backward of the first.
 //! - What an optimizer has made is still held when the next backward begins: what was computed up to the last update before a step is
@@ -19,9 +21,12 @@
 //!
 //! Larger than the rule: `Passes`, because all of it is what is known of the stretch of operations at hand.
 
-use alloc::vec::Vec;
+mod kept;
+#[cfg(test)]
+mod tests;
 
 use crate::trace::Position;
+use kept::{Kept, PART, Rest};
 
 /// A seed is none where less is saved than one part in so many of the most that ever was.
 const LEAST: u64 = 64;
@@ -32,12 +37,6 @@ const PATIENCE: u64 = 8;
 const LEAST_GAP: u64 = 1000;
 /// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
 const QUIET: u64 = 4;
-/// A backward of which an optimizer has what it needs has let go of one part in so many of what was saved, or more.
-const PART: u64 = 4;
-/// Passes are of one kind, as far as that matters for what the program keeps of them, that save the same but for one part in so many.
-const ALIKE: u64 = 32;
-/// How many kinds are told apart.
-const KINDS: usize = 8;
 
 /// Which part of a pass a tensor belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,34 +67,15 @@ struct Moment {
     position: Position,
 }
 
-/// What is left of a pass that is over.
-#[derive(Clone, Copy, Default)]
-struct Rest {
-    /// What was made between these clocks was saved.
-    from: u64,
-    to: u64,
-    /// Bytes that are still held, and how many there were at the seed.
-    bytes: u64,
-    at_seed: u64,
-}
-
-/// What of a pass the program keeps when it is over, as a share of what was saved: by how much that was, as passes of several kinds may come
-/// in turns, the last of each first.
-#[derive(Default)]
-struct Kept(Vec<(u64, f64)>);
-
-impl Kept {
-    /// Of a pass that has saved so many bytes. One of a kind that was not met is taken to be like the last.
-    fn of(&self, at_seed: u64) -> f64 {
-        let is_alike = |(of, _): &&(u64, f64)| of.abs_diff(at_seed) <= at_seed / ALIKE;
-        self.0.iter().find(is_alike).or(self.0.first()).map_or(0.0, |(_, share)| *share)
-    }
-
-    fn learn(&mut self, at_seed: u64, share: f64) {
-        self.0.retain(|(of, _)| of.abs_diff(at_seed) > at_seed / ALIKE);
-        self.0.insert(0, (at_seed, share));
-        self.0.truncate(KINDS);
-    }
+/// Whether a pass has another backward, as far as is known.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum GoesOn {
+    #[default]
+    No,
+    /// After an update.
+    Will,
+    /// The update has come.
+    Now,
 }
 
 /// Finds passes. See the [module](self).
@@ -114,6 +94,10 @@ pub(crate) struct Passes {
     /// Bytes of it with which the pass is over: what is taken to be kept, and some.
     rest_at_end: u64,
     seed: Option<Moment>,
+    goes_on: GoesOn,
+    /// What was saved for the backwards before, if there were any.
+    before: u64,
+    have_gone_on: bool,
     /// Since when next to nothing of what was saved has been let go of, and how many bytes of it were held then.
     let_go: (Moment, u64),
     /// Whether a parameter was updated before the pass was seen to be over.
@@ -121,7 +105,6 @@ pub(crate) struct Passes {
     /// Most that was ever saved.
     most: u64,
     kept: Kept,
-    rest: Rest,
     /// Most bytes held in any pass so far.
     highest: u64,
     /// Passes that were seen to end since something else has told of a step.
@@ -143,14 +126,24 @@ impl Passes {
     /// A backward may begin: the program has made a single one at `clock`, as the operation at `position`.
     pub fn one(&mut self, clock: u64, position: Position) -> Seed {
         let seed = Moment { clock, position };
-        let Some(before) = &mut self.seed else {
+        let Some(mut before) = self.seed else {
             if self.forward == 0 || self.forward < self.most / LEAST {
                 return Seed::Nothing;
             }
             self.begin(seed);
             return Seed::Begins;
         };
-        if self.forward > self.saved && self.saved <= self.at_seed / 2 {
+        if self.goes_on == GoesOn::Now {
+            if self.saved >= self.at_seed / PART {
+                self.seed = Some(Moment { clock, ..before });
+                self.before = self.kind();
+                self.save_more();
+                return Seed::Nothing;
+            }
+            self.goes_on = GoesOn::No;
+            self.kept.ends(self.kind());
+        }
+        if self.goes_on == GoesOn::No && self.forward > self.saved && self.saved <= self.at_seed / 2 {
             self.learn();
             let over = self.let_go.0.clock;
             self.begin(seed);
@@ -161,11 +154,27 @@ impl Passes {
             // What was taken for a seed before it was none of this pass, or one of little of it.
             before.position = position;
         }
+        self.seed = Some(before);
+        self.save_more();
+        Seed::Nothing
+    }
+
+    /// What was computed since the seed is saved too.
+    fn save_more(&mut self) {
         self.saved += core::mem::take(&mut self.forward);
         self.at_seed = self.at_seed.max(self.saved);
         self.most = self.most.max(self.at_seed);
+        self.look_ahead();
+    }
+
+    /// What tells which kind of pass this is.
+    fn kind(&self) -> u64 {
+        self.at_seed + self.before
+    }
+
+    fn look_ahead(&mut self) {
+        self.goes_on = if self.kept.goes_on(self.kind()) { GoesOn::Will } else { GoesOn::No };
         self.foresee_end();
-        Seed::Nothing
     }
 
     fn begin(&mut self, seed: Moment) {
@@ -175,15 +184,9 @@ impl Passes {
         self.first = if self.last == 0 { seed.clock } else { self.first };
         self.longest = self.longest.max(seed.clock - self.last);
         self.last = seed.clock;
-        // What was taken to be kept, and is gone by now, was none.
-        let Rest { bytes, at_seed, .. } = core::mem::take(&mut self.rest);
-        if at_seed > 0 {
-            let share = bytes as f64 / at_seed as f64;
-            if share < self.kept.of(at_seed) {
-                self.kept.learn(at_seed, share);
-            }
-        }
-        self.foresee_end();
+        self.kept.backward_begins();
+        self.before = 0;
+        self.look_ahead();
     }
 
     /// Whether passes are what is planned: some have been found, of late too.
@@ -203,9 +206,31 @@ impl Passes {
         if self.is_quiet() {
             (self.forward, self.start) = (0, clock + 1);
         }
-        if self.seed.is_some() && self.saved <= self.at_seed - self.at_seed / PART && !self.is_over() {
-            self.is_late = true;
-            self.learn();
+        self.have_gone_on |= self.kept.updated();
+        let has_let_go = self.seed.is_some() && self.saved <= self.at_seed - self.at_seed / PART;
+        if !has_let_go || self.is_over() {
+            return;
+        }
+        match self.goes_on {
+            GoesOn::Will => self.goes_on = GoesOn::Now,
+            GoesOn::Now => {}
+            GoesOn::No => {
+                self.is_late = true;
+                self.learn();
+            }
+        }
+    }
+
+    /// Whether it has shown since this was last asked that passes went on where they had seemed to be over.
+    pub fn have_gone_on(&mut self) -> bool {
+        core::mem::take(&mut self.have_gone_on)
+    }
+
+    /// The pass under way has another backward, as far as is known.
+    pub fn go_on(&mut self) {
+        if self.seed.is_some() && self.goes_on == GoesOn::No {
+            self.goes_on = GoesOn::Will;
+            self.foresee_end();
         }
     }
 
@@ -215,7 +240,7 @@ impl Passes {
     }
 
     fn learn(&mut self) {
-        self.kept.learn(self.at_seed, self.saved as f64 / self.at_seed.max(1) as f64);
+        self.kept.learn(self.kind(), self.saved as f64 / self.at_seed.max(1) as f64);
         self.foresee_end();
     }
 
@@ -250,6 +275,19 @@ impl Passes {
         self.recent += bytes;
     }
 
+    /// An operation reads a tensor of this part.
+    #[inline]
+    pub fn reads(&mut self, part: Part, born: u64, bytes: u64) {
+        if part == Part::Forward && born < self.start {
+            self.kept.read(born, bytes);
+        }
+    }
+
+    /// Whether the next backward may be of the same pass as the last.
+    pub fn awaits_backward(&self) -> bool {
+        self.goes_on == GoesOn::Now || self.kept.awaits_backward()
+    }
+
     /// So many bytes look at what came to be at `born` in another way. Whether that is saved: then they are too, for as long as they do.
     #[inline]
     pub fn looks_at_saved(&mut self, born: u64, bytes: u64) -> bool {
@@ -262,8 +300,8 @@ impl Passes {
     #[inline]
     pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, (clock, position): (u64, Position)) {
         if !self.counts(part, born) {
-            if part == Part::Forward && (self.rest.from..self.rest.to).contains(&born) {
-                self.rest.bytes = self.rest.bytes.saturating_sub(bytes);
+            if part == Part::Forward {
+                self.kept.let_go(born, bytes);
             }
             return;
         }
@@ -298,8 +336,8 @@ impl Passes {
     }
 
     fn foresee_end(&mut self) {
-        let kept = (self.at_seed as f64 * self.kept.of(self.at_seed)) as u64;
-        self.rest_at_end = kept + self.at_seed / REST;
+        let kept = (self.at_seed as f64 * self.kept.share(self.kind())) as u64;
+        self.rest_at_end = if self.goes_on == GoesOn::No { kept + self.at_seed / REST } else { 0 };
     }
 
     /// Whether a pass may begin here: little has been computed since the last.
@@ -311,7 +349,8 @@ impl Passes {
     pub fn end(&mut self, clock: u64, peak: u64) {
         if let Some(seed) = self.seed.filter(|seed| seed.clock < clock) {
             self.seen += u64::from(self.is_over());
-            self.rest = Rest { from: self.start, to: seed.clock, bytes: self.saved, at_seed: self.at_seed };
+            let (from, to, kind) = (self.start, seed.clock, self.kind());
+            self.kept.over(Rest { from, to, bytes: self.saved, saved: self.at_seed, kind, at_next: None, read: 0 });
             (self.saved, self.seed, self.is_late) = (0, None, false);
         }
         if self.seed.is_none() {
@@ -334,135 +373,5 @@ impl Passes {
     /// Most bytes held in the passes so far.
     pub fn highest(&self) -> u64 {
         self.highest
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Saves ten tensors of ten bytes from `clock` on, of which the program keeps `kept`; the clock afterwards.
-    fn forward(passes: &mut Passes, clock: u64) -> u64 {
-        (0..10).for_each(|_| passes.computed(10));
-        clock + 10
-    }
-
-    /// Lets go of all but `kept` of what was made from `clock` on; whether the pass is over after each.
-    fn backward(passes: &mut Passes, made: u64, clock: u64, kept: u64) -> Vec<bool> {
-        let gone = (kept..10).rev().map(|at| {
-            passes.let_go(Part::Forward, made + at, 10, (clock + 10 - at, 0));
-            passes.is_over()
-        });
-        gone.collect()
-    }
-
-    #[test]
-    fn a_pass_is_over_when_what_was_saved_is_gone() {
-        let mut passes = Passes::default();
-        for round in 0..3 {
-            let made = 1 + 100 * round;
-            let clock = forward(&mut passes, made);
-            assert!(!passes.is_over());
-            assert_eq!(passes.one(clock, 7), Seed::Begins);
-            let over = backward(&mut passes, made, clock, 0);
-            assert_eq!(over.iter().filter(|over| **over).count(), 1, "only with the last");
-            assert_eq!(passes.seed(), Some(7));
-            passes.end(clock + 20, 100);
-            assert!(passes.is_quiet() && !passes.is_over());
-        }
-    }
-
-    #[test]
-    fn what_a_program_keeps_is_learned() {
-        let mut passes = Passes::default();
-        let clock = forward(&mut passes, 1);
-        passes.one(clock, 10);
-        assert!(backward(&mut passes, 1, clock, 3).iter().all(|over| !over));
-        let clock = forward(&mut passes, 100);
-        assert_eq!(passes.one(clock, 50), Seed::After(11 + 10 - 3 + 1));
-        passes.end(20, 100);
-        assert_eq!(passes.seed(), Some(50), "the one that has begun goes on");
-        assert!(backward(&mut passes, 100, clock, 3).last().unwrap());
-    }
-
-    #[test]
-    fn what_a_program_kept_once_is_unlearned() {
-        let mut passes = Passes::default();
-        let clock = forward(&mut passes, 1);
-        passes.one(clock, 10);
-        backward(&mut passes, 1, clock, 3);
-        // How many are let go of until the pass is over; the others go then.
-        let mut pass = |made: u64| {
-            let clock = forward(&mut passes, made);
-            passes.one(clock, 10);
-            let mut until = 0;
-            for at in (0..10).rev() {
-                passes.let_go(Part::Forward, made + at, 10, (clock + 10 - at, 0));
-                until += u64::from(passes.seed().is_some());
-                if passes.is_over() {
-                    passes.end(clock + 11 - at, 100);
-                }
-            }
-            until
-        };
-        assert_eq!(pass(100), 7, "three are taken to be kept");
-        assert_eq!(pass(200), 10, "none was");
-    }
-
-    #[test]
-    fn an_update_shows_that_a_pass_has_been_over() {
-        let mut passes = Passes::default();
-        let clock = forward(&mut passes, 1);
-        passes.one(clock, 10);
-        for at in (3..10).rev() {
-            let count = 10 - at;
-            passes.let_go(Part::Forward, 1 + at, 10, (clock + count, 10 + count as Position));
-            if count < 3 {
-                // Too much is there yet.
-                passes.update_parameter(clock + count);
-            }
-            assert_eq!((passes.is_over(), passes.over()), (false, None), "{count}");
-        }
-        passes.update_parameter(clock + 20);
-        assert_eq!((passes.is_over(), passes.over()), (true, Some(17)), "where the last was let go of");
-    }
-
-    #[test]
-    fn of_two_kinds_in_turns_each_is_known_by_what_it_saves() {
-        let mut passes = Passes::default();
-        let mut clock = 1;
-        // Of a large pass three in ten are kept, of a small one none: how many are let go of before it is over.
-        let mut pass = |count: u64, kept: u64| {
-            let made = clock;
-            (0..count).for_each(|_| passes.computed(10));
-            if let Seed::After(over) = passes.one(made + count, 10) {
-                passes.end(over, 100);
-            }
-            let mut until = 0;
-            for at in (kept..count).rev() {
-                passes.let_go(Part::Forward, made + at, 10, (made + 2 * count - at, 0));
-                until += u64::from(passes.seed().is_some());
-                if passes.is_over() {
-                    passes.end(made + 2 * count - at + 1, 100);
-                }
-            }
-            clock += 2 * count + 10;
-            (until, passes.seed().is_some())
-        };
-        let rounds: Vec<_> = (0..4).map(|_| (pass(10, 3), pass(6, 0))).collect();
-        assert_eq!(rounds[0].0, (7, true), "it is not known yet that something is kept");
-        assert_eq!(rounds[2..], [((7, false), (6, false)); 2]);
-    }
-
-    #[test]
-    fn a_one_that_is_no_seed_changes_nothing() {
-        let mut passes = Passes::default();
-        assert_eq!(passes.one(1, 0), Seed::Nothing, "nothing was computed");
-        let clock = forward(&mut passes, 2);
-        assert_eq!(passes.one(clock, 10), Seed::Begins, "it looks like one");
-        let clock = forward(&mut passes, 20);
-        assert_eq!(passes.one(clock, 20), Seed::Nothing);
-        assert!(backward(&mut passes, 20, clock, 0).iter().all(|over| !over));
-        assert!(backward(&mut passes, 2, clock, 0).last().unwrap());
     }
 }

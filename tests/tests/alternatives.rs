@@ -183,10 +183,12 @@ fn compared(plan: &PlanReport) {
     let rows: Vec<AlternativesPlan> = plan.compare_alternatives(Duration::from_millis(500)).collect();
     let allowed: Vec<&str> = rows.iter().map(|row| row.allowed.as_str()).collect();
     assert_eq!(allowed, ["none", "small-indices", "sign-bits", "shape-only", "small-indices,sign-bits,shape-only"]);
-    let is_bounded = |row: &AlternativesPlan| row.lower_bound <= row.predicted_overhead;
+    // On a busy machine a plan may take longer than that to be found.
+    let is_bounded = |row: &AlternativesPlan| row.predicted_overhead.is_none_or(|found| row.lower_bound <= Some(found));
     assert!(rows.iter().all(is_bounded), "{rows:#?}");
     // Signs and shapes spare nearly all that is computed again otherwise.
-    assert!(rows[4].predicted_overhead < rows[0].predicted_overhead, "{rows:#?}");
+    let (none, all) = (rows[0].predicted_overhead, rows[4].predicted_overhead);
+    assert!(all.is_some_and(|all| none.is_none_or(|none| all < none)), "{rows:#?}");
 }
 
 fn find<'a>(report: &'a RematReport, name: &str) -> Option<&'a FormReport> {

@@ -162,6 +162,9 @@ impl<W: World> Machine<W> {
         self.steps.passes.update(clock);
         if updated > 0 {
             // In the first step what a backward adds up in place may look like a parameter.
+            if self.is_in_planned_pass() {
+                self.steps.passes.go_on();
+            }
             self.steps.passes.update_parameter(clock);
         }
         let lineage = &mut self.history.tensors[key].lineage;

@@ -38,7 +38,8 @@ impl<W: World> Machine<W> {
             return;
         }
         self.steps.passes.meet();
-        if self.steps.detector.is_updating(self.steps.passes.last_update(), self.now.clock) {
+        let is_updating = self.steps.detector.is_updating(self.steps.passes.last_update(), self.now.clock);
+        if is_updating && !self.steps.passes.awaits_backward() {
             // It is an optimizer's.
             return;
         }
@@ -75,6 +76,10 @@ impl<W: World> Machine<W> {
             }
             return;
         }
+        if self.steps.passes.have_gone_on() {
+            self.end_planned_pass(clock);
+            return self.world.forget_observed();
+        }
         let (position, is_over) = (self.steps.position as usize, self.steps.passes.is_over());
         let ends = match &self.watch.follow {
             Some(follow) if follow.schedule.trace.is_pass && !follow.is_mended() => {
@@ -94,6 +99,10 @@ impl<W: World> Machine<W> {
         }
         let passes = &mut self.steps.passes;
         let tensors = &mut self.history.tensors;
+        for &input in inputs {
+            let tensor = &tensors[input];
+            passes.reads(tensor.lineage.part, tensor.lineage.born, tensor.facts.bytes);
+        }
         let is_seed = op.nature.one && passes.seed().is_some();
         let descends = is_seed
             || inputs.iter().any(|&input| {
@@ -175,6 +184,14 @@ impl<W: World> Machine<W> {
             call.signature = self.signature(op, call);
         }
         true
+    }
+
+    /// Whether the plan that is followed is one of a pass, and is not over.
+    pub(super) fn is_in_planned_pass(&self) -> bool {
+        let position = self.steps.position as usize;
+        self.watch.follow.as_ref().is_some_and(|follow| {
+            follow.schedule.trace.is_pass && !follow.is_mended() && !follow.schedule.spine.is_over(position)
+        })
     }
 
     /// Whether a plan holds more than the budget, and more than `most`, with what was there when the pass began.

@@ -80,6 +80,36 @@ pub fn adversaries(device: &Device) -> Vec<Vec<u8>> {
     weights(&maker).into_iter().chain(weights(&critic)).collect()
 }
 
+/// Two networks as tutorials have them: the critic learns from data and from what was made by a backward each, and the same forward of the maker
+/// then serves the maker.
+pub fn made_once(device: &Device, order: [bool; 2]) -> Vec<Vec<u8>> {
+    let (mut maker, mut critic) = (Net::new(device, 6), Net::new(device, 4));
+    let (mut maker_optimizer, mut critic_optimizer) = (AdamConfig::new().init(), AdamConfig::new().init());
+    for round in 0..ROUNDS {
+        begin_round(device);
+        let (noise, data) = (input(2 * round, ROWS, device), input(2 * round + 1, ROWS, device));
+        let judged = |critic: &Net, x: Tensor<2>, is_made: bool| {
+            let wanted = if is_made { 0.0 } else { 1.0 };
+            (critic.forward(x).mean_dim(1) - wanted).powf_scalar(2.0).mean()
+        };
+        let mut gradients = GradientsAccumulator::new();
+        let mut made = None;
+        for is_made in order {
+            let x = match is_made {
+                true => made.insert(maker.forward(noise.clone())).clone().detach(),
+                false => data.clone(),
+            };
+            let loss = judged(&critic, x, is_made);
+            gradients.accumulate(&critic, GradientsParams::from_grads(loss.backward(), &critic));
+        }
+        critic = critic_optimizer.step(1e-3, critic, gradients.grads());
+        let loss = judged(&critic, made.unwrap(), false);
+        let gradients = GradientsParams::from_grads(loss.backward(), &maker);
+        maker = maker_optimizer.step(1e-3, maker, gradients);
+    }
+    weights(&maker).into_iter().chain(weights(&critic)).collect()
+}
+
 #[derive(Module, Debug)]
 struct Encoders {
     left: Net,

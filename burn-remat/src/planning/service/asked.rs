@@ -63,6 +63,10 @@ impl Planning for Plans {
         Self::unsettle(self);
     }
 
+    fn forget_observed(&mut self) {
+        Self::forget_observed(self);
+    }
+
     fn taken_up(&self) -> u64 {
         self.state.made + self.state.from_cache
     }

@@ -134,6 +134,13 @@ impl Plans {
         self.kinds.reopen();
     }
 
+    /// Forgets what was seen, and all plans: passes end elsewhere than it seemed.
+    pub fn forget_observed(&mut self) {
+        self.plan_anew();
+        self.kinds = Kinds::default();
+        self.rehearsed.iter_mut().for_each(Vec::clear);
+    }
+
     /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`, which makes about so many `bytes`.
     pub fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
         self.known.like(done, kind, bytes)
