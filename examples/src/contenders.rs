@@ -39,7 +39,7 @@ pub enum Contender {
 pub enum Scale {
     /// To see that everything works.
     Quick,
-    /// A step takes about half a second on two cores.
+    /// A step is meant to take about half a second on two cores.
     Moderate,
     /// The size that the model has in use.
     Full,

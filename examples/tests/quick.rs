@@ -73,7 +73,13 @@ fn adapters_are_trained_saved_and_merged() {
 }
 
 #[test]
-fn remat_beside_what_burn_does_by_itself_computes_the_same_in_less_of_the_heap() {
+fn remat_and_checkpointing_by_hand_compute_what_plain_burn_does() {
+    if !is_flex(
+        "remat_and_checkpointing_by_hand_compute_what_plain_burn_does",
+        "it measures the heap and runs on Flex alone",
+    ) {
+        return;
+    }
     let file = std::env::temp_dir().join(format!("burn-remat-compare-{}.json", std::process::id()));
     let arguments = ["--quick", "--model", "unet", "--model", "vit", "--json", file.to_str().unwrap()];
     let output = Command::new(env!("CARGO_BIN_EXE_compare")).args(arguments).output().unwrap();
@@ -86,7 +92,7 @@ fn remat_beside_what_burn_does_by_itself_computes_the_same_in_less_of_the_heap()
     assert_eq!(results.iter().map(|result| &result["model"]).collect::<Vec<_>>(), ["unet", "vit"]);
     for result in results {
         let rows = result["rows"].as_array().unwrap();
-        let [plain, _balanced, by_hand, .., smallest] = &rows[..] else { panic!("{result:#}") };
+        let [plain, _balanced, by_hand, ..] = &rows[..] else { panic!("{result:#}") };
         assert_eq!(rows.iter().filter(|row| row["is_remat"] == true).count(), 3, "{result:#}");
         // No block of these models shares a parameter with another: by hand too, nothing is added in another order.
         for row in rows {
@@ -95,8 +101,12 @@ fn remat_beside_what_burn_does_by_itself_computes_the_same_in_less_of_the_heap()
         let of = |row: &serde_json::Value, key: &str| {
             row[key].as_f64().unwrap_or_else(|| panic!("no number `{key}`: {result:#}"))
         };
-        assert!(of(by_hand, "heap_peak_bytes") < 0.9 * of(plain, "heap_peak_bytes"), "{result:#}");
-        assert!(of(smallest, "heap_peak_bytes") < of(by_hand, "heap_peak_bytes"), "{result:#}");
-        assert!(of(by_hand, "tensor_peak_bytes") < of(by_hand, "heap_peak_bytes"), "{result:#}");
+        // In models so small the engine's own records are as large as the tensors: the heap says something of what runs without one.
+        assert!(of(by_hand, "heap_peak_bytes") < 0.8 * of(plain, "heap_peak_bytes"), "{result:#}");
+        for row in [plain, by_hand] {
+            // What is counted is there, and little besides.
+            let share = of(row, "tensor_peak_bytes") / of(row, "heap_peak_bytes");
+            assert!((0.5..1.05).contains(&share), "{share}: {result:#}");
+        }
     }
 }

@@ -42,11 +42,12 @@ struct Arguments {
     /// Steps of each way that are measured. Default: 10, or 3 with `--quick` and `--full`.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Small models, to see that everything works: some seconds each. Without it, one to two minutes each in a release build.
+    /// Small models, to see that everything works: some seconds each. Without it, models whose step is meant to take about half a
+    /// second on two cores.
     #[arg(long)]
     quick: bool,
     /// Models in the sizes that are in use, such as ResNet-50 on 16 images of 224 pixels and a GPT-2 of 124 million parameters on 4 texts of 256
-    /// symbols. Slow: an hour and more each on two cores, and up to 20 GiB of memory.
+    /// symbols. Slow: some seventy steps each, of up to a minute on two cores, and several GiB of memory.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
     /// Seconds for planning. Default: 10, or 1 with `--quick`.
