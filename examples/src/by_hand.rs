@@ -8,7 +8,7 @@
 //! What it takes care of, and what it cannot:
 //! - A block that runs twice moves the statistics of its BatchNorm twice. The copy has statistics of its own, which are thrown away with it.
 //! - Random operations give other numbers when they run again. No model here has dropout.
-//! - Where several blocks share a parameter, its gradients are added block by block. Burn adds them use by use, which may differ in the last bits.
+//! - Where several blocks share a parameter or a tensor, its gradients are added block by block. Burn adds them use by use, which may differ in the last bits.
 
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{Gradients, Tensor};
