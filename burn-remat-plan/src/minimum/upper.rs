@@ -2,11 +2,12 @@
 //!
 //! Method, until a plan meets the lower half:
 //!
-//! 1. A constructive pass (see `planners::search`) at the lower half, and where that fails the smallest budget at which a
+//! 1. Checkpoints of segments of many sizes (see `planners::segments`): far from the least, but there at once, however little time there is.
+//! 2. A constructive pass (see `planners::search`) at the lower half, and where that fails the smallest budget at which a
 //!    pass succeeds, by bisection down from the store-all peak.
-//! 2. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`, and `online` by bisection. Beyond, the first plans
+//! 3. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`, and `online` by bisection. Beyond, the first plans
 //!    of a table over the chain of the network's blocks (`planners::search`'s `spine`), whose schedules of least memory would compute too much.
-//! 3. Where ops have alternatives, the same once more in the implementations of the least working set.
+//! 4. Where ops have alternatives, the same once more in the implementations of the least working set.
 //!
 //! After the deadline no further attempt is made; the store-all plan is always there. An attempt may take a part of what is left until then: the
 //! first is at the lower half, where a pass over a large graph may go on for long and find nothing.
@@ -14,7 +15,7 @@
 //! Passes are cut off at `40 n + 20000` computations, and `online` is too, so that the plan is always one that can be
 //! written down.
 //!
-//! Complexity: at most 25 passes and as many runs of `online`; O(n³) for at most 400 stages of a chain.
+//! Complexity: at most 50 sets of checkpoints, 25 passes and as many runs of `online`; O(n³) for at most 400 stages of a chain.
 
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use crate::planners::chain_on_graph::least_memory_plans;
 use crate::planners::online::plan_within;
 use crate::planners::search::construct::{Policy, construct};
 use crate::planners::search::spine::frugal;
+use crate::planners::segments::Segments;
 use crate::sequence::{order_of, plan_of, plan_of_choices, tightened};
 use crate::simulate::simulate;
 use crate::views::plain::Plain;
@@ -76,10 +78,30 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
 
 /// The best plan with every op in its default implementation.
 fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
-    let deadline = limits.deadline;
-    let all: Vec<OpId> = (0..graph.ops().len()).collect();
-    let mut best = Best::new(graph, plan_of(graph, &all));
     let step_limit = 40 * graph.ops().len() + 20_000;
+    let all: Vec<OpId> = (0..graph.ops().len()).collect();
+    let store_all = || Best::new(graph, plan_of(graph, &all));
+    let segments = by_segments(graph, store_all(), step_limit, limits.deadline);
+    if segments.peak <= lower {
+        return segments;
+    }
+    // The others go down from the store-all peak all the same: what they find at a larger budget may hold less than what they find at a smaller one.
+    let mut best = searched(graph, store_all(), (lower, step_limit), limits);
+    best.offer(graph, segments.plan);
+    best
+}
+
+/// The best of `best` and the plans whose checkpoints are ends of segments.
+fn by_segments(graph: &Graph, mut best: Best, step_limit: usize, deadline: Deadline) -> Best {
+    for order in Segments::new(graph).schedules(step_limit, deadline) {
+        best.offer(graph, plan_of(graph, &order));
+    }
+    best
+}
+
+/// A plan that holds less than the `best`, if one is found, of at most so many steps.
+fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), limits: Allowance) -> Best {
+    let deadline = limits.deadline;
     // Passes over large graphs take long.
     let (rounds, policies) = if graph.ops().len() > 4000 { (10, 1) } else { (MOST_ROUNDS, 3) };
     bisect(graph, (lower, deadline), rounds, &mut best, |budget, deadline| {
@@ -145,6 +167,19 @@ fn bisect(
 mod tests {
     use super::*;
     use crate::generate::{Options, by_name};
+    use crate::need::largest;
+
+    #[test]
+    fn segments_alone_hold_far_less_than_all() {
+        for (family, depth) in [("lstm", 40), ("gpt", 12), ("residual", 40)] {
+            let graph = by_name(family, &Options { depth, ..Options::default() }).unwrap();
+            let all: Vec<OpId> = (0..graph.ops().len()).collect();
+            let store_all = Best::new(&graph, plan_of(&graph, &all));
+            let (least, most) = (largest(&graph).0, store_all.peak);
+            let found = by_segments(&graph, store_all, usize::MAX, Deadline::NEVER).peak;
+            assert!(found - least < (most - least) / 2, "{family}: {found}, of {most} when {least} must be held");
+        }
+    }
 
     #[test]
     fn an_attempt_that_finds_nothing_leaves_time_for_others() {

@@ -109,7 +109,7 @@ pub mod online;
 pub mod revolve;
 mod saved_values;
 pub mod search;
-mod segments;
+pub(crate) mod segments;
 pub mod store_all;
 
 pub use articulation::{ApGreedy, ApSqrt};

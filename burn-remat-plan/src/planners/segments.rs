@@ -19,6 +19,7 @@
 use std::collections::BTreeSet;
 
 use super::incumbent::Incumbent;
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::frontier::{Retention, computations_within};
 use crate::graph::{Graph, OpId};
@@ -32,7 +33,7 @@ const MOST_SETS: usize = 48;
 const BYTES_PER_COMPUTATION: u64 = 120;
 
 /// The forward ops of a graph and which of them may be checkpoints.
-pub(super) struct Segments<'a> {
+pub(crate) struct Segments<'a> {
     graph: &'a Graph,
     /// Forward ops, ascending.
     pub forward: Vec<OpId>,
@@ -166,20 +167,25 @@ impl<'a> Segments<'a> {
         retention
     }
 
-    /// Offers the schedules of `sets`, as far as the request's limits go. Where values reach over many segments, one of them may compute
-    /// nearly all that comes before it again: n ops may then take n² computations.
-    fn offer(&self, incumbent: &mut Incumbent<'_>, sets: &[Vec<OpId>], request: &Request) {
-        let deadline = request.deadline();
+    /// Offers the schedules of `sets`, as far as the request's limits go.
+    fn offer(&self, incumbent: &mut Incumbent<'_>, sets: Vec<Vec<OpId>>, request: &Request) {
         let most = usize::try_from(request.memory_limit / BYTES_PER_COMPUTATION).unwrap_or(usize::MAX);
-        for (number, set) in sets.iter().enumerate() {
-            // A plan for a small graph is there before a clock ticks.
-            if number > 0 && deadline.passed() {
-                break;
-            }
-            if let Some(sequence) = computations_within(self.graph, &self.retention(set), most, deadline) {
-                incumbent.offer(&sequence);
-            }
+        for sequence in self.schedules_of(sets, most, request.deadline()) {
+            incumbent.offer(&sequence);
         }
+    }
+
+    /// The schedules of all greedy sets, of at most so many computations each, for as long as there is time.
+    pub fn schedules(&self, most: usize, deadline: Deadline) -> impl Iterator<Item = Vec<OpId>> {
+        self.schedules_of(self.greedy_sets(), most, deadline)
+    }
+
+    /// The schedules of these sets. Where values reach over many segments, one of them may compute nearly all that comes before it again: n ops may
+    /// then take n² computations.
+    fn schedules_of(&self, sets: Vec<Vec<OpId>>, most: usize, deadline: Deadline) -> impl Iterator<Item = Vec<OpId>> {
+        // A plan for a small graph is there before a clock ticks.
+        let in_time = sets.into_iter().enumerate().take_while(move |&(number, _)| number == 0 || !deadline.passed());
+        in_time.filter_map(move |(_, set)| computations_within(self.graph, &self.retention(&set), most, deadline))
     }
 
     /// The cheapest plan within the budget among `sets` and the store-all plan; of equally cheap ones, the one with
@@ -190,8 +196,8 @@ impl<'a> Segments<'a> {
     /// [`PlanError::Infeasible`] with the lowest peak among them and the op at which it stands.
     pub fn best(&self, name: &'static str, request: &Request, sets: Vec<Vec<OpId>>) -> Result<Outcome, PlanError> {
         let mut incumbent = Incumbent::new(self.graph, request.budget);
-        self.offer(&mut incumbent, &sets, request);
-        log::debug!("{name}: tried {} sets of checkpoints", sets.len());
+        log::debug!("{name}: tries {} sets of checkpoints", sets.len());
+        self.offer(&mut incumbent, sets, request);
         let outcome = incumbent.outcome(name, Status::Feasible, StopReason::Heuristic, None)?;
         outcome.ok_or_else(|| incumbent.infeasible())
     }
@@ -199,6 +205,6 @@ impl<'a> Segments<'a> {
     /// Offers the schedules of all greedy sets.
     #[cfg(feature = "highs")]
     pub fn offer_greedy(&self, incumbent: &mut Incumbent<'_>, request: &Request) {
-        self.offer(incumbent, &self.greedy_sets(), request);
+        self.offer(incumbent, self.greedy_sets(), request);
     }
 }
