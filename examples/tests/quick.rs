@@ -81,7 +81,7 @@ fn remat_and_checkpointing_by_hand_compute_what_plain_burn_does() {
         return;
     }
     let file = std::env::temp_dir().join(format!("burn-remat-compare-{}.json", std::process::id()));
-    let arguments = ["--quick", "--model", "unet", "--model", "vit", "--json", file.to_str().unwrap()];
+    let arguments = ["--quick", "--model", "vit", "--rounds", "2", "--json", file.to_str().unwrap()];
     let output = Command::new(env!("CARGO_BIN_EXE_compare")).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{errors}", String::from_utf8_lossy(&output.stdout));
@@ -89,12 +89,12 @@ fn remat_and_checkpointing_by_hand_compute_what_plain_burn_does() {
     std::fs::remove_file(&file).unwrap();
 
     let results = told["results"].as_array().unwrap();
-    assert_eq!(results.iter().map(|result| &result["model"]).collect::<Vec<_>>(), ["unet", "vit"]);
+    assert_eq!(results.iter().map(|result| &result["model"]).collect::<Vec<_>>(), ["vit"]);
     for result in results {
         let rows = result["rows"].as_array().unwrap();
         let [plain, _balanced, by_hand, ..] = &rows[..] else { panic!("{result:#}") };
         assert_eq!(rows.iter().filter(|row| row["is_remat"] == true).count(), 3, "{result:#}");
-        // No block of these models shares a parameter with another: by hand too, nothing is added in another order.
+        // No block of this model shares a parameter with another: by hand too, nothing is added in another order.
         for row in rows {
             assert_eq!((&row["losses"], &row["digest"]), (&plain["losses"], &plain["digest"]), "{result:#}");
         }
