@@ -1,6 +1,8 @@
 //! The heap of a program that has `peak_alloc` for its allocator.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
 
 use burn_remat::MemoryProbe;
 use peak_alloc::PeakAlloc;
@@ -33,6 +35,20 @@ impl Heap {
         PeakAlloc.reset_peak_usage();
         MOST.store(0, Ordering::Relaxed);
         PeakAlloc.current_usage()
+    }
+
+    /// Bytes allocated once other threads have freed what they no longer need: when nothing has changed for a while, or after two seconds.
+    pub fn settled() -> usize {
+        let mut held = PeakAlloc.current_usage();
+        for _ in 0..20 {
+            sleep(Duration::from_millis(100));
+            let now = PeakAlloc.current_usage();
+            if now == held {
+                break;
+            }
+            held = now;
+        }
+        held
     }
 
     /// Most bytes allocated since the start.

@@ -6,9 +6,11 @@ pub mod bars;
 pub mod benchmarks;
 #[cfg(doctest)]
 pub mod book;
+pub mod by_hand;
 pub mod cli;
 pub mod clock;
 pub mod comparison;
+pub mod contenders;
 pub mod data;
 pub mod device;
 pub mod heap;
@@ -16,5 +18,6 @@ pub mod heap;
 pub mod learner;
 pub mod models;
 pub mod overhead;
+pub mod paired;
 pub mod tasks;
 pub mod training;

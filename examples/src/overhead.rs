@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 
 use crate::bare::Bare;
 use crate::cli::Outcome;
-use crate::clock::{Others, processor_time};
-use crate::training::{Job, ModelKind, Training};
+use crate::clock::Others;
+use crate::paired::{Entrant, Spread, Times, take_turns};
+use crate::training::{Job, ModelKind};
 
 /// More than anything here needs.
 const AMPLE: &str = "8 GiB";
@@ -29,94 +30,7 @@ pub const PLAN_TIME: Duration = Duration::from_secs(10);
 /// Steps of a device before it is measured: the engine has seen the step after a few, and its plan is in force soon after it was found.
 const WARMUP: usize = 6;
 
-/// The median of `values` and their quartiles.
-#[derive(Clone, Copy, Debug)]
-pub struct Spread {
-    /// The lower quartile.
-    pub low: f64,
-    /// The median.
-    pub median: f64,
-    /// The upper quartile.
-    pub high: f64,
-}
-
-impl Spread {
-    /// Of these values; not a number if there are none.
-    pub fn of(mut values: Vec<f64>) -> Self {
-        values.sort_by(f64::total_cmp);
-        let at = |quarter: usize| values.get(values.len() * quarter / 4).copied().unwrap_or(f64::NAN);
-        Self { low: at(1), median: at(2), high: at(3) }
-    }
-
-    /// Of the ratios of two series, pair by pair.
-    fn of_ratios(of: &[f64], to: &[f64]) -> Self {
-        Self::of(of.iter().zip(to).map(|(of, to)| of / to).collect())
-    }
-
-    /// The three numbers by name.
-    pub fn json(self) -> Value {
-        json!({ "lower_quartile": self.low, "median": self.median, "upper_quartile": self.high })
-    }
-}
-
-impl fmt::Display for Spread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.3}x ({:.2}-{:.2})", self.median, self.low, self.high)
-    }
-}
-
 // ---- steps of models
-
-/// One device, its training, and what its steps took.
-struct Entrant<'a> {
-    name: String,
-    training: Box<dyn Training + 'a>,
-    device: Device,
-    steps: u64,
-    loss: f32,
-    wall_ms: Vec<f64>,
-    processor_ms: Vec<f64>,
-}
-
-impl<'a> Entrant<'a> {
-    fn new(name: impl Into<String>, device: Device, job: &'a Job) -> Result<Self, String> {
-        let training = job.begin(&device)?;
-        Ok(Self {
-            name: name.into(),
-            training,
-            device,
-            steps: 0,
-            loss: 0.0,
-            wall_ms: Vec::new(),
-            processor_ms: Vec::new(),
-        })
-    }
-
-    fn cost(&self, plain: &Self, group: &Self) -> DeviceCost {
-        DeviceCost {
-            name: self.name.clone(),
-            wall_ms: Spread::of(self.wall_ms.clone()),
-            processor_ms: Spread::of(self.processor_ms.clone()),
-            wall_ratio: Spread::of_ratios(&self.wall_ms, &plain.wall_ms),
-            processor_ratio: Spread::of_ratios(&self.processor_ms, &plain.processor_ms),
-            group_ratio: Spread::of_ratios(&self.wall_ms, &group.wall_ms),
-            report: self.device.remat_report().ok(),
-        }
-    }
-
-    fn step(&mut self) -> Result<(), String> {
-        // All devices draw from one stream of random numbers.
-        self.device.seed(self.steps);
-        self.steps += 1;
-        let (wall, processor) = (Instant::now(), processor_time());
-        self.loss = self.training.step(None)?;
-        // What the update asked for last is done before the clocks are read.
-        self.device.sync().map_err(|error| error.to_string())?;
-        self.wall_ms.push(wall.elapsed().as_secs_f64() * 1e3);
-        self.processor_ms.push((processor_time() - processor).as_secs_f64() * 1e3);
-        Ok(())
-    }
-}
 
 /// What a step of one model costs on each device.
 pub struct StepCost {
@@ -156,6 +70,15 @@ pub struct DeviceCost {
     pub report: Option<RematReport>,
 }
 
+impl DeviceCost {
+    fn of(entrant: &Entrant<'_>, plain: &Entrant<'_>, group: &Entrant<'_>) -> Self {
+        let Times { wall_ms, processor_ms, wall_ratio, processor_ratio } = entrant.times(plain);
+        let group_ratio = entrant.times(group).wall_ratio;
+        let report = entrant.device.remat_report().ok();
+        Self { name: entrant.name.clone(), wall_ms, processor_ms, wall_ratio, processor_ratio, group_ratio, report }
+    }
+}
+
 /// The batch size at which a model is measured unless another one is asked for.
 pub fn usual_batch_size(model: ModelKind) -> usize {
     match model {
@@ -189,41 +112,31 @@ pub fn per_step(model: ModelKind, protocol: StepProtocol<'_>) -> Outcome<StepCos
     let (peak_bytes, operations) = unlimited(&job)?;
     let mut entrants = entrants(&job, peak_bytes, protocol)?;
     let others = Others::watch();
-    let mut losses_identical = true;
-    for round in 0..rounds {
-        // Another device begins each round.
-        let count = entrants.len();
-        for at in 0..count {
-            entrants[(round + at) % count].step()?;
-        }
-        losses_identical &= entrants.iter().all(|entrant| entrant.loss.to_bits() == entrants[0].loss.to_bits());
-    }
+    take_turns(&mut entrants, rounds, || {})?;
     let others_busy = others.share();
-    let devices = entrants.iter().map(|entrant| entrant.cost(&entrants[0], &entrants[1])).collect();
+    let bits = |entrant: &Entrant<'_>| entrant.losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>();
+    let losses_identical = entrants.iter().all(|entrant| bits(entrant) == bits(&entrants[0]));
+    let devices = entrants.iter().map(|entrant| DeviceCost::of(entrant, &entrants[0], &entrants[1])).collect();
     Ok(StepCost { model, batch_size, operations, peak_bytes, rounds, losses_identical, others_busy, devices })
 }
 
 /// The devices, warmed up: nothing is planned any more while steps are measured.
 fn entrants<'a>(job: &'a Job, peak_bytes: u64, protocol: StepProtocol<'_>) -> Outcome<Vec<Entrant<'a>>> {
     let remat = |config: RematConfig| Device::flex().remat(config.with_time_limit(protocol.plan_time).without_cache());
+    let entrant = |name: &str, device: Device| -> Outcome<Entrant<'a>> {
+        let training = job.begin(&device)?;
+        Ok(Entrant::new(name, device, training))
+    };
     let mut entrants = vec![
-        Entrant::new("plain Burn", Device::flex(), job)?,
-        Entrant::new("Burn's group of one", Device::group_options(&[Device::flex()]).init()?, job)?,
-        Entrant::new("remat, ample", remat(RematConfig::new(AMPLE))?, job)?,
+        entrant("plain Burn", Device::flex())?,
+        entrant("Burn's group of one", Device::group_options(&[Device::flex()]).init()?)?,
+        entrant("remat, ample", remat(RematConfig::new(AMPLE))?)?,
     ];
     for share in protocol.shares {
         let device = remat(RematConfig::new(peak_bytes * share / 100))?;
-        entrants.push(Entrant::new(format!("remat, {share}%"), device, job)?);
+        entrants.push(entrant(&format!("remat, {share}%"), device)?);
     }
-    for entrant in &mut entrants {
-        for half in 0..2 {
-            (0..WARMUP).try_for_each(|_| entrant.step())?;
-            if half == 0 && entrant.device.remat_report().is_ok() {
-                entrant.device.remat_wait_for_plan(Duration::from_secs(60))?;
-            }
-        }
-        (entrant.wall_ms, entrant.processor_ms) = (Vec::new(), Vec::new());
-    }
+    entrants.iter_mut().try_for_each(|entrant| entrant.warm_up(WARMUP, WARMUP))?;
     Ok(entrants)
 }
 

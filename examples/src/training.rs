@@ -97,10 +97,15 @@ impl Run {
 
     /// The largest difference between the losses of two runs, as a share of the loss; infinite where one is no number.
     pub fn loss_difference(&self, other: &Self) -> f64 {
-        let share = |(a, b): (&f32, &f32)| f64::from((a - b).abs() / a.abs().max(f32::MIN_POSITIVE));
-        let shares = self.losses.iter().zip(&other.losses).map(share);
-        shares.map(|share| if share.is_nan() { f64::INFINITY } else { share }).fold(0.0, f64::max)
+        loss_difference(&self.losses, &other.losses)
     }
+}
+
+/// The largest difference between losses, one by one, as a share of the loss; infinite where one is no number.
+pub fn loss_difference(losses: &[f32], others: &[f32]) -> f64 {
+    let share = |(a, b): (&f32, &f32)| f64::from((a - b).abs() / a.abs().max(f32::MIN_POSITIVE));
+    let shares = losses.iter().zip(others).map(share);
+    shares.map(|share| if share.is_nan() { f64::INFINITY } else { share }).fold(0.0, f64::max)
 }
 
 /// Median of `times`, the first `warmup` left out where there are others.
@@ -215,30 +220,39 @@ pub trait Training {
     fn digest(&self, hasher: &mut DefaultHasher) -> Result<(), String>;
 }
 
-struct Steps<M, L> {
+struct Steps<M, F> {
     /// Moved out and back by the optimizer, which updates it in place.
     model: Option<M>,
     optimizer: ModuleOptimizer,
     rate: f64,
-    loss: L,
+    /// Loss and gradients of a step.
+    pass: F,
     next: usize,
 }
 
 /// The learning rate where a caller names none.
 const RATE: f64 = 1e-3;
 
-impl<M, L> Steps<M, L> {
-    fn new(optimizer: ModuleOptimizer, model: M, loss: L) -> Self {
-        Self { model: Some(model), optimizer, rate: RATE, loss, next: 0 }
+impl<M, F: Fn(&M, usize) -> (Tensor<1>, GradientsParams)> Steps<M, F> {
+    fn new(optimizer: ModuleOptimizer, model: M, pass: F) -> Self {
+        Self { model: Some(model), optimizer, rate: RATE, pass, next: 0 }
     }
 }
 
-impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
+/// Forward and backward through the whole model.
+fn whole<M: Module>(loss: impl Fn(&M, usize) -> Tensor<1>) -> impl Fn(&M, usize) -> (Tensor<1>, GradientsParams) {
+    move |model, step| {
+        let loss = loss(model, step);
+        let gradients = GradientsParams::from_grads(loss.backward(), model);
+        (loss, gradients)
+    }
+}
+
+impl<M: Module, F: Fn(&M, usize) -> (Tensor<1>, GradientsParams)> Training for Steps<M, F> {
     fn step(&mut self, hasher: Option<&mut DefaultHasher>) -> Result<f32, String> {
         let model = self.model.take().ok_or("an earlier step failed")?;
-        let loss = (self.loss)(&model, self.next);
+        let (loss, gradients) = (self.pass)(&model, self.next);
         self.next += 1;
-        let gradients = GradientsParams::from_grads(loss.backward(), &model);
         if let Some(hasher) = hasher {
             digest(&model, Some(&gradients), hasher)?;
         }
@@ -251,8 +265,17 @@ impl<M: Module, L: Fn(&M, usize) -> Tensor<1>> Training for Steps<M, L> {
     }
 }
 
-fn begin<'a, M: Module + 'a>(model: M, loss: impl Fn(&M, usize) -> Tensor<1> + 'a) -> Box<dyn Training + 'a> {
-    Box::new(Steps::new(AdamConfig::new().init(), model, loss))
+/// The training of `model` with Adam, on what `loss` gives for each step.
+pub fn begin<'a, M: Module + 'a>(model: M, loss: impl Fn(&M, usize) -> Tensor<1> + 'a) -> Box<dyn Training + 'a> {
+    begin_with(model, whole(loss))
+}
+
+/// The same for a program that computes its gradients itself.
+pub fn begin_with<'a, M: Module + 'a>(
+    model: M,
+    pass: impl Fn(&M, usize) -> (Tensor<1>, GradientsParams) + 'a,
+) -> Box<dyn Training + 'a> {
+    Box::new(Steps::new(AdamConfig::new().init(), model, pass))
 }
 
 /// Trains `model` with Adam, on what `loss` gives for each step, and calls `seen` with every step's number and loss.
@@ -281,7 +304,7 @@ pub fn train_with<M: Module>(
     seen: &mut dyn FnMut(usize, f32),
     loss: impl Fn(&M, usize) -> Tensor<1>,
 ) -> Result<Run, String> {
-    run(&mut Steps::new(optimizer, model, loss), steps, seen)
+    run(&mut Steps::new(optimizer, model, whole(loss)), steps, seen)
 }
 
 /// As [`train`] with a learning rate, and gives the trained model too.
@@ -296,7 +319,7 @@ pub fn train_model<M: Module>(
     seen: &mut dyn FnMut(usize, f32),
     loss: impl Fn(&M, usize) -> Tensor<1>,
 ) -> Result<(Run, M), String> {
-    let mut training = Steps { rate, ..Steps::new(AdamConfig::new().init(), model, loss) };
+    let mut training = Steps { rate, ..Steps::new(AdamConfig::new().init(), model, whole(loss)) };
     let run = run(&mut training, steps, seen)?;
     let model = training.model.ok_or("an earlier step failed")?;
     Ok((run, model))

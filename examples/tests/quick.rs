@@ -71,3 +71,42 @@ fn adapters_are_trained_saved_and_merged() {
         assert!(number("adapters_change") >= 1e-2 * number("largest_output"), "{told:#}");
     }
 }
+
+#[test]
+fn remat_and_checkpointing_by_hand_compute_what_plain_burn_does() {
+    if !is_flex(
+        "remat_and_checkpointing_by_hand_compute_what_plain_burn_does",
+        "it measures the heap and runs on Flex alone",
+    ) {
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("burn-remat-compare-{}.json", std::process::id()));
+    let arguments = ["--quick", "--model", "vit", "--rounds", "2", "--json", file.to_str().unwrap()];
+    let output = Command::new(env!("CARGO_BIN_EXE_compare")).args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{errors}", String::from_utf8_lossy(&output.stdout));
+    let told: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    std::fs::remove_file(&file).unwrap();
+
+    let results = told["results"].as_array().unwrap();
+    assert_eq!(results.iter().map(|result| &result["model"]).collect::<Vec<_>>(), ["vit"]);
+    for result in results {
+        let rows = result["rows"].as_array().unwrap();
+        let [plain, _balanced, by_hand, ..] = &rows[..] else { panic!("{result:#}") };
+        assert_eq!(rows.iter().filter(|row| row["is_remat"] == true).count(), 3, "{result:#}");
+        // No block of this model shares a parameter with another: by hand too, nothing is added in another order.
+        for row in rows {
+            assert_eq!((&row["losses"], &row["digest"]), (&plain["losses"], &plain["digest"]), "{result:#}");
+        }
+        let of = |row: &serde_json::Value, key: &str| {
+            row[key].as_f64().unwrap_or_else(|| panic!("no number `{key}`: {result:#}"))
+        };
+        // In models so small the engine's own records are as large as the tensors: the heap says something of what runs without one.
+        assert!(of(by_hand, "heap_peak_bytes") < 0.8 * of(plain, "heap_peak_bytes"), "{result:#}");
+        for row in [plain, by_hand] {
+            // What is counted is there, and little besides.
+            let share = of(row, "tensor_peak_bytes") / of(row, "heap_peak_bytes");
+            assert!((0.5..1.05).contains(&share), "{share}: {result:#}");
+        }
+    }
+}

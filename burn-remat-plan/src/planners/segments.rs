@@ -204,7 +204,7 @@ impl<'a> Segments<'a> {
 
     /// Offers the schedules of all greedy sets.
     #[cfg(feature = "highs")]
-    pub fn offer_greedy(&self, incumbent: &mut Incumbent<'_>, request: &Request) {
+    pub(super) fn offer_greedy(&self, incumbent: &mut Incumbent<'_>, request: &Request) {
         self.offer(incumbent, self.greedy_sets(), request);
     }
 }

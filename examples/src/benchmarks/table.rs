@@ -3,7 +3,7 @@
 use burn_remat::DisplayBytes;
 use serde_json::{Map, Value, json};
 
-use crate::overhead::Spread;
+use crate::paired::Spread;
 
 /// A table of figures.
 pub struct Table {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use burn_remat::{AdvancedConfig, DisplayBytes, RematConfig, RematExt, RematReport, largest_batch};
 use burn_remat_examples::cli::{self, Outcome};
+use burn_remat_examples::contenders::labels;
 use burn_remat_examples::device;
 use burn_remat_examples::heap::Heap;
 use burn_remat_examples::models::{CharTransformer, ResNet50, TransformerSize, UNet};
@@ -147,12 +148,6 @@ impl Model {
             }
         }
     }
-}
-
-/// Numbers below `most`, each as often as the others.
-fn labels<const D: usize>(shape: [usize; D], most: usize) -> TensorData {
-    let count = shape.iter().product::<usize>() as i64;
-    TensorData::new((0..count).map(|at| at * 7919 % most as i64).collect::<Vec<_>>(), shape)
 }
 
 /// One way of training.

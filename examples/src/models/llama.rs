@@ -14,7 +14,8 @@ use burn::tensor::quantization::{Calibration, QuantScheme};
 use burn::tensor::{Bool, Device, Int, Tensor};
 
 use super::adapter::{adapted, merged};
-use super::{Adapted, Adapter, AdapterSize, TransformerSize, cross_entropy};
+use super::blocks::single;
+use super::{Adapted, Adapter, AdapterSize, Blocks, CausalText, TransformerSize, cross_entropy};
 
 /// Which projections of a [`Llama`] get adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +130,32 @@ impl Llama {
     /// Loss of predicting `next` from `text`, both `[batch, length]`.
     pub fn loss(&self, text: Tensor<2, Int>, next: Tensor<2, Int>) -> Tensor<1> {
         cross_entropy(self.forward(text).flatten::<2>(0, 1), next.flatten::<1>(0, 1))
+    }
+}
+
+/// Between blocks: `[batch, length, width]`.
+impl Blocks<3> for Llama {
+    type Batch = CausalText<4>;
+
+    fn enter(&self, batch: &Self::Batch) -> Vec<Tensor<3>> {
+        vec![self.symbols.forward(batch.text.clone())]
+    }
+
+    fn learns_to_enter(&self) -> bool {
+        self.symbols.weight.is_require_grad()
+    }
+
+    fn count(&self) -> usize {
+        self.layers.len()
+    }
+
+    fn block(&self, at: usize, state: Vec<Tensor<3>>, batch: &Self::Batch) -> Vec<Tensor<3>> {
+        vec![self.layers[at].forward(single(state), &self.positions, &batch.hidden)]
+    }
+
+    fn leave(&self, state: Vec<Tensor<3>>, batch: &Self::Batch) -> Tensor<1> {
+        let logits = self.output.forward(self.norm.forward(single(state))).flatten::<2>(0, 1);
+        cross_entropy(logits, batch.next.clone().flatten::<1>(0, 1))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Models, each with its loss on one batch.
 
 mod adapter;
+mod blocks;
 mod cnn;
+mod diffusion;
 mod gan;
 mod llama;
 mod lstm;
@@ -12,19 +14,23 @@ mod resnet50;
 mod text_classifier;
 mod transformer;
 mod unet;
+mod vit;
 
 pub use adapter::{Adapted, Adapter, AdapterSize};
+pub use blocks::{Blocks, loss_of_blocks};
 pub use cnn::Cnn;
+pub use diffusion::{DiffusionUNet, NoisyImages};
 pub use gan::{Critic, Generator};
 pub use llama::{Adapt, Llama};
-pub use lstm::SequenceNet;
+pub use lstm::{SequenceNet, Sequences};
 pub use mlp::Mlp;
 pub use modern_lstm::ModernLstm;
 pub use resnet::ResNet;
 pub use resnet50::ResNet50;
 pub use text_classifier::TextClassifier;
-pub use transformer::{CharTransformer, SEQUENCE_LENGTH, TransformerSize};
+pub use transformer::{CausalText, CharTransformer, SEQUENCE_LENGTH, TransformerSize};
 pub use unet::UNet;
+pub use vit::{VisionSize, VisionTransformer};
 
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::{Conv2d, Conv2dConfig};

@@ -6,7 +6,8 @@ use burn::nn::pool::{AdaptiveAvgPool2d, AdaptiveAvgPool2dConfig, MaxPool2d, MaxP
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::{Device, Int, Tensor, activation::relu};
 
-use super::{conv1x1, conv3x3, cross_entropy};
+use super::blocks::{loss_of_blocks, single};
+use super::{Blocks, conv1x1, conv3x3, cross_entropy};
 
 /// Blocks of each group.
 const GROUPS: [usize; 4] = [3, 4, 6, 3];
@@ -92,15 +93,31 @@ impl ResNet50 {
         }
     }
 
-    /// From `images` `[batch, 3, side, side]` to logits `[batch, classes]`.
-    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = relu(self.stem_norm.forward(self.stem.forward(images)));
-        let x = self.blocks.iter().fold(self.pool.forward(x), |x, block| block.forward(x));
-        self.output.forward(self.average.forward(x).flatten::<2>(1, 3))
-    }
-
     /// Loss on images `[batch, 3, side, side]` with labels `[batch]`.
     pub fn loss(&self, images: Tensor<4>, labels: Tensor<1, Int>) -> Tensor<1> {
-        cross_entropy(self.forward(images), labels)
+        loss_of_blocks(self, &(images, labels))
+    }
+}
+
+/// Images `[batch, 3, side, side]` with labels `[batch]`. Between blocks: `[batch, channels, side, side]`.
+impl Blocks<4> for ResNet50 {
+    type Batch = (Tensor<4>, Tensor<1, Int>);
+
+    fn enter(&self, (images, _): &Self::Batch) -> Vec<Tensor<4>> {
+        let x = relu(self.stem_norm.forward(self.stem.forward(images.clone())));
+        vec![self.pool.forward(x)]
+    }
+
+    fn count(&self) -> usize {
+        self.blocks.len()
+    }
+
+    fn block(&self, at: usize, state: Vec<Tensor<4>>, _: &Self::Batch) -> Vec<Tensor<4>> {
+        vec![self.blocks[at].forward(single(state))]
+    }
+
+    fn leave(&self, state: Vec<Tensor<4>>, (_, labels): &Self::Batch) -> Tensor<1> {
+        let x = self.average.forward(single(state)).flatten::<2>(1, 3);
+        cross_entropy(self.output.forward(x), labels.clone())
     }
 }

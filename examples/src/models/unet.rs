@@ -9,7 +9,7 @@ use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::tensor::activation::{relu, sigmoid};
 use burn::tensor::{Device, Distribution, Tensor};
 
-use super::conv3x3;
+use super::{Blocks, conv3x3};
 
 const LEVELS: [usize; 4] = [8, 16, 32, 64];
 
@@ -71,21 +71,33 @@ impl UNet {
 
     /// From noisy images `[batch, 1, SIDE, SIDE]` to how likely each pixel belongs to the figure, in the same shape.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<4> {
-        let mut x = images;
-        let mut skips = Vec::new();
-        for (level, conv) in self.down.iter().enumerate() {
-            if level > 0 {
-                x = self.pool.forward(x);
-            }
-            x = conv.forward(x);
-            skips.push(x.clone());
+        let mut state = vec![images];
+        for level in 0..self.down.len() {
+            self.go_down(level, &mut state);
         }
-        skips.pop();
-        for (up, merge) in self.up.iter().zip(&self.merge) {
-            let Some(skip) = skips.pop() else { break };
-            x = merge.forward(Tensor::cat(vec![skip, up.forward(x)], 1));
+        for step in 0..self.up.len() {
+            self.go_up(step, &mut state);
         }
-        sigmoid(self.output.forward(x))
+        self.pixels(state)
+    }
+
+    /// `state` holds what the way up still has to read, the finest first, and the image at the coarsest resolution so far.
+    fn go_down(&self, level: usize, state: &mut Vec<Tensor<4>>) {
+        // The finest level begins with the image itself, which is not read again.
+        let x = match (level, state.last()) {
+            (0, _) => state.pop(),
+            (_, last) => last.cloned().map(|x| self.pool.forward(x)),
+        };
+        state.extend(x.map(|x| self.down[level].forward(x)));
+    }
+
+    fn go_up(&self, step: usize, state: &mut Vec<Tensor<4>>) {
+        let (Some(x), Some(skip)) = (state.pop(), state.pop()) else { return };
+        state.push(self.merge[step].forward(Tensor::cat(vec![skip, self.up[step].forward(x)], 1)));
+    }
+
+    fn pixels(&self, mut state: Vec<Tensor<4>>) -> Tensor<4> {
+        sigmoid(self.output.forward(state.swap_remove(0)))
     }
 
     /// The pixels of the figure in clean images, 1 or 0, and the images with noise over them.
@@ -98,7 +110,40 @@ impl UNet {
     /// Loss on clean images `[batch, 1, SIDE, SIDE]`.
     pub fn loss(&self, images: Tensor<4>) -> Tensor<1> {
         let (figure, noisy) = Self::example(images);
-        let error = self.forward(noisy) - figure;
+        Self::error(self.forward(noisy), figure)
+    }
+
+    fn error(found: Tensor<4>, figure: Tensor<4>) -> Tensor<1> {
+        let error = found - figure;
         (error.clone() * error).mean()
+    }
+}
+
+/// The pixels of the figure and the noisy images, as [`example`](UNet::example) gives them.
+impl Blocks<4> for UNet {
+    type Batch = (Tensor<4>, Tensor<4>);
+
+    fn enter(&self, (_, noisy): &Self::Batch) -> Vec<Tensor<4>> {
+        vec![noisy.clone()]
+    }
+
+    fn learns_to_enter(&self) -> bool {
+        false
+    }
+
+    fn count(&self) -> usize {
+        self.down.len() + self.up.len()
+    }
+
+    fn block(&self, at: usize, mut state: Vec<Tensor<4>>, _: &Self::Batch) -> Vec<Tensor<4>> {
+        match at.checked_sub(self.down.len()) {
+            None => self.go_down(at, &mut state),
+            Some(step) => self.go_up(step, &mut state),
+        }
+        state
+    }
+
+    fn leave(&self, state: Vec<Tensor<4>>, (figure, _): &Self::Batch) -> Tensor<1> {
+        Self::error(self.pixels(state), figure.clone())
     }
 }
