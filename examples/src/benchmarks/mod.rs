@@ -1,6 +1,6 @@
 //! All figures of BENCHMARKS.md from one state of the code: as JSON, and as markdown with a paragraph for each table.
 //!
-//! Each table is a function from an [`Effort`] to a [`Table`]. They measure one after the other in one process. Before and after each,
+//! Each table is a function from an `Effort` to a `Table`. They measure one after the other in one process. Before and after each,
 //! the processors' busy time says what other programs took.
 
 mod budgets;
