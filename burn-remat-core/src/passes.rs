@@ -275,6 +275,12 @@ impl Passes {
         self.recent += bytes;
     }
 
+    /// Whether anything was left of a pass when the backward after it began: then it is looked at what reads that.
+    #[inline]
+    pub fn left_something(&self) -> bool {
+        self.kept.left_something()
+    }
+
     /// An operation reads a tensor of this part.
     #[inline]
     pub fn reads(&mut self, part: Part, born: u64, bytes: u64) {

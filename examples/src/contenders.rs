@@ -160,12 +160,15 @@ fn transformer_size(scale: Scale, symbols: usize) -> (usize, TransformerSize) {
 }
 
 /// `batch` texts of `length` symbols, and a mask for all of them or for each.
-fn causal<const D: usize, H: Fn(&Device) -> Tensor<D, Bool>>(
+fn causal<const D: usize, H>(
     [batch, length]: [usize; 2],
     symbols: usize,
     device: &Device,
     hidden: H,
-) -> impl Fn() -> CausalText<D> + use<D, H> {
+) -> impl Fn() -> CausalText<D> + use<D, H>
+where
+    H: Fn(&Device) -> Tensor<D, Bool>,
+{
     let (text, device) = (labels([batch, length + 1], symbols), device.clone());
     move || {
         let text = Tensor::<2, Int>::from_data(text.clone(), &device);

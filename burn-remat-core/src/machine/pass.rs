@@ -99,9 +99,11 @@ impl<W: World> Machine<W> {
         }
         let passes = &mut self.steps.passes;
         let tensors = &mut self.history.tensors;
-        for &input in inputs {
-            let tensor = &tensors[input];
-            passes.reads(tensor.lineage.part, tensor.lineage.born, tensor.facts.bytes);
+        if passes.left_something() {
+            for &input in inputs {
+                let tensor = &tensors[input];
+                passes.reads(tensor.lineage.part, tensor.lineage.born, tensor.facts.bytes);
+            }
         }
         let is_seed = op.nature.one && passes.seed().is_some();
         let descends = is_seed

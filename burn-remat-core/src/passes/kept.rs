@@ -77,6 +77,12 @@ impl Kept {
         }
     }
 
+    /// Whether anything was left when the next backward began.
+    #[inline]
+    pub fn left_something(&self) -> bool {
+        [&self.last, &self.earlier].into_iter().any(|rest| rest.at_next.is_some_and(|bytes| bytes > 0))
+    }
+
     /// An operation reads so many bytes that came to be at `born`.
     #[inline]
     pub fn read(&mut self, born: u64, bytes: u64) {
