@@ -56,14 +56,8 @@ pub struct StepCost {
 pub struct DeviceCost {
     /// Its name.
     pub name: String,
-    /// Time of a step, in ms.
-    pub wall_ms: Spread,
-    /// Processor time of a step, in ms.
-    pub processor_ms: Spread,
-    /// Time of a step over plain Burn's of the same round.
-    pub wall_ratio: Spread,
-    /// Processor time of a step over plain Burn's of the same round.
-    pub processor_ratio: Spread,
+    /// What a step takes, beside plain Burn's of the same round.
+    pub times: Times,
     /// Time of a step over that of the group of one in the same round.
     pub group_ratio: Spread,
     /// What a remat device reports.
@@ -72,10 +66,12 @@ pub struct DeviceCost {
 
 impl DeviceCost {
     fn of(entrant: &Entrant<'_>, plain: &Entrant<'_>, group: &Entrant<'_>) -> Self {
-        let Times { wall_ms, processor_ms, wall_ratio, processor_ratio } = entrant.times(plain);
-        let group_ratio = entrant.times(group).wall_ratio;
-        let report = entrant.device.remat_report().ok();
-        Self { name: entrant.name.clone(), wall_ms, processor_ms, wall_ratio, processor_ratio, group_ratio, report }
+        Self {
+            name: entrant.name.clone(),
+            times: entrant.times(plain),
+            group_ratio: entrant.times(group).wall_ratio,
+            report: entrant.device.remat_report().ok(),
+        }
     }
 }
 
@@ -158,17 +154,13 @@ impl StepCost {
     pub fn json(&self) -> Value {
         let device = |device: &DeviceCost| {
             let report = device.report.as_ref();
-            json!({
+            device.times.add_to(json!({
                 "device": device.name,
-                "wall_ms": device.wall_ms.json(),
-                "processor_ms": device.processor_ms.json(),
-                "wall_ratio": device.wall_ratio.json(),
-                "processor_ratio": device.processor_ratio.json(),
                 "budget_bytes": report.and_then(|report| report.budget_bytes),
                 "peak_bytes": report.map(|report| report.peak_bytes),
                 "floor_bytes": report.map(|report| report.floor_bytes),
                 "steps_over_budget": report.map(|report| report.steps_over_budget),
-            })
+            }))
         };
         json!({
             "model": self.model.name(),
@@ -192,21 +184,12 @@ impl fmt::Display for StepCost {
             if self.losses_identical { "identical to the last bit" } else { "DIFFERENT" }
         )?;
         writeln!(f, "{}", Others::warning(self.others_busy))?;
-        writeln!(
-            f,
-            "  {:<22}{:>10}{:>11}  {:<24}{:<24}{:>10}{:>9}",
-            "", "wall ms", "processor", "wall / plain", "processor / plain", "peak", "over"
-        )?;
-        for DeviceCost { name, wall_ms, processor_ms, wall_ratio, processor_ratio, report, .. } in &self.devices {
+        writeln!(f, "  {:<22}{}{:>10}{:>9}", "", Times::head(), "peak", "over")?;
+        for DeviceCost { name, times, report, .. } in &self.devices {
             let (peak, over) = report.as_ref().map_or_else(Default::default, |report| {
                 (DisplayBytes(report.peak_bytes).to_string(), report.steps_over_budget.to_string())
             });
-            let (wall_ratio, processor_ratio) = (wall_ratio.to_string(), processor_ratio.to_string());
-            writeln!(
-                f,
-                "  {name:<22}{:>10.2}{:>11.2}  {wall_ratio:<24}{processor_ratio:<24}{peak:>10}{over:>9}",
-                wall_ms.median, processor_ms.median
-            )?;
+            writeln!(f, "  {name:<22}{}{peak:>10}{over:>9}", times.columns())?;
         }
         // Against the group, for models of small operations.
         for DeviceCost { name, group_ratio, .. } in &self.devices[2..] {

@@ -81,11 +81,9 @@ impl<W: World> Machine<W> {
             return self.world.forget_observed();
         }
         let (position, is_over) = (self.steps.position as usize, self.steps.passes.is_over());
-        let ends = match &self.watch.follow {
-            Some(follow) if follow.schedule.trace.is_pass && !follow.is_mended() => {
-                follow.schedule.spine.is_over(position) && (is_over || is_other(self, &follow.schedule))
-            }
-            _ => is_over,
+        let ends = match self.planned_pass() {
+            Some(schedule) => schedule.spine.is_over(position) && (is_over || is_other(self, schedule)),
+            None => is_over,
         };
         if ends {
             self.end_planned_pass(clock);
@@ -188,12 +186,15 @@ impl<W: World> Machine<W> {
         true
     }
 
-    /// Whether the plan that is followed is one of a pass, and is not over.
+    /// The plan that is followed, where it is one of a pass and says where that ends.
+    fn planned_pass(&self) -> Option<&Schedule> {
+        let follow = self.watch.follow.as_ref()?;
+        Some(&*follow.schedule).filter(|schedule| schedule.trace.is_pass && !follow.is_mended())
+    }
+
+    /// Whether a pass is under way that its plan does not end yet.
     pub(super) fn is_in_planned_pass(&self) -> bool {
-        let position = self.steps.position as usize;
-        self.watch.follow.as_ref().is_some_and(|follow| {
-            follow.schedule.trace.is_pass && !follow.is_mended() && !follow.schedule.spine.is_over(position)
-        })
+        self.planned_pass().is_some_and(|schedule| !schedule.spine.is_over(self.steps.position as usize))
     }
 
     /// Whether a plan holds more than the budget, and more than `most`, with what was there when the pass began.

@@ -42,6 +42,7 @@ const MOST_ROUNDS: usize = 25;
 const TIME_SHARE: u32 = 4;
 
 /// The plan of smallest peak so far.
+#[derive(Clone)]
 pub(super) struct Best {
     pub plan: Plan,
     pub peak: u64,
@@ -57,7 +58,11 @@ impl Best {
 
     /// Takes `plan` over where its peak is smaller.
     pub fn offer(&mut self, graph: &Graph, plan: Plan) {
-        let other = Self::new(graph, plan);
+        self.take(Self::new(graph, plan));
+    }
+
+    /// Takes the plan of `other` over where its peak is smaller.
+    fn take(&mut self, other: Self) {
         if other.peak < self.peak {
             (self.plan, self.peak) = (other.plan, other.peak);
         }
@@ -80,14 +85,14 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
 fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     let step_limit = 40 * graph.ops().len() + 20_000;
     let all: Vec<OpId> = (0..graph.ops().len()).collect();
-    let store_all = || Best::new(graph, plan_from_order(graph, &all));
-    let segments = by_segments(graph, store_all(), step_limit, limits.deadline);
+    let store_all = Best::new(graph, plan_from_order(graph, &all));
+    let segments = by_segments(graph, store_all.clone(), step_limit, limits.deadline);
     if segments.peak <= lower {
         return segments;
     }
     // The others go down from the store-all peak all the same: what they find at a larger budget may hold less than what they find at a smaller one.
-    let mut best = searched(graph, store_all(), (lower, step_limit), limits);
-    best.offer(graph, segments.plan);
+    let mut best = searched(graph, store_all, (lower, step_limit), limits);
+    best.take(segments);
     best
 }
 

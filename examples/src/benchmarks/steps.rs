@@ -38,9 +38,9 @@ fn step_row(cost: &StepCost) -> Vec<Cell> {
         Cell::text(cost.model.name()),
         Cell::count(cost.batch_size),
         Cell::count(cost.operations),
-        Cell::spread(plain.wall_ms, "ms"),
+        Cell::spread(plain.times.wall_ms, "ms"),
     ];
-    row.extend(others.iter().map(|device| Cell::ratio_spread(device.wall_ratio)));
+    row.extend(others.iter().map(|device| Cell::ratio_spread(device.times.wall_ratio)));
     row.push(Cell::text(if cost.losses_identical { "yes" } else { "no" }));
     row
 }
