@@ -113,8 +113,9 @@ pub(crate) struct Passes {
     first: u64,
     last: u64,
     longest: u64,
-    /// Clock of the last single one.
+    /// Clock of the last single one, and of the last one before a step ended.
     one: u64,
+    one_before: u64,
 }
 
 impl Passes {
@@ -249,11 +250,13 @@ impl Passes {
         self.updated
     }
 
-    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now.
-    pub fn step_ends(&mut self) {
+    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now. Whether it was one:
+    /// no backward without a single one.
+    pub fn step_ends(&mut self) -> bool {
         if self.seed.is_none() && self.updated >= self.start {
             (self.forward, self.start) = (self.recent, self.updated + 1);
         }
+        core::mem::replace(&mut self.one_before, self.one) != self.one
     }
 
     /// Whether a tensor of this part that came to be at `born` counts in this pass.

@@ -9,7 +9,7 @@
 //!    evicted again. So a generator that learns through the discriminator which was updated just before is no step of its own.
 //! 3. Where many passes end and no update tells of a step: the passes (see `passes.rs`). A program that keeps a copy of its model
 //!    from before the first update hides all updates.
-//! 4. Where there are none, or nothing is updated any more: the bytes of live tensors that
+//! 4. Where there are no backwards, and nothing is updated any more: the bytes of live tensors that
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
 //!    point after such a fall, recognised once they rise again. The first time, two rises must be of similar height: an input
 //!    that is normalised on the device is a small rise of its own before the step's.
@@ -23,8 +23,8 @@ const FRACTION: f64 = 0.1;
 /// later. And without a boundary or an update, after which updates tell no more.
 const PATIENCE: u64 = 8;
 
-/// Operations that a step is taken to have at least, where nothing has been updated for long.
-const LEAST_STEP: u64 = 1000;
+/// Operations that a step is taken to have at least, where nothing has been updated for long, or no backward seen.
+pub(crate) const LEAST_STEP: u64 = 1000;
 
 /// Steps without a plan after which they are perhaps never alike, because what begins the next one is at the end of each.
 const LONG_UNPLANNED: u64 = 16;
@@ -262,7 +262,8 @@ impl StepDetector {
     pub fn set_boundary(&mut self, clock: u64) {
         if self.first == 0 {
             if self.is_exact() {
-                self.first = self.updated;
+                // What the bytes have told before was a guess, and no step's length.
+                (self.first, self.boundaries) = (self.updated, 0);
             }
             self.last_read = core::mem::take(&mut self.roots_read);
         }

@@ -55,10 +55,8 @@ impl<W: World> Machine<W> {
     /// first step is not a share of that.
     pub(super) fn end_step(&mut self, boundary: u64, is_step: bool) {
         if self.steps.plans_passes(self.now.clock) {
-            let trained = self.steps.may_have_trained();
             self.steps.detector.set_boundary(boundary);
-            self.steps.passes.step_ends();
-            if trained {
+            if self.steps.passes.step_ends() {
                 self.count_step(is_step);
             }
             if !self.steps.detector.goes_by_passes() {
@@ -101,7 +99,7 @@ impl<W: World> Machine<W> {
     /// What was computed before `clock` is not computed again from here on, but for what forwards have saved whose backward may come in a later
     /// step: of two networks that learn in turns, autodiff holds what the one has made while the other learns. How to compute that is known for
     /// some steps more, so that chains end and the budget is kept.
-    fn forget(&mut self, clock: u64) {
+    pub(super) fn forget(&mut self, clock: u64) {
         let before = self.ledger.live;
         let long_ago = self.steps.boundaries.note(clock);
         self.forget_before(long_ago, |_| false);

@@ -11,6 +11,7 @@ use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
 use crate::history::{Again, Recipe, Small};
 use crate::keys::{BufferKey, Keys, TensorKey, add};
+use crate::steps::LEAST_STEP;
 
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
@@ -154,8 +155,6 @@ impl<W: World> Machine<W> {
         if settled.recordable {
             self.note_computed(inputs, outputs);
             self.note_part(op, inputs, outputs);
-        } else {
-            self.note_gradients(&call.consumed, outputs);
         }
         if let Some(kept) = ran.kept {
             let again = Again { seed: settled.seed, expected: call.expected.unwrap_or(0) };
@@ -222,7 +221,11 @@ impl<W: World> Machine<W> {
         self.end_pass(self.now.clock + 1, |_, _| false);
         let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
         if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
-            self.end_step(boundary, true);
+            // Of several backwards that are added up, each is a rise and a fall, and no step.
+            match clock - self.steps.passes.last_one() <= LEAST_STEP {
+                true => self.forget(boundary),
+                false => self.end_step(boundary, true),
+            }
         } else if self.history.recipes.len() as u64 > HISTORY_LIMIT.max(2 * self.steps.detector.longest()) {
             self.forget_before(clock - HISTORY_LIMIT / 2, |_| false);
         }

@@ -46,11 +46,12 @@ impl<W: World> Machine<W> {
     /// Whether a tensor that is succeeded now is a parameter.
     fn is_parameter(&self, key: TensorKey) -> bool {
         let tensor = &self.history.tensors[key];
-        let Lineage { updated, since, .. } = tensor.lineage;
+        let Lineage { updated, since, born, .. } = tensor.lineage;
         let known = updated > 0 || self.steps.detector.may_be_parameter(since, self.now.clock);
-        // What comes before the backward belongs to the forward: layers that add to their input in place update nothing.
-        let is_late = self.steps.may_have_trained() || self.steps.detector.goes_by_marks();
-        tensor.may_be_parameter() && known && is_late && !self.is_gradient(key)
+        // Between two updates lies a backward: what layers add to in place, or a backward adds up, is no parameter.
+        let last_one = self.steps.passes.last_one();
+        let is_trained = last_one > born || updated > last_one || self.steps.detector.goes_by_marks();
+        tensor.may_be_parameter() && known && is_trained
     }
 
     /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first
@@ -159,7 +160,6 @@ impl<W: World> Machine<W> {
         let Lineage { updated, interval: last, .. } = self.history.tensors[before].lineage;
         self.steps.detector.update(clock, updated == 0);
         let interval = if updated == 0 { 0 } else { clock - updated };
-        // Between two updates lies a backward.
         let regular = self.steps.detector.is_regular(last, interval, clock) && self.steps.passes.last_one() > updated;
         self.note_no_part(key);
         self.steps.passes.update(clock);
