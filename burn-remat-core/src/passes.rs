@@ -244,7 +244,12 @@ impl Passes {
         self.foresee_end();
     }
 
-    /// When that was last.
+    /// When the last pass was over.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// When a parameter or an optimizer's state was last updated.
     pub fn last_update(&self) -> u64 {
         self.updated
     }
