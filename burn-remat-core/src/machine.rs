@@ -142,6 +142,11 @@ impl Steps {
     fn plans_passes(&self, clock: u64) -> bool {
         !self.detector.goes_by_marks() && self.passes.tell(clock)
     }
+
+    /// Whether there may have been a backward in this step: none without a single one.
+    fn may_have_trained(&self) -> bool {
+        self.detector.is_of_this_step(self.passes.last_one())
+    }
 }
 
 /// What is counted within one step.

@@ -113,14 +113,14 @@ pub(crate) struct Passes {
     first: u64,
     last: u64,
     longest: u64,
-    /// Whether a single one was made since a step ended.
-    one_in_step: bool,
+    /// Clock of the last single one.
+    one: u64,
 }
 
 impl Passes {
     /// The program has made a single one, whatever that is.
-    pub fn meet(&mut self) {
-        self.one_in_step = true;
+    pub fn meet(&mut self, clock: u64) {
+        self.one = clock;
     }
 
     /// A backward may begin: the program has made a single one at `clock`, as the operation at `position`.
@@ -254,13 +254,11 @@ impl Passes {
         self.updated
     }
 
-    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now. Whether it was one:
-    /// no backward without a single one.
-    pub fn step_ends(&mut self) -> bool {
+    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now.
+    pub fn step_ends(&mut self) {
         if self.seed.is_none() && self.updated >= self.start {
             (self.forward, self.start) = (self.recent, self.updated + 1);
         }
-        core::mem::take(&mut self.one_in_step)
     }
 
     /// Whether a tensor of this part that came to be at `born` counts in this pass.
@@ -333,6 +331,11 @@ impl Passes {
     /// The seed of the pass under way.
     pub fn seed(&self) -> Option<Position> {
         self.seed.map(|seed| seed.position)
+    }
+
+    /// When the program has last made a single one; 0 for never.
+    pub fn last_one(&self) -> u64 {
+        self.one
     }
 
     /// When the first backward began.

@@ -55,8 +55,10 @@ impl<W: World> Machine<W> {
     /// first step is not a share of that.
     pub(super) fn end_step(&mut self, boundary: u64, is_step: bool) {
         if self.steps.plans_passes(self.now.clock) {
+            let trained = self.steps.may_have_trained();
             self.steps.detector.set_boundary(boundary);
-            if self.steps.passes.step_ends() {
+            self.steps.passes.step_ends();
+            if trained {
                 self.count_step(is_step);
             }
             if !self.steps.detector.goes_by_passes() {

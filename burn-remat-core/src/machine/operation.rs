@@ -154,6 +154,8 @@ impl<W: World> Machine<W> {
         if settled.recordable {
             self.note_computed(inputs, outputs);
             self.note_part(op, inputs, outputs);
+        } else {
+            self.note_gradients(&call.consumed, outputs);
         }
         if let Some(kept) = ran.kept {
             let again = Again { seed: settled.seed, expected: call.expected.unwrap_or(0) };

@@ -48,7 +48,9 @@ impl<W: World> Machine<W> {
         let tensor = &self.history.tensors[key];
         let Lineage { updated, since, .. } = tensor.lineage;
         let known = updated > 0 || self.steps.detector.may_be_parameter(since, self.now.clock);
-        tensor.may_be_parameter() && known
+        // What comes before the backward belongs to the forward: layers that add to their input in place update nothing.
+        let is_late = self.steps.may_have_trained() || self.steps.detector.goes_by_marks();
+        tensor.may_be_parameter() && known && is_late && !self.is_gradient(key)
     }
 
     /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first
@@ -157,7 +159,8 @@ impl<W: World> Machine<W> {
         let Lineage { updated, interval: last, .. } = self.history.tensors[before].lineage;
         self.steps.detector.update(clock, updated == 0);
         let interval = if updated == 0 { 0 } else { clock - updated };
-        let regular = self.steps.detector.is_regular(last, interval, clock);
+        // Between two updates lies a backward.
+        let regular = self.steps.detector.is_regular(last, interval, clock) && self.steps.passes.last_one() > updated;
         self.note_no_part(key);
         self.steps.passes.update(clock);
         if updated > 0 {

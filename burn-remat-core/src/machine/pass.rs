@@ -37,7 +37,7 @@ impl<W: World> Machine<W> {
             }
             return;
         }
-        self.steps.passes.meet();
+        self.steps.passes.meet(self.now.clock);
         let is_updating = self.steps.detector.is_updating(self.steps.passes.last_update(), self.now.clock);
         if is_updating && !self.steps.passes.awaits_backward() {
             // It is an optimizer's.
@@ -128,6 +128,22 @@ impl<W: World> Machine<W> {
                 None => passes.computed(tensor.facts.bytes),
             }
         }
+    }
+
+    /// An operation that cannot run again has taken the `consumed` and made `outputs`: those of gradients are gradients too.
+    pub(super) fn note_gradients(&mut self, consumed: &[TensorKey], outputs: &[TensorKey]) {
+        let mut roots = consumed.iter().filter(|&&key| self.history.tensors[key].recipe.is_none()).peekable();
+        if roots.peek().is_some() && roots.all(|&root| self.is_gradient(root)) {
+            for &output in outputs {
+                self.history.tensors[output].lineage.part = Part::Backward;
+            }
+        }
+    }
+
+    /// Whether a tensor descends from the seed of the pass under way.
+    pub(super) fn is_gradient(&self, key: TensorKey) -> bool {
+        let lineage = &self.history.tensors[key].lineage;
+        self.steps.passes.descends(lineage.part, lineage.born)
     }
 
     /// A tensor that takes the place of another from step to step is no part of a pass.
