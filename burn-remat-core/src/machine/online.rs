@@ -14,6 +14,10 @@
 //! many small ones, and so takes fewer and cheaper recomputations on transformers at the same budget, and no more on
 //! convolutional networks. Bytes alone, or bytes and age alone, evict gradients and are ruinous.
 //!
+//! A gradient, and what was computed from one when its backward was over, is none of these: to bring it back the whole pass would have to run
+//! again, its backward at once after its forward, and so hold what it holds without a budget. Such a buffer stays, and counts with the floor; only
+//! where to be over the budget is an error it goes, last of all.
+//!
 //! Scores are computed for all candidates in one pass and used for a few evictions before they are computed anew, so a
 //! call costs O(buffers x chain) for every [`BATCH`] evictions, with chains cut off where `History` does.
 
