@@ -208,8 +208,8 @@ pub(crate) struct Chain {
     pub cost_ns: u64,
     /// Whether they are more than are looked at.
     pub is_long: bool,
-    /// Whether they are those of a backward that is over, as for gradients and for what was computed from them: that needs all of the forward at once,
-    /// which is what a pass holds without a budget.
+    /// Whether they are those of a backward, as for what was computed from gradients: that needs all of its forward at once, which is what a pass
+    /// holds without a budget.
     pub runs_backward: bool,
 }
 
@@ -337,9 +337,8 @@ impl History {
         Some(frontier)
     }
 
-    /// What it takes to compute what these owners share a buffer with again, if that buffer went now; `None` where it cannot be. The
-    /// last pass was over at clock `over`.
-    pub fn chain(&mut self, buffer: BufferKey, owners: &[TensorKey], over: u64) -> Option<Chain> {
+    /// What it takes to compute what these owners share a buffer with again, if that buffer went now; `None` where it cannot be.
+    pub fn chain(&mut self, buffer: BufferKey, owners: &[TensorKey]) -> Option<Chain> {
         if owners.iter().any(|&owner| self.tensors[owner].recipe.is_none()) {
             return None;
         }
@@ -362,7 +361,7 @@ impl History {
             for &input in &recipe.inputs {
                 let tensor = &self.tensors[input];
                 if tensor.buffer.is_none() && !tensor.is_compressed() {
-                    chain.runs_backward |= tensor.lineage.part == Part::Backward && tensor.lineage.born < over;
+                    chain.runs_backward |= tensor.lineage.part == Part::Backward;
                     stack.extend(tensor.recipe);
                 } else if tensor.buffer == Some(buffer) {
                     stack.extend(tensor.recipe);

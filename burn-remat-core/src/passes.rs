@@ -244,12 +244,7 @@ impl Passes {
         self.foresee_end();
     }
 
-    /// When the last pass was over.
-    pub fn start(&self) -> u64 {
-        self.start
-    }
-
-    /// When a parameter or an optimizer's state was last updated.
+    /// When that was last.
     pub fn last_update(&self) -> u64 {
         self.updated
     }

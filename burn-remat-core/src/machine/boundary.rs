@@ -297,7 +297,7 @@ impl<W: World> Machine<W> {
             if !self.ledger.contains(buffer) || !self.yields(buffer) || !self.exceeds(schedule, 0) {
                 continue;
             }
-            let chain = self.chain(buffer);
+            let chain = self.history.chain(buffer, &self.ledger.get(buffer).owners);
             if chain.is_none_or(|chain| !chain.is_long && !chain.runs_backward) {
                 self.evict_cheaply(buffer, u64::MAX);
                 self.steps.held_at_start = self.ledger.live - self.ledger.foreign;

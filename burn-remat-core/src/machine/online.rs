@@ -14,10 +14,6 @@
 //! many small ones, and so takes fewer and cheaper recomputations on transformers at the same budget, and no more on
 //! convolutional networks. Bytes alone, or bytes and age alone, evict gradients and are ruinous.
 //!
-//! A gradient, and what was computed from one when its backward was over, is none of these: to bring it back the whole pass would have to run
-//! again, its backward at once after its forward, and so hold what it holds without a budget. Such a buffer stays, and counts with the floor; only
-//! where to be over the budget is an error it goes, last of all.
-//!
 //! Scores are computed for all candidates in one pass and used for a few evictions before they are computed anew, so a
 //! call costs O(buffers x chain) for every [`BATCH`] evictions, with chains cut off where `History` does.
 
@@ -30,22 +26,12 @@ use super::Machine;
 use crate::driver::{Event, World};
 use crate::facts::{CheckpointPolicy, Failure, Kind, TensorFacts};
 use crate::follow::Follow;
-use crate::history::Chain;
 use crate::keys::{BufferKey, TensorKey};
 
 /// Evictions per scoring pass.
 const BATCH: usize = 8;
 /// At most one part in so many of the budget is left free to compress into.
 const MOST_RESERVED: u64 = 64;
-
-/// When a buffer may go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tier {
-    /// In order of the scores.
-    Usual,
-    /// Only where to be over the budget is an error: a backward that is over would have to run again.
-    Last,
-}
 
 impl<W: World> Machine<W> {
     /// Evicts until `need` more bytes fit in the budget, as far as there is something to evict.
@@ -143,11 +129,6 @@ impl<W: World> Machine<W> {
         if candidates.is_empty() {
             candidates = self.candidates(0);
         }
-        if self.config.strict && candidates.is_empty() {
-            candidates = self.scored(0, Tier::Last);
-        } else if candidates.is_empty() {
-            self.give_in(need);
-        }
         let mut left = BATCH;
         for &(_, buffer) in &candidates {
             if self.ledger.live + need <= target || left == 0 {
@@ -160,53 +141,28 @@ impl<W: World> Machine<W> {
         left < BATCH || is_over && candidates.iter().any(|&(_, buffer)| self.evict_cheaply(buffer, u64::MAX))
     }
 
-    /// Buffers of more than `least` bytes that may be evicted, best first.
+    /// Evictable buffers of more than `least` bytes, best first.
     pub(super) fn candidates(&mut self, least: u64) -> Vec<(f64, BufferKey)> {
-        self.scored(least, Tier::Usual)
-    }
-
-    fn scored(&mut self, least: u64, tier: Tier) -> Vec<(f64, BufferKey)> {
         let large =
             self.ledger.iter().filter(|(_, entry)| entry.bytes > least && !entry.is_fixed()).map(|(key, _)| key);
         let keys: Vec<BufferKey> =
             large.filter(|&key| self.policy_of(key) != Some(CheckpointPolicy::MustSave)).collect();
-        let scored = keys.into_iter().filter_map(|key| {
-            let (score, of) = self.score(key);
-            (of == tier).then_some((score, key))
-        });
-        let mut scored: Vec<(f64, BufferKey)> = scored.collect();
+        let mut scored: Vec<(f64, BufferKey)> = keys.into_iter().map(|key| (self.score(key), key)).collect();
         scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         scored
     }
 
-    /// What is left could go only at the price of a whole pass that holds as much as without a budget: that is more than to keep it. So it stays, and
-    /// the budget cannot be met.
-    fn give_in(&mut self, need: u64) {
-        if self.scored(0, Tier::Last).is_empty() {
-            return;
-        }
-        let least = self.ledger.live.saturating_add(need);
-        self.counters.floor.note(least, self.now.kind);
-        self.room.exceed(least);
-    }
-
-    /// What it takes to bring a buffer back, if it went now; `None` where that cannot be.
-    pub(super) fn chain(&mut self, buffer: BufferKey) -> Option<Chain> {
-        self.history.chain(buffer, &self.ledger.get(buffer).owners, self.steps.passes.start())
-    }
-
-    fn score(&mut self, key: BufferKey) -> (f64, Tier) {
+    fn score(&mut self, key: BufferKey) -> f64 {
         let entry = self.ledger.get(key);
         let used = entry.owners.iter().map(|&owner| self.history.tensors[owner].lineage.used).max().unwrap_or(0);
         let age = self.patience(key).unwrap_or((1 + self.now.clock - used) as f64);
         let bytes = entry.bytes as f64;
         let compressing = self.compressible(key).map(|(_, compressible)| compressible.cost_ns);
-        let chain = self.chain(key);
-        let is_last = compressing.is_none() && chain.is_some_and(|chain| chain.runs_backward);
+        let chain = self.history.chain(key, &self.ledger.get(key).owners);
         let computing = chain.map(|chain| chain.cost_ns);
         let cost = computing.into_iter().chain(compressing).min().unwrap_or(u64::MAX).max(1) as f64;
         let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
-        (bytes * bytes * age / (cost * weight), if is_last { Tier::Last } else { Tier::Usual })
+        bytes * bytes * age / (cost * weight)
     }
 
     /// What the stage that made a buffer says about it.
@@ -230,7 +186,8 @@ impl<W: World> Machine<W> {
         if !self.ledger.contains(buffer) {
             return true;
         }
-        let computing = self.chain(buffer).map(|chain| chain.cost_ns);
+        let chain = self.history.chain(buffer, &self.ledger.get(buffer).owners);
+        let computing = chain.map(|chain| chain.cost_ns);
         if let Some((owner, compressible)) = self.compressible(buffer) {
             let is_best = computing.is_none_or(|cost| compressible.cost_ns < cost);
             let fits = self.ledger.live.saturating_add(compressible.bytes) <= most;
