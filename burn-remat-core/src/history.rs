@@ -201,6 +201,18 @@ pub(crate) struct Again {
     pub expected: u8,
 }
 
+/// What it takes to bring something back.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Chain {
+    /// Time of the recipes that would run, as far as they were looked at.
+    pub cost_ns: u64,
+    /// Whether they are more than are looked at.
+    pub is_long: bool,
+    /// Whether they are those of a backward, as for what was computed from gradients: that needs all of its forward at once, which is what a pass
+    /// holds without a budget.
+    pub runs_backward: bool,
+}
+
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct History {
@@ -325,13 +337,13 @@ impl History {
         Some(frontier)
     }
 
-    /// Time to compute what these owners share a buffer with again, if that buffer went now; `None` where it cannot be.
-    pub fn chain_cost(&mut self, buffer: BufferKey, owners: &[TensorKey]) -> Option<u64> {
+    /// What it takes to compute what these owners share a buffer with again, if that buffer went now; `None` where it cannot be.
+    pub fn chain(&mut self, buffer: BufferKey, owners: &[TensorKey]) -> Option<Chain> {
         if owners.iter().any(|&owner| self.tensors[owner].recipe.is_none()) {
             return None;
         }
         self.walk += 1;
-        let (mut cost, mut count) = (0, 0);
+        let (mut chain, mut count) = (Chain::default(), 0);
         let mut stack = mem::take(&mut self.stack);
         stack.clear();
         stack.extend(owners.iter().filter_map(|&owner| self.tensors[owner].recipe));
@@ -340,20 +352,24 @@ impl History {
             if mem::replace(&mut recipe.seen, self.walk) == self.walk {
                 continue;
             }
-            cost += recipe.cost_ns;
+            chain.cost_ns += recipe.cost_ns;
             count += 1;
-            if count >= CHAIN_LIMIT {
+            chain.is_long = count >= CHAIN_LIMIT;
+            if chain.is_long {
                 break;
             }
             for &input in &recipe.inputs {
                 let tensor = &self.tensors[input];
-                if tensor.buffer.is_none_or(|held| held == buffer) && !tensor.is_compressed() {
+                if tensor.buffer.is_none() && !tensor.is_compressed() {
+                    chain.runs_backward |= tensor.lineage.part == Part::Backward;
+                    stack.extend(tensor.recipe);
+                } else if tensor.buffer == Some(buffer) {
                     stack.extend(tensor.recipe);
                 }
             }
         }
         self.stack = stack;
-        Some(cost)
+        Some(chain)
     }
 
     /// Whether a dead root is small beside what it keeps evictable.

@@ -285,13 +285,18 @@ impl<W: World> Machine<W> {
         self.steps.plans_passes(self.now.clock) && !entry.is_fixed() && entry.owners.iter().all(is_saved)
     }
 
-    /// Makes room for a plan that begins, as far as that is held by what earlier passes have saved. O(buffers x chain).
+    /// Makes room for a plan that begins, as far as that is held by what earlier passes have saved, and is near to what is there: each that is
+    /// not would take a pass of its own to bring back. O(buffers x chain).
     pub(super) fn clear_for(&mut self, schedule: &Schedule) {
         if self.watch.yielding == 0 || !self.exceeds(schedule, 0) {
             return;
         }
         for (_, buffer) in self.candidates(0) {
-            if self.ledger.contains(buffer) && self.yields(buffer) && self.exceeds(schedule, 0) {
+            if !self.ledger.contains(buffer) || !self.yields(buffer) || !self.exceeds(schedule, 0) {
+                continue;
+            }
+            let chain = self.history.chain(buffer, &self.ledger.get(buffer).owners);
+            if chain.is_none_or(|chain| !chain.is_long && !chain.runs_backward) {
                 self.evict_cheaply(buffer, u64::MAX);
                 self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
             }

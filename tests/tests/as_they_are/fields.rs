@@ -8,17 +8,17 @@ use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, TensorDa
 
 use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, input, weights};
 
-fn linear(from: usize, to: usize, device: &Device) -> Linear {
+pub fn linear(from: usize, to: usize, device: &Device) -> Linear {
     LinearConfig::new(from, to).init(device)
 }
 
-fn numbers(values: impl Iterator<Item = i64>, device: &Device) -> Tensor<1, Int> {
+pub fn numbers(values: impl Iterator<Item = i64>, device: &Device) -> Tensor<1, Int> {
     let values: Vec<i64> = values.collect();
     let count = values.len();
     Tensor::from_data(TensorData::new(values, [count]), device)
 }
 
-fn chance(round: usize, at: usize) -> usize {
+pub fn chance(round: usize, at: usize) -> usize {
     ((round as u64 * 1009 + at as u64 + 7).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
 }
 

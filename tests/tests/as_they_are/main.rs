@@ -3,6 +3,8 @@
 mod fields;
 mod loops;
 mod models;
+mod regimes;
+mod structures;
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -91,7 +93,7 @@ fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> Gra
     net
 }
 
-const PROGRAMS: [(&str, Program); 28] = [
+const PROGRAMS: [(&str, Program); 35] = [
     ("plain loop", loops::plain),
     ("accumulation", loops::accumulation),
     ("accumulation with an average", loops::accumulation_with_average),
@@ -120,6 +122,33 @@ const PROGRAMS: [(&str, Program); 28] = [
     ("pictures from pictures", fields::pictures),
     ("the hardest triplets", fields::hard_triplets),
     ("translation", fields::translation),
+    ("sharpness", regimes::sharpness),
+    ("two that learn from each other", regimes::mutual),
+    ("a rate is looked for first", regimes::rate_finder),
+    ("frozen halfway", regimes::freezing),
+    ("tasks in turns", regimes::tasks_in_turns),
+    ("as many moments as it takes", structures::ode),
+    ("masked patches", structures::masked),
+];
+
+/// Programs for the table alone: they take longer, or few of their steps go by what is known.
+const FURTHER: [(&str, Program); 16] = [
+    ("attacked", regimes::attacked),
+    ("learning to learn", regimes::meta),
+    ("a frozen teacher", regimes::distillation),
+    ("two views and an average", regimes::two_views),
+    ("folds", regimes::folds),
+    ("batches double", regimes::doubling),
+    ("the best is kept", regimes::best_kept),
+    ("a decoder of unequal batches", structures::decoder),
+    ("pictures grow", structures::growing),
+    ("segmentation at odd sizes", structures::segmenter),
+    ("an equilibrium", structures::equilibrium),
+    ("mined on the host", structures::mined),
+    ("mixer", structures::mixer),
+    ("flow", structures::flow),
+    ("packed texts", structures::packed),
+    ("a queue of keys", structures::queue),
 ];
 
 fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {
@@ -198,7 +227,7 @@ fn programs_train_as_they_are() {
 fn programs_train_within_all_budgets() {
     let _ = env_logger::try_init();
     let mut wrong = Vec::new();
-    for (name, program) in PROGRAMS {
+    for (name, program) in PROGRAMS.into_iter().chain(FURTHER) {
         let (plain, peak) = unlimited(name, program);
         let named = minimum_budget(&under_test(), |device| drop(run(program, device)));
         let minimum = named.map(|needs| needs.minimum_bytes);
@@ -221,7 +250,7 @@ fn programs_train_within_all_budgets() {
                 100.0 * report.recomputed_operations as f64 / report.operations as f64,
                 report.peak_bytes as i64 - budget as i64,
             );
-            if share == "80%" {
+            if share == "80%" && PROGRAMS.iter().any(|(known, _)| *known == name) {
                 wrong.extend(problems(name, share, &trained));
             }
         }
