@@ -142,6 +142,11 @@ impl Steps {
     fn plans_passes(&self, clock: u64) -> bool {
         !self.detector.goes_by_marks() && self.passes.tell(clock)
     }
+
+    /// Whether the program has backwards that begin with a single one, as far as is known: there was one of late, or no time for one yet.
+    fn has_backwards(&self, clock: u64) -> bool {
+        !self.detector.is_overdue(self.passes.last_one(), clock)
+    }
 }
 
 /// What is counted within one step.

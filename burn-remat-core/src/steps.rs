@@ -24,7 +24,7 @@ const FRACTION: f64 = 0.1;
 const PATIENCE: u64 = 8;
 
 /// Operations that a step is taken to have at least, where nothing has been updated for long, or no backward seen.
-pub(crate) const LEAST_STEP: u64 = 1000;
+const LEAST_STEP: u64 = 1000;
 
 /// Steps without a plan after which they are perhaps never alike, because what begins the next one is at the end of each.
 const LONG_UNPLANNED: u64 = 16;
@@ -229,6 +229,11 @@ impl StepDetector {
         begins
     }
 
+    /// Whether what comes in every step and was last seen at the clock of `last` comes no more.
+    pub fn is_overdue(&self, last: u64, clock: u64) -> bool {
+        clock.saturating_sub(last) > PATIENCE * self.longest.max(LEAST_STEP)
+    }
+
     /// Most operations of a step.
     pub fn longest(&self) -> u64 {
         self.longest
@@ -283,9 +288,8 @@ impl StepDetector {
     #[inline]
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
         self.highest = self.highest.max(bytes);
-        let overdue = PATIENCE * self.longest.max(LEAST_STEP);
         let last = self.boundary.max(self.updated);
-        if self.source == Source::Updates && clock.saturating_sub(last) > overdue {
+        if self.source == Source::Updates && self.is_overdue(last, clock) {
             (self.source, self.peak, self.valley) = (Source::Valleys, bytes, None);
         }
         if self.source != Source::Valleys {

@@ -11,7 +11,6 @@ use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
 use crate::history::{Again, Recipe, Small};
 use crate::keys::{BufferKey, Keys, TensorKey, add};
-use crate::steps::LEAST_STEP;
 
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
@@ -222,7 +221,7 @@ impl<W: World> Machine<W> {
         let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
         if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
             // Of several backwards that are added up, each is a rise and a fall, and no step.
-            match clock - self.steps.passes.last_one() <= LEAST_STEP {
+            match self.steps.has_backwards(clock) {
                 true => self.forget(boundary),
                 false => self.end_step(boundary, true),
             }

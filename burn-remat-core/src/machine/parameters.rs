@@ -9,6 +9,7 @@
 //! - What a step has computed and the next one replaces is *state*: moments, running statistics. It is updated as well, but
 //!   reading it begins no step, since optimizers may read it as soon as they have written it (AdaGrad). State that was
 //!   loaded looks like a parameter until something computed is put into it before anything has read it.
+//! - Between two updates of a parameter lies a backward. What layers add to in place, and gradients that a backward adds up, are none.
 //! - What is drawn or uploaded for one step is no parameter either, even if it is written over: neither it nor what it
 //!   succeeds was there in the first step, or is as old as several.
 //!
@@ -48,10 +49,9 @@ impl<W: World> Machine<W> {
         let tensor = &self.history.tensors[key];
         let Lineage { updated, since, born, .. } = tensor.lineage;
         let known = updated > 0 || self.steps.detector.may_be_parameter(since, self.now.clock);
-        // Between two updates lies a backward: what layers add to in place, or a backward adds up, is no parameter.
         let last_one = self.steps.passes.last_one();
-        let is_trained = last_one > born || updated > last_one || self.steps.detector.goes_by_marks();
-        tensor.may_be_parameter() && known && is_trained
+        let is_trained = last_one > born || updated > last_one || !self.steps.has_backwards(self.now.clock);
+        tensor.may_be_parameter() && known && (is_trained || self.steps.detector.goes_by_marks())
     }
 
     /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first

@@ -9,7 +9,6 @@ use crate::driver::World;
 use crate::facts::Operation;
 use crate::history::{KEEP_ROOT_RATIO, Tensor};
 use crate::keys::TensorKey;
-use crate::passes::Part;
 
 use super::Machine;
 use super::call::{Call, Settled};
@@ -74,9 +73,6 @@ impl<W: World> Machine<W> {
         if missing > 0 && !worth_it {
             return false;
         }
-        if self.watch.follow.is_none() && self.lets_go_more(root, &frontier) {
-            return false;
-        }
         let (passing, training) = (tensors[root].lineage.is.passing, self.steps.detector.has_begun());
         let mut whole = true;
         for &key in &frontier {
@@ -96,19 +92,6 @@ impl<W: World> Machine<W> {
         }
         self.collect();
         whole
-    }
-
-    /// Whether a root of a forward is less than what could be evicted for its sake. One of many parts that were put together is not: it would
-    /// take an operation for each to have the whole again.
-    fn lets_go_more(&self, root: TensorKey, descendants: &[TensorKey]) -> bool {
-        if self.room.budget.is_none() || self.steps.passes.seed().is_some() {
-            return false;
-        }
-        let tensors = &self.history.tensors;
-        let saved = descendants.iter().map(|&key| &tensors[key]).filter(|tensor| tensor.lineage.part == Part::Forward);
-        let saved: u64 = saved.map(|tensor| tensor.facts.bytes).sum();
-        let bytes = tensors[root].facts.bytes;
-        saved > bytes && saved <= bytes.saturating_mul(KEEP_ROOT_RATIO)
     }
 
     /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.
