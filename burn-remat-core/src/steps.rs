@@ -231,7 +231,7 @@ impl StepDetector {
 
     /// Whether what comes in every step and was last seen at the clock of `last` comes no more.
     pub fn is_overdue(&self, last: u64, clock: u64) -> bool {
-        clock.saturating_sub(last) > PATIENCE * self.longest.max(LEAST_STEP)
+        clock.saturating_sub(last) > PATIENCE * self.sure_length().max(LEAST_STEP)
     }
 
     /// Most operations of a step.

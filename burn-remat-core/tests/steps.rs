@@ -136,7 +136,7 @@ fn what_a_forward_has_saved_over_several_steps_can_still_go() {
             input = program.run(1, 300 + kind, Works::New, &[input], &[], &[UNIT])[0];
             saved.push(input);
         }
-        parameter = updated(&mut program, parameter, 6);
+        parameter = updated(&mut program, parameter, 6, ONE);
         if round % 5 == 4 {
             saved.drain(..).for_each(|id| program.drop_tensor(1, id));
         }
@@ -146,14 +146,28 @@ fn what_a_forward_has_saved_over_several_steps_can_still_go() {
     assert_eq!(counters.steps_over_budget, 0, "floor {}", counters.floor.bytes);
 }
 
-/// A forward of so many operations, its backward and the update: the parameter afterwards.
-fn updated(program: &mut Program, parameter: u64, depth: u64) -> u64 {
+#[test]
+fn bytes_tell_of_steps_after_a_while_where_no_backward_begins_with_a_single_one() {
+    let (rounds, operations) = (1000, 14);
+    let mut program = Program::new(config(Asked::Bytes(20 * UNIT)));
+    let (frozen, mut parameter) = (program.upload(1, UNIT), program.upload(1, UNIT));
+    for _ in 0..rounds {
+        program.run(1, 99, Works::New, &[frozen], &[], &[UNIT]).into_iter().for_each(|id| program.drop_tensor(1, id));
+        parameter = updated(&mut program, parameter, (operations - 2) / 2, 78);
+    }
+    let steps = program.machine.counters().steps;
+    let before = 8000 / operations + 10;
+    assert!((rounds - before..rounds).contains(&steps), "{steps} steps");
+}
+
+/// A forward of so many operations, its backward, which begins with one of the kind `first`, and the update: the parameter afterwards.
+fn updated(program: &mut Program, parameter: u64, depth: u64, first: u64) -> u64 {
     let mut saved = vec![parameter];
     for kind in 0..depth {
         let input = saved[saved.len() - 1];
         saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
     }
-    let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+    let mut gradient = program.run(1, first, Works::New, &[], &[], &[4])[0];
     for (kind, id) in saved.drain(1..).rev().enumerate() {
         gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
     }

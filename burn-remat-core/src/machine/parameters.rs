@@ -50,8 +50,8 @@ impl<W: World> Machine<W> {
         let Lineage { updated, since, born, .. } = tensor.lineage;
         let known = updated > 0 || self.steps.detector.may_be_parameter(since, self.now.clock);
         let last_one = self.steps.passes.last_one();
-        let is_trained = last_one > born || updated > last_one || !self.steps.has_backwards(self.now.clock);
-        tensor.may_be_parameter() && known && (is_trained || self.steps.detector.goes_by_marks())
+        let is_trained = last_one > born || updated > last_one || self.steps.detector.goes_by_marks();
+        tensor.may_be_parameter() && known && is_trained
     }
 
     /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first
