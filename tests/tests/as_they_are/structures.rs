@@ -260,7 +260,7 @@ pub fn mined(device: &Device) -> Vec<Vec<u8>> {
             let others = (0..ROWS).filter(|at| at % 8 != row % 8);
             others.min_by(|&a, &b| distances[row * ROWS + a].total_cmp(&distances[row * ROWS + b])).unwrap() as i64
         };
-        let anchors: Vec<usize> = (0..ROWS).filter(|row| chance(round, *row) % 3 > 0).collect();
+        let anchors: Vec<usize> = (0..ROWS).filter(|row| !chance(round, *row).is_multiple_of(3)).collect();
         let of = |rows: Vec<i64>| seen.clone().select(0, numbers(rows.into_iter(), device));
         let a = of(anchors.iter().map(|&row| row as i64).collect());
         let same = of(anchors.iter().map(|&row| ((row + 8) % ROWS) as i64).collect());
