@@ -360,10 +360,8 @@ impl History {
             }
             for &input in &recipe.inputs {
                 let tensor = &self.tensors[input];
-                if tensor.buffer.is_none() && !tensor.is_compressed() {
-                    chain.runs_backward |= tensor.lineage.part == Part::Backward;
-                    stack.extend(tensor.recipe);
-                } else if tensor.buffer == Some(buffer) {
+                if tensor.buffer.is_none_or(|held| held == buffer) && !tensor.is_compressed() {
+                    chain.runs_backward |= tensor.buffer.is_none() && tensor.lineage.part == Part::Backward;
                     stack.extend(tensor.recipe);
                 }
             }

@@ -174,3 +174,68 @@ fn updated(program: &mut Program, parameter: u64, depth: u64, first: u64) -> u64
     let inputs = [parameter, gradient];
     program.run(1, 400, Works::InPlace, &inputs, &inputs, &[UNIT])[0]
 }
+
+/// A step of layers that add to what comes in, in place as a backend does it, and share a parameter; the sum of its gradient is written over as it
+/// grows, and so is the gradient that goes through.
+fn residual_step(program: &mut Program, parameter: u64, depth: u64) -> u64 {
+    let mut state = program.upload(1, UNIT);
+    let mut saved = Vec::new();
+    for _ in 0..depth {
+        let inner = program.run(1, 100, Works::New, &[state, parameter], &[], &[UNIT])[0];
+        let outer = program.run(1, 101, Works::New, &[inner], &[], &[UNIT])[0];
+        state = program.run(1, 102, Works::InPlace, &[state, outer], &[state], &[UNIT])[0];
+        saved.push([inner, outer]);
+    }
+    program.drop_tensor(1, state);
+    let seed = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+    let mut gradient = program.run(1, 200, Works::New, &[seed], &[seed], &[UNIT])[0];
+    let mut sum = None;
+    for [inner, outer] in saved.into_iter().rev() {
+        let part = program.run(1, 201, Works::New, &[gradient, outer], &[outer], &[UNIT])[0];
+        let own = program.run(1, 202, Works::New, &[part, inner], &[inner], &[UNIT])[0];
+        gradient = program.run(1, 203, Works::InPlace, &[gradient, part], &[gradient, part], &[UNIT])[0];
+        sum = Some(match sum {
+            None => own,
+            Some(sum) => program.run(1, 204, Works::InPlace, &[sum, own], &[sum, own], &[UNIT])[0],
+        });
+    }
+    program.drop_tensor(1, gradient);
+    let inputs = [parameter, sum.expect("there are layers")];
+    program.run(1, 400, Works::InPlace, &inputs, &inputs, &[UNIT])[0]
+}
+
+#[test]
+fn layers_that_add_in_place_are_no_steps_and_keep_to_the_budget_from_the_first_on() {
+    let (depth, rounds) = (8, 6);
+    let budget = 12 * UNIT;
+    let mut program = Program::new(config(Asked::Bytes(budget)));
+    let mut parameter = program.upload(1, UNIT);
+    for _ in 0..rounds {
+        let most = most_of(&mut program, |program| parameter = residual_step(program, parameter, depth));
+        assert!(most <= budget, "{} units", most / UNIT);
+    }
+    let counters = program.machine.counters();
+    // The last one has not been seen to end.
+    assert!((1..rounds).contains(&counters.steps), "{} steps", counters.steps);
+    assert!(counters.recomputed > 0);
+}
+
+#[test]
+fn a_share_is_known_after_a_few_backwards_where_nothing_is_updated() {
+    let mut program = Program::new(config(Asked::Share(0.5)));
+    let parameter = program.upload(1, UNIT);
+    for _ in 0..4 {
+        let mut saved = vec![parameter];
+        for kind in 0..12 {
+            let input = saved[saved.len() - 1];
+            saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+        }
+        let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+        for (kind, id) in saved.drain(1..).rev().enumerate() {
+            gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+        }
+        program.drop_tensor(1, gradient);
+    }
+    let budget = program.machine.budget().expect("a share of what the first passes held");
+    assert!((6 * UNIT..8 * UNIT).contains(&budget), "{budget} bytes");
+}

@@ -158,8 +158,7 @@ impl<W: World> Machine<W> {
         let age = self.patience(key).unwrap_or((1 + self.now.clock - used) as f64);
         let bytes = entry.bytes as f64;
         let compressing = self.compressible(key).map(|(_, compressible)| compressible.cost_ns);
-        let chain = self.history.chain(key, &self.ledger.get(key).owners);
-        let computing = chain.map(|chain| chain.cost_ns);
+        let computing = self.history.chain(key, &self.ledger.get(key).owners).map(|chain| chain.cost_ns);
         let cost = computing.into_iter().chain(compressing).min().unwrap_or(u64::MAX).max(1) as f64;
         let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
         bytes * bytes * age / (cost * weight)
@@ -186,8 +185,7 @@ impl<W: World> Machine<W> {
         if !self.ledger.contains(buffer) {
             return true;
         }
-        let chain = self.history.chain(buffer, &self.ledger.get(buffer).owners);
-        let computing = chain.map(|chain| chain.cost_ns);
+        let computing = self.history.chain(buffer, &self.ledger.get(buffer).owners).map(|chain| chain.cost_ns);
         if let Some((owner, compressible)) = self.compressible(buffer) {
             let is_best = computing.is_none_or(|cost| compressible.cost_ns < cost);
             let fits = self.ledger.live.saturating_add(compressible.bytes) <= most;

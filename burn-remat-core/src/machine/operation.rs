@@ -221,9 +221,10 @@ impl<W: World> Machine<W> {
         let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
         if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
             // Of several backwards that are added up, each is a rise and a fall, and no step.
-            match self.steps.has_backwards(clock) {
-                true => self.forget(boundary),
-                false => self.end_step(boundary, true),
+            if self.steps.has_backwards(clock) {
+                self.forget(boundary);
+            } else {
+                self.end_step(boundary, true);
             }
         } else if self.history.recipes.len() as u64 > HISTORY_LIMIT.max(2 * self.steps.detector.longest()) {
             self.forget_before(clock - HISTORY_LIMIT / 2, |_| false);

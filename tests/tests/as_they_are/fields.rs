@@ -6,21 +6,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, TensorData, activation};
 
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, input, weights};
-
-pub fn linear(from: usize, to: usize, device: &Device) -> Linear {
-    LinearConfig::new(from, to).init(device)
-}
-
-pub fn numbers(values: impl Iterator<Item = i64>, device: &Device) -> Tensor<1, Int> {
-    let values: Vec<i64> = values.collect();
-    let count = values.len();
-    Tensor::from_data(TensorData::new(values, [count]), device)
-}
-
-pub fn chance(round: usize, at: usize) -> usize {
-    ((round as u64 * 1009 + at as u64 + 7).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
-}
+use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, weights};
 
 #[derive(Module, Debug)]
 struct Autoencoder {

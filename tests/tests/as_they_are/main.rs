@@ -12,7 +12,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::*;
-use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use burn_remat::{RematConfig, RematExt, RematReport, minimum_budget};
 use burn_remat_examples::device::under_test;
 
@@ -52,6 +52,20 @@ impl Net {
 fn input(round: usize, rows: usize, device: &Device) -> Tensor<2> {
     let values: Vec<f32> = (0..rows * WIDTH).map(|at| ((at * 31 + round * 17) % 113) as f32 / 113.0 - 0.5).collect();
     Tensor::from_data(TensorData::new(values, [rows, WIDTH]), device)
+}
+
+fn linear(from: usize, to: usize, device: &Device) -> Linear {
+    LinearConfig::new(from, to).init(device)
+}
+
+fn numbers(values: impl Iterator<Item = i64>, device: &Device) -> Tensor<1, Int> {
+    let values: Vec<i64> = values.collect();
+    let count = values.len();
+    Tensor::from_data(TensorData::new(values, [count]), device)
+}
+
+fn chance(round: usize, at: usize) -> usize {
+    ((round as u64 * 1009 + at as u64 + 7).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
 }
 
 thread_local! {

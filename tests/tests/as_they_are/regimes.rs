@@ -5,8 +5,7 @@ use burn::nn::Linear;
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, Tensor, activation};
 
-use crate::fields::{chance, linear, numbers};
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, input, weights};
+use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, weights};
 
 /// Moves each parameter along its gradient.
 struct Along {

@@ -12,8 +12,7 @@ use burn::tensor::module::{adaptive_avg_pool2d, interpolate, max_pool2d};
 use burn::tensor::ops::{InterpolateMode, InterpolateOptions, MaxPoolOptions};
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, activation};
 
-use crate::fields::{chance, linear, numbers};
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, input, weights};
+use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, weights};
 
 fn pixels(round: usize, [count, channels, side]: [usize; 3], device: &Device) -> Tensor<4> {
     let rows = (count * channels * side * side).div_ceil(WIDTH);
