@@ -2,9 +2,9 @@
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
-use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d};
+use burn::nn::{Dropout, DropoutConfig, Linear, PaddingConfig2d};
 use burn::optim::*;
-use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, activation};
 
 use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, weights};
 
