@@ -76,7 +76,13 @@ end_to_end=(
     stages steps threads
 )
 
+# Some fifty programs and suites each hold all of Burn.
 mkdir -p target
+built="${CARGO_TARGET_DIR:-target}" needs=16
+mkdir -p "$built"
+free=$((($(df -Pk "$built" | awk 'END { print $4 }') + $(du -sk "$built" | cut -f 1)) / 1048576))
+[ "$free" -ge "$needs" ] || echo "The tests may take $needs GiB in $built, and there are $free. If the linker fails, that is why." >&2
+
 log=target/test.log
 : >"$log"
 says=lines
@@ -86,6 +92,8 @@ says=lines
 told() {
     awk -v on="$1" -v says="$says" '
         function line(text) { if (says != "everything") print text; fflush() }
+        # A linker that fails is quoted with all that it was given, before what it said.
+        says != "everything" && / = note: +"cc" / { $0 = substr($0, 1, 100) " .." }
         { if (says == "everything") { print; fflush() } }
         /^ *Running / { suite = $0; sub(/^ *Running (unittests )?/, "", suite); sub(/ \(.*\/deps\//, " (", suite); kept = ""; next }
         /^ *Doc-tests / { suite = "examples in the documentation of " $2; kept = ""; next }
