@@ -25,6 +25,8 @@ mod kept;
 #[cfg(test)]
 mod tests;
 
+use alloc::vec::Vec;
+
 use crate::trace::Position;
 use kept::{Kept, PART, Rest};
 
@@ -37,6 +39,9 @@ const PATIENCE: u64 = 8;
 const LEAST_GAP: u64 = 1000;
 /// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
 const QUIET: u64 = 4;
+
+/// Most updates that are remembered until a step ends.
+const MOST_OPTIMIZED: usize = 64;
 
 /// Which part of a pass a tensor belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,6 +118,8 @@ pub(crate) struct Passes {
     first: u64,
     last: u64,
     longest: u64,
+    /// What optimizers have made since that was last asked: what came to be after a seed, until the last update of a parameter before the next.
+    optimized: Vec<(u64, u64)>,
     /// Clock of the last single one, and of the last one before a step ended.
     one: u64,
     one_before: u64,
@@ -204,6 +211,15 @@ impl Passes {
     /// A parameter has been updated: where a good part of what was saved is gone, the pass is over, and what is left is kept. What an optimizer has
     /// made until then is no part of the pass that begins.
     pub fn update_parameter(&mut self, clock: u64) {
+        match self.optimized.last_mut().filter(|(seed, _)| *seed == self.last) {
+            Some((_, updated)) => *updated = clock,
+            None => {
+                if self.optimized.len() == MOST_OPTIMIZED {
+                    self.optimized.remove(0);
+                }
+                self.optimized.push((self.last, clock));
+            }
+        }
         if self.is_quiet() {
             (self.forward, self.start) = (0, clock + 1);
         }
@@ -220,6 +236,12 @@ impl Passes {
                 self.learn();
             }
         }
+    }
+
+    /// Takes what tells of tensors, by when they came to be, whether an optimizer has made them since this was last asked for.
+    pub fn optimized(&mut self) -> impl Fn(u64) -> bool + use<> {
+        let optimized = core::mem::take(&mut self.optimized);
+        move |born| optimized.iter().any(|&(seed, updated)| seed < born && born <= updated)
     }
 
     /// Whether it has shown since this was last asked that passes went on where they had seemed to be over.
@@ -264,7 +286,7 @@ impl Passes {
         part == Part::Forward && born >= self.start
     }
 
-    /// The part of what an operation makes from a tensor of this part that came to be at `born`.
+    /// Whether what an operation makes from a tensor of this part that came to be at `born` descends from the seed.
     pub fn descends(&self, part: Part, born: u64) -> bool {
         part == Part::Backward && born >= self.start
     }

@@ -2,44 +2,116 @@
 //!
 //! Its outputs may be views of an input or be written in place. The backend decides that from facts that can be seen from here (who
 //! owns the buffer, who consumes it) and some that cannot (strides), but the same operation in the same place of a step decides the
-//! same way every time. So the full size of the outputs is taken until the outcome for a signature was seen, and the largest outcome
-//! from then on. Signatures are computed only when memory is tight.
+//! same way every time. So what an operation took is expected the next time that it comes on tensors of these shapes, and the same
+//! share of its outputs where it has only come on others; the largest outcome counts. The full size is taken for one that was never seen:
+//! the first update of an optimizer has then evicted nothing that its second needs.
+//!
+//! Outcomes are learned while memory is tight, and of operations that are large beside the budget always.
 
-use rustc_hash::FxHashMap;
+use core::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use crate::facts::{Kind, TensorFacts};
 
 /// Signatures beyond which all are forgotten: a program whose shapes never come back.
 const MOST: usize = 100_000;
+/// Outputs of at least one part in so many of the budget are large.
+const LARGE: u64 = 256;
+/// Shares of outputs are counted in parts of this size.
+const PARTS: u128 = 256;
+
+/// What can be seen of an input that says whether it is written over.
+pub(crate) struct Seen {
+    pub facts: TensorFacts,
+    pub made_by: Kind,
+    pub consumed: bool,
+    /// Whether its buffer is its own, and whether that is larger than the tensor.
+    pub buffer: Option<(bool, bool)>,
+}
+
+/// An operation that is about to run.
+#[derive(Clone, Copy)]
+pub(crate) struct Signature {
+    /// With the shapes, and without.
+    exact: u64,
+    alike: u64,
+    /// Bytes of its outputs.
+    full: u64,
+}
+
+impl Signature {
+    /// That of an operation, which may run `again`, and whose inputs lie as `arrangement` says.
+    pub fn new(
+        (kind, again, arrangement): (Kind, bool, u64),
+        outputs: &[TensorFacts],
+        full: u64,
+        inputs: impl Iterator<Item = Seen>,
+    ) -> Self {
+        let [mut exact, mut alike] = [FxHasher::default(), FxHasher::default()];
+        (kind, again, arrangement).hash(&mut alike);
+        // Which of several is written in place depends on their sizes.
+        let shapes = if outputs.len() == 1 { &mut exact } else { &mut alike };
+        outputs.iter().for_each(|output| output.shape.hash(shapes));
+        for Seen { facts, made_by, consumed, buffer } in inputs {
+            (facts.shape, made_by).hash(&mut exact);
+            (consumed, buffer, outputs.iter().any(|output| output.bytes == facts.bytes)).hash(&mut alike);
+        }
+        let alike = alike.finish();
+        alike.hash(&mut exact);
+        Self { exact: exact.finish(), alike, full }
+    }
+}
 
 /// Outcomes by signature.
 #[derive(Default)]
 pub(crate) struct Reuse {
     seen: FxHashMap<u64, u64>,
-    /// Signature of the operation about to run, where one was computed.
-    pending: Option<u64>,
+    /// The largest share of outputs that was taken, in [`PARTS`].
+    shares: FxHashMap<u64, u64>,
+    /// The operation about to run, where its outcome is learned.
+    pending: Option<Signature>,
 }
 
 impl Reuse {
-    /// The next operation has no signature.
+    /// Whether the outcome of an operation with outputs of `full` bytes is learned though there is room enough.
+    #[inline]
+    pub fn learns(full: u64, budget: u64) -> bool {
+        full >= budget / LARGE
+    }
+
+    /// Nothing is learned of the next operation.
     #[inline]
     pub fn skip(&mut self) {
         self.pending = None;
     }
 
-    /// What an operation with this signature takes, which runs next and whose outputs are `full` bytes.
-    pub fn expect(&mut self, signature: u64, full: u64) -> u64 {
+    /// What an operation takes that runs next.
+    pub fn expect(&mut self, signature: Signature) -> u64 {
         self.pending = Some(signature);
-        self.seen.get(&signature).copied().unwrap_or(full)
+        let share = |share: &u64| (u128::from(signature.full) * u128::from(*share)).div_ceil(PARTS) as u64;
+        let exact = self.seen.get(&signature.exact).copied();
+        exact.or_else(|| self.shares.get(&signature.alike).map(share)).unwrap_or(signature.full)
     }
 
     /// Learns what the operation just run has taken.
     #[inline]
     pub fn learn(&mut self, bytes: u64) {
         if let Some(signature) = self.pending.take() {
-            if self.seen.len() >= MOST {
-                self.seen.clear();
+            self.insert(signature, bytes);
+        }
+    }
+
+    fn insert(&mut self, signature: Signature, bytes: u64) {
+        let share = (u128::from(bytes) * PARTS).div_ceil(u128::from(signature.full.max(1))) as u64;
+        for (map, key, outcome) in
+            [(&mut self.seen, signature.exact, bytes), (&mut self.shares, signature.alike, share)]
+        {
+            if map.len() >= MOST {
+                map.clear();
             }
-            let known = self.seen.entry(signature).or_insert(bytes);
-            *known = bytes.max(*known);
+            let known = map.entry(key).or_insert(outcome);
+            *known = outcome.max(*known);
         }
     }
 }

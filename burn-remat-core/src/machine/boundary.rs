@@ -108,7 +108,12 @@ impl<W: World> Machine<W> {
         // What was there before the first backward may be a parameter, computed to begin with.
         let first = self.steps.passes.first_seed();
         let is_later = move |tensor: &Tensor| first.is_some_and(|first| tensor.lineage.born > first);
-        let is_saved = |tensor: &Tensor| tensor.lineage.part == Part::Forward && is_large(tensor) && is_later(tensor);
+        // What an optimizer makes of gradients has been computed too.
+        let is_optimized = self.steps.passes.optimized();
+        let is_saved = |tensor: &Tensor| {
+            let lineage = &tensor.lineage;
+            lineage.part == Part::Forward && is_large(tensor) && is_later(tensor) && !is_optimized(lineage.born)
+        };
         self.forget_before(clock, is_saved);
         // What goes came before the pass that may have begun: it is no part of what that holds.
         if let Some(follow) = &mut self.watch.follow {

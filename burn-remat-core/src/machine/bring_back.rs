@@ -93,7 +93,7 @@ impl<W: World> Machine<W> {
             reuse: self.depends_on_reuse(inputs).then(|| self.reused(expected, inputs)),
         };
         let least = self.world.needs(&run);
-        let need = self.new_bytes(kind, &facts, produced, inputs, &consumed).max(least);
+        let need = self.new_bytes((kind, true), &facts, produced, inputs, &consumed).max(least);
         self.make_room(need);
         for &output in outputs.iter().flatten() {
             // A second copy would cost its bytes twice; the run writes the same values again.

@@ -18,15 +18,13 @@
 //! call costs O(buffers x chain) for every [`BATCH`] evictions, with chains cut off where `History` does.
 
 use alloc::vec::Vec;
-use core::hash::{Hash, Hasher};
-
-use rustc_hash::FxHasher;
 
 use super::Machine;
 use crate::driver::{Event, World};
 use crate::facts::{CheckpointPolicy, Failure, Kind, TensorFacts};
 use crate::follow::Follow;
 use crate::keys::{BufferKey, TensorKey};
+use crate::reuse::{Reuse, Seen, Signature};
 
 /// Evictions per scoring pass.
 const BATCH: usize = 8;
@@ -55,13 +53,14 @@ impl<W: World> Machine<W> {
             }
             self.outgrow();
         }
+        let without = most.saturating_sub(need);
         let most = self.room.most(most);
         // Room to compress the next one: for a moment there is both.
         let target = most.saturating_sub(self.room.reserve);
-        if self.ledger.live.saturating_add(need) <= target || self.gives_up() {
-            return;
+        if self.ledger.live.saturating_add(need) > target && !self.gives_up() {
+            while self.ledger.live.saturating_add(need) > target && self.evict_some(need, target, most) {}
         }
-        while self.ledger.live.saturating_add(need) > target && self.evict_some(need, target, most) {}
+        self.cut_behind_gradients(without);
     }
 
     /// Whether recomputation has reached its limit in this step.
@@ -199,10 +198,10 @@ impl<W: World> Machine<W> {
         computing.is_some()
     }
 
-    /// Upper estimate of the new bytes that an operation takes, all its inputs resident and `full` bytes in its outputs.
+    /// Upper estimate of the new bytes that an operation takes, for the first time or again, all its inputs resident and `full` bytes in its outputs.
     pub(super) fn new_bytes(
         &mut self,
-        kind: Kind,
+        (kind, again): (Kind, bool),
         outputs: &[TensorFacts],
         full: u64,
         inputs: &[TensorKey],
@@ -210,18 +209,22 @@ impl<W: World> Machine<W> {
     ) -> u64 {
         self.room.reuse.skip();
         let Some(budget) = self.room.tensor_budget() else { return full };
-        if self.ledger.live.saturating_add(full) <= budget {
+        let is_tight = self.ledger.live.saturating_add(full) > budget;
+        if !is_tight && !Reuse::learns(full, budget) {
             return full;
         }
-        let mut hasher = FxHasher::default();
-        (kind, self.world.arrangement()).hash(&mut hasher);
-        outputs.iter().for_each(|output| output.shape.hash(&mut hasher));
-        for &input in inputs {
+        let arrangement = self.world.arrangement();
+        let seen = inputs.iter().map(|&input| {
             let tensor = &self.history.tensors[input];
-            (tensor.facts.shape, tensor.lineage.made_by, consumed.contains(&input)).hash(&mut hasher);
             let entry = tensor.buffer.map(|buffer| self.ledger.get(buffer));
-            entry.map(|entry| (entry.owners.len() == 1, entry.bytes > tensor.facts.bytes)).hash(&mut hasher);
-        }
-        self.room.reuse.expect(hasher.finish(), full)
+            Seen {
+                facts: tensor.facts,
+                made_by: tensor.lineage.made_by,
+                consumed: consumed.contains(&input),
+                buffer: entry.map(|entry| (entry.owners.len() == 1, entry.bytes > tensor.facts.bytes)),
+            }
+        });
+        let signature = Signature::new((kind, again, arrangement), outputs, full, seen);
+        self.room.reuse.expect(signature)
     }
 }

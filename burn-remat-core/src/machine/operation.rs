@@ -124,7 +124,8 @@ impl<W: World> Machine<W> {
         };
         // Only now: what was brought back to cut a root free would take the room of the outputs.
         let least = self.world.needs(&run);
-        let need = self.new_bytes(op.kind, &op.outputs, call.produced, &call.inputs, &call.consumed).max(least);
+        let need =
+            self.new_bytes((op.kind, false), &op.outputs, call.produced, &call.inputs, &call.consumed).max(least);
         self.make_room(need);
         let update = self.update_of(&call.dying, &op.outputs);
         if call.watched {
@@ -154,6 +155,8 @@ impl<W: World> Machine<W> {
         if settled.recordable {
             self.note_computed(inputs, outputs);
             self.note_part(op, inputs, outputs);
+        } else {
+            self.note_descent(inputs, &call.consumed, outputs);
         }
         if let Some(kept) = ran.kept {
             let again = Again { seed: settled.seed, expected: call.expected.unwrap_or(0) };

@@ -133,6 +133,20 @@ impl<W: World> Machine<W> {
         }
     }
 
+    /// The same where how to make it is not known, because it took roots: what took gradients of this pass only is one, and no new state of something
+    /// else.
+    pub(super) fn note_descent(&mut self, inputs: &[TensorKey], consumed: &[TensorKey], outputs: &[TensorKey]) {
+        if self.now.foreign {
+            return;
+        }
+        let (passes, tensors) = (&self.steps.passes, &mut self.history.tensors);
+        let descends = |&key: &TensorKey| passes.descends(tensors[key].lineage.part, tensors[key].lineage.born);
+        let is_root = |key: &&TensorKey| tensors[**key].recipe.is_none();
+        if inputs.iter().any(descends) && consumed.iter().filter(is_root).all(descends) {
+            outputs.iter().for_each(|&output| tensors[output].lineage.part = Part::Backward);
+        }
+    }
+
     /// A tensor that takes the place of another from step to step is no part of a pass.
     pub(super) fn note_no_part(&mut self, key: TensorKey) {
         self.note_let_go(key);

@@ -9,6 +9,7 @@ use crate::driver::World;
 use crate::facts::Operation;
 use crate::history::{KEEP_ROOT_RATIO, Tensor};
 use crate::keys::TensorKey;
+use crate::passes::Part;
 
 use super::Machine;
 use super::call::{Call, Settled};
@@ -92,6 +93,26 @@ impl<W: World> Machine<W> {
         }
         self.collect();
         whole
+    }
+
+    /// Lets gradients go, until no more than `most` bytes are held, that the program has dropped and that cannot be computed again, where all that was made
+    /// of them is there: others, which are needed once more, and soon. O(buffers), only where more is held.
+    pub(super) fn cut_behind_gradients(&mut self, most: u64) {
+        if self.ledger.live <= most {
+            return;
+        }
+        let is_left = |owner: &TensorKey| {
+            let tensor = &self.history.tensors[*owner];
+            let is_dead = !tensor.alive && !tensor.held && tensor.pins == 0;
+            is_dead && tensor.recipe.is_none() && tensor.lineage.part == Part::Backward
+        };
+        let left = self.ledger.iter().filter(|(_, entry)| entry.is_fixed() && entry.owners.iter().all(is_left));
+        let left: Vec<TensorKey> = left.flat_map(|(_, entry)| entry.owners.iter().copied()).collect();
+        for root in left {
+            if self.ledger.live > most && self.history.tensors.contains(root) {
+                self.cut(root, false);
+            }
+        }
     }
 
     /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.

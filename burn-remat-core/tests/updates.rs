@@ -1,0 +1,99 @@
+//! What an optimizer computes: in place, from gradients that come once, into what it keeps from step to step.
+
+mod common;
+
+use burn_remat_core::{Asked, Config};
+use common::{ONE, Program, Works};
+
+const UNIT: u64 = 256;
+
+fn limited(budget: u64) -> Program {
+    Program::new(Config { budget: Asked::Bytes(budget), recompute_limit: f64::INFINITY, ..Config::default() })
+}
+
+/// A weight, and the two averages that an optimizer keeps for it.
+struct Weight {
+    id: u64,
+    units: u64,
+    averages: Option<[u64; 2]>,
+}
+
+impl Weight {
+    fn new(program: &mut Program, units: u64) -> Self {
+        Self { id: program.upload(1, units * UNIT), units, averages: None }
+    }
+
+    /// An average goes on with what was made of the gradient.
+    fn average(&self, program: &mut Program, before: Option<u64>, kind: u64, part: u64) -> u64 {
+        let size = [self.units * UNIT];
+        let Some(before) = before else { return part };
+        let faded = program.run(1, kind, Works::InPlace, &[before], &[before], &size)[0];
+        program.run(1, kind + 1, Works::InPlace, &[faded, part], &[faded, part], &size)[0]
+    }
+
+    fn update(&mut self, program: &mut Program, gradient: u64) {
+        let size = [self.units * UNIT];
+        let part = program.run(1, 300, Works::New, &[gradient], &[], &size)[0];
+        let first = self.average(program, self.averages.map(|averages| averages[0]), 310, part);
+        let part = program.run(1, 301, Works::InPlace, &[gradient], &[gradient], &size)[0];
+        let second = self.average(program, self.averages.map(|averages| averages[1]), 320, part);
+        let change = program.run(1, 302, Works::New, &[first, second], &[], &size)[0];
+        self.id = program.run(1, 303, Works::InPlace, &[self.id, change], &[self.id, change], &size)[0];
+        self.averages = Some([first, second]);
+    }
+}
+
+/// Two layers; the gradient of the first is computed from the batch, when all that the forward has saved is gone.
+fn step(program: &mut Program, weights: &mut [Weight; 2]) {
+    let [inner, outer] = &*weights;
+    let batch = program.upload(1, UNIT);
+    let hidden = program.run(1, 100, Works::New, &[batch, inner.id], &[], &[UNIT])[0];
+    let out = program.run(1, 101, Works::New, &[hidden, outer.id], &[], &[UNIT])[0];
+    let seed = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+    let down = program.run(1, 200, Works::New, &[seed, out], &[seed, out], &[UNIT])[0];
+    let of_outer = program.run(1, 201, Works::New, &[hidden, down], &[], &[outer.units * UNIT])[0];
+    let down = program.run(1, 202, Works::New, &[down, outer.id], &[down], &[UNIT])[0];
+    let down = program.run(1, 203, Works::InPlace, &[down, hidden], &[down, hidden], &[UNIT])[0];
+    let of_inner = program.run(1, 204, Works::New, &[batch, down], &[batch, down], &[inner.units * UNIT])[0];
+    for (weight, gradient) in weights.iter_mut().zip([of_inner, of_outer]) {
+        weight.update(program, gradient);
+    }
+}
+
+/// What a step has done.
+#[derive(Debug)]
+struct Done {
+    peak: u64,
+    /// Bytes that are held after it beyond what the program holds.
+    beside: u64,
+    recomputed: u64,
+}
+
+fn train(program: &mut Program, steps: usize) -> Vec<Done> {
+    let mut weights = [8, 4].map(|units| Weight::new(program, units));
+    let mut done = Vec::new();
+    for _ in 0..steps {
+        program.machine.world_mut().peak = 0;
+        let before = program.machine.counters().recomputed;
+        step(program, &mut weights);
+        let own: u64 = program.expected.keys().map(|id| program.bytes[id]).sum();
+        let (world, recomputed) = (program.machine.world(), program.machine.counters().recomputed - before);
+        done.push(Done { peak: world.peak, beside: world.bytes() - own, recomputed });
+    }
+    done
+}
+
+#[test]
+fn what_an_optimizer_keeps_needs_nothing_of_the_steps_before() {
+    let done = train(&mut limited(100 * UNIT), 12);
+    // The batches of the first two steps, and what came down to these.
+    assert!(done.iter().all(|step| step.beside <= 4 * UNIT), "{done:?}");
+}
+
+#[test]
+fn a_budget_of_what_a_program_takes_is_enough_for_it() {
+    let plain = train(&mut Program::new(Config::default()), 8);
+    let most = plain.iter().map(|step| step.peak).max().expect("there are steps");
+    let done = train(&mut limited(most), 8);
+    assert!(done[2..].iter().all(|step| step.peak <= most && step.recomputed == 0), "{done:?} of {most}");
+}
