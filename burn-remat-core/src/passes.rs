@@ -40,7 +40,7 @@ const LEAST_GAP: u64 = 1000;
 /// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
 const QUIET: u64 = 4;
 
-/// Most updates that are remembered until a step ends.
+/// Most seeds with updates that are remembered until a step ends.
 const MOST_OPTIMIZED: usize = 64;
 
 /// Which part of a pass a tensor belongs to.
@@ -118,8 +118,9 @@ pub(crate) struct Passes {
     first: u64,
     last: u64,
     longest: u64,
-    /// What optimizers have made since that was last asked: what came to be after a seed, until the last update of a parameter before the next.
+    /// What optimizers have made in this step: what came to be after a seed, until the last update of a parameter before the next. And when it began.
     optimized: Vec<(u64, u64)>,
+    told: u64,
     /// Clock of the last single one, and of the last one before a step ended.
     one: u64,
     one_before: u64,
@@ -211,15 +212,6 @@ impl Passes {
     /// A parameter has been updated: where a good part of what was saved is gone, the pass is over, and what is left is kept. What an optimizer has
     /// made until then is no part of the pass that begins.
     pub fn update_parameter(&mut self, clock: u64) {
-        match self.optimized.last_mut().filter(|(seed, _)| *seed == self.last) {
-            Some((_, updated)) => *updated = clock,
-            None => {
-                if self.optimized.len() == MOST_OPTIMIZED {
-                    self.optimized.remove(0);
-                }
-                self.optimized.push((self.last, clock));
-            }
-        }
         if self.is_quiet() {
             (self.forward, self.start) = (0, clock + 1);
         }
@@ -238,8 +230,24 @@ impl Passes {
         }
     }
 
-    /// Takes what tells of tensors, by when they came to be, whether an optimizer has made them since this was last asked for.
-    pub fn optimized(&mut self) -> impl Fn(u64) -> bool + use<> {
+    /// A parameter has been updated: what has come to be since the seed is an optimizer's, if there was a seed in this step. What is updated without one is
+    /// a forward's, as running averages are.
+    pub fn optimize(&mut self, clock: u64) {
+        match self.optimized.last_mut() {
+            _ if self.last <= self.told => {}
+            Some((seed, updated)) if *seed == self.last => *updated = clock,
+            _ => {
+                if self.optimized.len() == MOST_OPTIMIZED {
+                    self.optimized.remove(0);
+                }
+                self.optimized.push((self.last, clock));
+            }
+        }
+    }
+
+    /// Another step begins at `clock`. Takes what tells of tensors, by when they came to be, whether an optimizer has made them in the one before.
+    pub fn optimized(&mut self, clock: u64) -> impl Fn(u64) -> bool + use<> {
+        self.told = clock;
         let optimized = core::mem::take(&mut self.optimized);
         move |born| optimized.iter().any(|&(seed, updated)| seed < born && born <= updated)
     }

@@ -109,7 +109,7 @@ impl<W: World> Machine<W> {
         let first = self.steps.passes.first_seed();
         let is_later = move |tensor: &Tensor| first.is_some_and(|first| tensor.lineage.born > first);
         // What an optimizer makes of gradients has been computed too.
-        let is_optimized = self.steps.passes.optimized();
+        let is_optimized = self.steps.passes.optimized(clock);
         let is_saved = |tensor: &Tensor| {
             let lineage = &tensor.lineage;
             lineage.part == Part::Forward && is_large(tensor) && is_later(tensor) && !is_optimized(lineage.born)

@@ -163,6 +163,7 @@ impl<W: World> Machine<W> {
         let regular = self.steps.detector.is_regular(last, interval, clock) && self.steps.passes.last_one() > updated;
         self.note_no_part(key);
         self.steps.passes.update(clock);
+        self.steps.passes.optimize(clock);
         if updated > 0 {
             // In the first step what a backward adds up in place may look like a parameter.
             if self.is_in_planned_pass() {
