@@ -1,7 +1,7 @@
 //! Every model trains the same under a budget as on plain Burn, to the last bit, and within the budget.
 
 use burn_remat::{RematConfig, RematExt, RematReport};
-use burn_remat_examples::device::under_test;
+use burn_remat_examples::device::{name_under_test, under_test};
 use burn_remat_examples::training::{Job, ModelKind, Run};
 
 fn job(model: ModelKind, batch_size: usize, steps: usize) -> Job {
@@ -19,6 +19,8 @@ fn run(job: &Job, budget: &str) -> (Run, RematReport) {
 fn shares(model: ModelKind) -> &'static [u64] {
     match model {
         ModelKind::Mlp => &[100],
+        // On a GPU, sums by atomic additions are kept, and some memory is left free for what is no tensor.
+        ModelKind::Lstm if name_under_test() != "flex" => &[90, 80],
         ModelKind::Cnn | ModelKind::Lstm => &[90, 70],
         ModelKind::Resnet | ModelKind::Unet | ModelKind::Transformer => &[70, 45],
     }

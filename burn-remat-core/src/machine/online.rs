@@ -28,6 +28,8 @@ use crate::reuse::{Reuse, Seen, Signature};
 
 /// Evictions per scoring pass.
 const BATCH: usize = 8;
+/// How many times as much as was looked at of a long chain is taken for the rest: it goes when nothing else is left.
+const LONG: u64 = 1 << 20;
 /// At most one part in so many of the budget is left free to compress into.
 const MOST_RESERVED: u64 = 64;
 
@@ -157,7 +159,9 @@ impl<W: World> Machine<W> {
         let age = self.patience(key).unwrap_or((1 + self.now.clock - used) as f64);
         let bytes = entry.bytes as f64;
         let compressing = self.compressible(key).map(|(_, compressible)| compressible.cost_ns);
-        let computing = self.history.chain(key, &self.ledger.get(key).owners).map(|chain| chain.cost_ns);
+        let chain = self.history.chain(key, &self.ledger.get(key).owners);
+        // Where not all of it was looked at, that is the least.
+        let computing = chain.map(|chain| chain.cost_ns.saturating_mul(if chain.is_long { LONG } else { 1 }));
         let cost = computing.into_iter().chain(compressing).min().unwrap_or(u64::MAX).max(1) as f64;
         let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
         bytes * bytes * age / (cost * weight)

@@ -175,6 +175,10 @@ impl<W: World> Machine<W> {
             }
         }
         let base = inputs.first().filter(|_| op.nature.view).and_then(|&base| self.history.tensors[base].buffer);
+        if settled.recordable && self.crosses(inputs) {
+            outputs.iter().for_each(|&output| self.make_root(output));
+            self.collect();
+        }
         let made = Made::of(ran, outputs, op.nature.view);
         let counted = self.settle(&made, inputs, &call.consumed);
         self.share_aliases(inputs, base, outputs);
