@@ -176,7 +176,10 @@ impl<W: World> Machine<W> {
         }
         let base = inputs.first().filter(|_| op.nature.view).and_then(|&base| self.history.tensors[base].buffer);
         if settled.recordable && self.crosses(inputs) {
-            outputs.iter().for_each(|&output| self.make_root(output));
+            for &output in outputs {
+                self.make_root(output);
+                self.history.tensors[output].lineage.is.state = true;
+            }
             self.collect();
         }
         let made = Made::of(ran, outputs, op.nature.view);
