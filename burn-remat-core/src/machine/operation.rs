@@ -175,13 +175,6 @@ impl<W: World> Machine<W> {
             }
         }
         let base = inputs.first().filter(|_| op.nature.view).and_then(|&base| self.history.tensors[base].buffer);
-        if settled.recordable && self.crosses(inputs) {
-            for &output in outputs {
-                self.make_root(output);
-                self.history.tensors[output].lineage.is.state = true;
-            }
-            self.collect();
-        }
         let made = Made::of(ran, outputs, op.nature.view);
         let counted = self.settle(&made, inputs, &call.consumed);
         self.share_aliases(inputs, base, outputs);

@@ -133,17 +133,6 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether an operation makes something of gradients whose pass is over: to compute that again would take the whole pass.
-    pub(super) fn crosses(&self, inputs: &[TensorKey]) -> bool {
-        let is_planned = self.watch.follow.is_some() || !self.steps.plans_passes(self.now.clock);
-        if self.now.foreign || is_planned {
-            return false;
-        }
-        let mut lineages = inputs.iter().map(|&input| self.history.tensors[input].lineage);
-        lineages.clone().any(|lineage| lineage.part == Part::Backward)
-            && !lineages.any(|lineage| self.steps.passes.descends(lineage.part, lineage.born))
-    }
-
     /// The same where how to make it is not known, because it took roots: what took gradients of this pass only is one, and no new state of something
     /// else.
     pub(super) fn note_descent(&mut self, inputs: &[TensorKey], consumed: &[TensorKey], outputs: &[TensorKey]) {
