@@ -6,6 +6,7 @@ use burn_remat_core::{Asked, Config};
 use common::{ONE, Program, Works};
 
 const UNIT: u64 = 256;
+const DEPTH: u64 = 40;
 
 fn limited(budget: u64) -> Program {
     Program::new(Config { budget: Asked::Bytes(budget), recompute_limit: f64::INFINITY, ..Config::default() })
@@ -96,4 +97,65 @@ fn a_budget_of_what_a_program_takes_is_enough_for_it() {
     let most = plain.iter().map(|step| step.peak).max().expect("there are steps");
     let done = train(&mut limited(most), 8);
     assert!(done[2..].iter().all(|step| step.peak <= most && step.recomputed == 0), "{done:?} of {most}");
+}
+
+/// A pass through `DEPTH` layers, which read one weight or the other; the gradient of what it was given.
+fn gradient_of(program: &mut Program, weights: &[Weight; 2], input: u64) -> u64 {
+    let mut saved = vec![input];
+    for kind in 0..DEPTH {
+        let weight = &weights[kind as usize % 2];
+        let before = saved[saved.len() - 1];
+        let out = program.run(1, 100 + kind, Works::New, &[before, weight.id], &[], &[UNIT])[0];
+        saved.extend(program.run(1, 120 + kind, Works::InPlace, &[out, before], &[out], &[UNIT]));
+    }
+    let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+    for (kind, id) in saved.drain(1..).enumerate().rev() {
+        let weight = &weights[kind % 2];
+        let last = [gradient, id];
+        gradient = program.run(1, 200 + kind as u64, Works::New, &[gradient, id, weight.id], &last, &[UNIT])[0];
+    }
+    gradient
+}
+
+/// A batch is changed by its own gradients, pass after pass, and then learned from.
+fn attack(program: &mut Program, weights: &mut [Weight; 2]) {
+    let clean = program.upload(1, UNIT);
+    let mut batch = clean;
+    for _ in 0..4 {
+        let gradient = gradient_of(program, weights, batch);
+        let change = program.run(1, 400, Works::InPlace, &[gradient], &[gradient], &[UNIT])[0];
+        let last = if batch == clean { vec![change] } else { vec![batch, change] };
+        batch = program.run(1, 401, Works::InPlace, &[batch, change], &last, &[UNIT])[0];
+    }
+    let gradient = gradient_of(program, weights, batch);
+    let parts = [8, 4].map(|units| program.run(1, 402, Works::New, &[gradient, batch], &[], &[units * UNIT])[0]);
+    for id in [gradient, batch, clean] {
+        program.drop_tensor(1, id);
+    }
+    for (weight, part) in weights.iter_mut().zip(parts) {
+        weight.update(program, part);
+    }
+}
+
+#[test]
+fn what_is_made_of_gradients_needs_no_pass_that_is_over() {
+    let run = |config| {
+        let mut program = Program::new(config);
+        program.machine.world_mut().traces = true;
+        let mut weights = [8, 4].map(|units| Weight::new(&mut program, units));
+        for round in 0..10 {
+            if round == 5 {
+                program.machine.world_mut().peak = 0;
+            }
+            attack(&mut program, &mut weights);
+        }
+        (program.machine.world().peak, program.machine.counters().recomputed)
+    };
+    let (most, _) = run(Config::default());
+    let budget = most * 7 / 10;
+    let limited = Config { budget: Asked::Bytes(budget), recompute_limit: f64::INFINITY, ..Config::default() };
+    let (held, recomputed) = run(limited);
+    assert!(held <= budget, "{held} of {budget}");
+    // At most as often as every layer has run.
+    assert!(recomputed <= 50 * 2 * DEPTH, "{recomputed} operations of {}", 50 * 3 * DEPTH);
 }

@@ -1,6 +1,7 @@
 //! What ends and begins with a training step: its trace, the plan that it follows, and what is forgotten.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::{Asked, Machine, StepTotals};
 use crate::counters::Times;
@@ -92,6 +93,8 @@ impl<W: World> Machine<W> {
         // Gradients belong to the optimizer's step, where one is told.
         if !self.steps.plans_passes(self.now.clock) || self.steps.detector.goes_by_passes() {
             self.forget(boundary);
+        } else {
+            self.keep_gradients();
         }
         unit
     }
@@ -115,6 +118,13 @@ impl<W: World> Machine<W> {
             lineage.part == Part::Forward && is_large(tensor) && is_later(tensor) && !is_optimized(lineage.born)
         };
         self.forget_before(clock, is_saved);
+        if self.own.records {
+            let is_kept =
+                |tensor: &Tensor| tensor.recipe.is_none() && tensor.lineage.is.computed && tensor.lineage.born < clock;
+            let tensors = self.history.tensors.iter();
+            let kept: Vec<TensorKey> = tensors.filter(|(_, tensor)| is_kept(tensor)).map(|(key, _)| key).collect();
+            kept.into_iter().for_each(|key| self.note_outlives(key));
+        }
         // What goes came before the pass that may have begun: it is no part of what that holds.
         if let Some(follow) = &mut self.watch.follow {
             let gone = before.saturating_sub(self.ledger.live);
@@ -122,6 +132,19 @@ impl<W: World> Machine<W> {
         }
         let history = &self.history;
         self.stages.prune(|key, id| history.knows((key, id)));
+    }
+
+    /// What a backward has made that is over is not computed again: that would take the whole pass. O(tensors).
+    fn keep_gradients(&mut self) {
+        let is_gradient = |tensor: &Tensor| {
+            tensor.alive && tensor.buffer.is_some() && tensor.recipe.is_some() && tensor.lineage.part == Part::Backward
+        };
+        let tensors = self.history.tensors.iter();
+        let gradients: Vec<TensorKey> = tensors.filter(|(_, tensor)| is_gradient(tensor)).map(|(key, _)| key).collect();
+        for key in gradients {
+            self.keep_data(key);
+        }
+        self.collect();
     }
 
     /// Whether it shows at the operation itself where what is planned ends.

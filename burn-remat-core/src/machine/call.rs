@@ -57,6 +57,8 @@ impl<'a> Made<'a> {
 pub(super) struct Settled {
     /// Whether it can run again.
     pub recordable: bool,
+    /// Whether its results count as computed, though it may take what was computed and is kept.
+    pub computes: bool,
     /// Whether it takes a root, whose place its results take.
     pub replaces: bool,
     /// What to seed the generator with before it runs.

@@ -152,7 +152,7 @@ impl<W: World> Machine<W> {
         add(&mut outputs, op.outputs.iter().map(|&output| self.insert(output, None)));
         let (inputs, outputs) = (&*call.inputs, &*outputs);
         self.note_succession(inputs, &call.dying, outputs);
-        if settled.recordable {
+        if settled.computes {
             self.note_computed(inputs, outputs);
             self.note_part(op, inputs, outputs);
         } else {

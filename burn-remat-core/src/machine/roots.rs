@@ -28,7 +28,8 @@ impl<W: World> Machine<W> {
             }
         }
         let (records, training) = (self.own.records, self.steps.detector.has_begun());
-        let (mut replaces, mut replaces_other, mut replaces_parameter) = (false, false, false);
+        let (mut replaces, mut replaces_root) = (false, false);
+        let (mut replaces_other, mut replaces_parameter) = (false, false);
         let (tensors, count) = (&self.history.tensors, call.inputs.len());
         for &key in &call.dying {
             let tensor = &tensors[key];
@@ -37,6 +38,9 @@ impl<W: World> Machine<W> {
                 let small = tensor.facts.bytes.saturating_mul(KEEP_ROOT_RATIO) <= call.produced;
                 let takes = !small && !tensor.held;
                 replaces |= takes;
+                // What the step has computed is none by how it came to be.
+                let takes = takes && !tensor.lineage.is.computed;
+                replaces_root |= takes;
                 replaces_other |= takes && !tensor.lineage.is.passing;
                 let alike = op.outputs.iter().any(|output| output.shape == tensor.facts.shape);
                 let succeeded = alike && (tensor.lineage.read > 0 || tensor.lineage.updated > 0 || count == 1);
@@ -54,9 +58,10 @@ impl<W: World> Machine<W> {
         if nature.varies && !self.counters.varying.contains(&op.kind) {
             self.counters.varying.push(op.kind);
         }
-        let recordable = !replaces && !nature.opaque && !nature.varies && (!nature.random || seed.is_some());
-        let passing = !replaces_other && (replaces || nature.varies || nature.mask);
-        Settled { recordable, replaces, seed, passing, state: replaces && !replaces_parameter }
+        let repeats = !nature.opaque && !nature.varies && (!nature.random || seed.is_some());
+        let (recordable, computes) = (repeats && !replaces, repeats && !replaces_root);
+        let passing = !replaces_other && (replaces_root || nature.varies || nature.mask);
+        Settled { recordable, computes, replaces, seed, passing, state: replaces_root && !replaces_parameter }
     }
 
     /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,
@@ -118,15 +123,25 @@ impl<W: World> Machine<W> {
     /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.
     pub(super) fn make_root(&mut self, key: TensorKey) {
         if self.history.tensors[key].recipe.is_some() {
-            self.count_no_more(key);
+            self.note_outlives(key);
+            self.keep_data(key);
         }
-        let tensor = &mut self.history.tensors[key];
-        let Some(recipe) = tensor.recipe.take() else { return };
-        let is = &mut tensor.lineage.is;
+    }
+
+    /// A tensor outlives the step that has computed it: it counts as computed no more.
+    pub(super) fn note_outlives(&mut self, key: TensorKey) {
+        self.count_no_more(key);
+        let is = &mut self.history.tensors[key].lineage.is;
         if core::mem::take(&mut is.computed) {
             // Before steps are known, parameters may have been computed too.
             is.state |= !is.eligible && self.steps.detector.is_exact();
         }
+    }
+
+    /// Forgets how to compute a resident tensor, which counts as computed all the same. [`collect`](Self::collect) must follow.
+    pub(super) fn keep_data(&mut self, key: TensorKey) {
+        let tensor = &mut self.history.tensors[key];
+        let Some(recipe) = tensor.recipe.take() else { return };
         if let (Some(buffer), None) = (tensor.buffer, tensor.compressible()) {
             self.ledger.add_root(buffer);
         }

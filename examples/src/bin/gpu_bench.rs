@@ -166,6 +166,8 @@ impl Row {
 /// What was measured of one way of training.
 struct Figures {
     step_ms: f64,
+    /// Each of the steps of which that is the median.
+    steps_ms: Vec<f64>,
     digest: u64,
     /// Whether all results are, to the last bit, those of what runs the same kernels without a budget.
     identical: bool,
@@ -288,6 +290,11 @@ impl Bench<'_> {
             Ok(measured) => measured.map_err(|error| error.to_string()),
             Err(_) => Err("it panicked: the message stands above".to_owned()),
         };
+        // A spinner shows nothing where nobody looks at a terminal.
+        match &measured {
+            Ok(figures) => eprintln!("{}, {name}: {:.1} ms per step", self.model.name(), figures.step_ms),
+            Err(error) => eprintln!("{}, {name}: {}", self.model.name(), in_one_line(error)),
+        }
         Row { name: name.to_owned(), measured }
     }
 
@@ -331,6 +338,7 @@ impl Bench<'_> {
         Ok(Figures {
             // The plan is in force from the step after the wait on.
             step_ms: run.median_ms(warmup + 1),
+            steps_ms: run.step_ms.get(warmup + 1..).unwrap_or_default().to_vec(),
             digest: run.digest,
             identical: false,
             tensors: report.as_ref().map(|report| report.peak_bytes),
@@ -407,6 +415,7 @@ impl Bench<'_> {
             Ok(figures) => json!({
                 "name": row.name,
                 "step_ms": figures.step_ms,
+                "steps_ms": figures.steps_ms,
                 "step_of_planned": self.time_of_plan(rows, figures),
                 "tensor_peak_bytes": figures.tensors,
                 "memory_peak_bytes": figures.memory,

@@ -23,6 +23,9 @@ use crate::planning::stages::Staged;
 /// How much more time a planner must have than a stored plan took for the step to be planned anew.
 const MORE_TIME: u32 = 2;
 
+/// How little more a plan may hold than the online policy, as one part of that, where both are beyond the budget.
+const BEYOND: u64 = 32;
+
 /// Where other kinds of step have plans already, which serve this one too if it is like them, planning it may take one part in so many of the time.
 const SHARE: u32 = 4;
 
@@ -341,12 +344,13 @@ impl Plans {
     }
 
     /// Takes up what was planned in the background since. A plan beyond the budget is of use only where the online
-    /// policy holds more, `online` bytes.
+    /// policy holds about as much, `online` bytes: where the budget is missed all the same, the plan that misses it by least may take many times as
+    /// long as one that misses it by little more.
     pub fn poll(&mut self, Limits { budget, online }: Limits) {
         while let Some(message) = self.background.next() {
             match message {
                 Message::Plan(schedule, origin, planned) => {
-                    let fits = budget.is_none_or(|budget| schedule.peak <= budget.max(online));
+                    let fits = budget.is_none_or(|budget| schedule.peak <= budget.max(online + online / BEYOND));
                     let is_first = self.known.plan_for(schedule.structure()).is_none();
                     // Where others hold more than when it was begun, it is followed as far as there is room.
                     let kept_its_budget = is_first && schedule.peak <= planned;
