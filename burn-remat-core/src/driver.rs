@@ -297,6 +297,8 @@ pub struct Limits {
     pub budget: Option<u64>,
     /// Bytes that the online policy cannot do without.
     pub online: u64,
+    /// Thousandths of the last step's time that the online policy has recomputed for, where it has kept to the budget and there was no plan yet.
+    pub online_overhead: Option<u64>,
 }
 
 /// The part of the world that makes plans. Calls come at the beginning and the end of a step. As they stand here there are no plans.

@@ -133,6 +133,8 @@ struct Steps {
     boundaries: boundary::Boundaries,
     /// Compute time of the last whole step.
     last_ns: u64,
+    /// See [`Limits`].
+    online_overhead: Option<u64>,
     totals: StepTotals,
 }
 
@@ -369,7 +371,7 @@ impl<W: World> Machine<W> {
     /// What plans may use: what other threads hold stands beside them.
     fn limits(&self) -> Limits {
         let budget = self.room.tensor_budget().map(|budget| budget.saturating_sub(self.threads.room()));
-        Limits { budget, online: self.room.overrun() }
+        Limits { budget, online: self.room.overrun(), online_overhead: self.steps.online_overhead }
     }
 
     fn name(&self, kind: Kind) -> String {

@@ -21,6 +21,8 @@ const GRID: u64 = 128;
 const SMALLEST: u64 = 64 << 10;
 /// How close to the most that the last step held: one part in this many below it.
 const CLOSE: u64 = 16;
+/// How often it is read there at most: a step that goes by a plan stays close to its most for long.
+const READS: u64 = 4;
 /// In a first step the pool is read whenever one part in this many more is held.
 const GROWTH: u64 = 4;
 
@@ -62,7 +64,7 @@ impl Pool {
     pub fn note(&mut self, live: u64) {
         if self.read_at.is_some_and(|at| live >= at) {
             self.due = true;
-            self.read_at = Some(if self.grown { live + 1 } else { live + live / GROWTH + 1 });
+            self.read_at = Some(live + live / if self.grown { CLOSE * READS } else { GROWTH } + 1);
         }
     }
 
@@ -138,6 +140,18 @@ mod tests {
         assert_eq!(room(20_000, 1 << 20), SMALLEST);
         assert_eq!(room(BUDGET / 8, BUDGET), 0, "that is somebody else's");
         assert_eq!(room(10_000, 120_000), 0, "that is no budget for a GPU");
+    }
+
+    #[test]
+    fn a_step_that_stays_close_to_its_most_waits_for_few_reads() {
+        let mut pool = Pool::default();
+        pool.end_step(BUDGET);
+        let mut reads = 0;
+        for live in BUDGET / 2..=BUDGET {
+            pool.note(live);
+            reads += u64::from(pool.is_due());
+        }
+        assert!((2..=READS + 1).contains(&reads), "{reads}");
     }
 
     #[test]

@@ -164,6 +164,10 @@ impl<W: World> Machine<W> {
         self.counters.steps += 1;
         self.counters.steps_over_budget += u64::from(totals.over_budget);
         self.steps.last_ns = totals.compute_ns;
+        if self.world.taken_up() == 0 {
+            let overhead = totals.repeated_ns.saturating_mul(1000) / totals.compute_ns.max(1);
+            self.steps.online_overhead = Some(overhead).filter(|_| !totals.over_budget);
+        }
         self.room.pool.end_step(totals.peak);
         self.room.end_step();
         self.threads.end_step(self.ledger.foreign);

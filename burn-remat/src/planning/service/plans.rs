@@ -346,12 +346,20 @@ impl Plans {
     /// Takes up what was planned in the background since. A plan beyond the budget is of use only where the online
     /// policy holds about as much, `online` bytes: where the budget is missed all the same, the plan that misses it by least may take many times as
     /// long as one that misses it by little more.
-    pub fn poll(&mut self, Limits { budget, online }: Limits) {
+    pub fn poll(&mut self, Limits { budget, online, online_overhead }: Limits) {
+        // A plan that more than doubles the step, and takes more than twice what the online policy takes for the same budget, is none to go by.
+        let is_dear = |overhead: f64| {
+            overhead > 1.0 && online_overhead.is_some_and(|online| overhead > 2.0 * online as f64 / 1000.0)
+        };
         while let Some(message) = self.background.next() {
             match message {
                 Message::Plan(schedule, origin, planned) => {
                     let fits = budget.is_none_or(|budget| schedule.peak <= budget.max(online + online / BEYOND));
                     let is_first = self.known.plan_for(schedule.structure()).is_none();
+                    if is_first && is_dear(schedule.overhead()) {
+                        self.state.is_too_dear(schedule.overhead());
+                        continue;
+                    }
                     // Where others hold more than when it was begun, it is followed as far as there is room.
                     let kept_its_budget = is_first && schedule.peak <= planned;
                     if kept_its_budget && !fits {

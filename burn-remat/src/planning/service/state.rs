@@ -136,6 +136,15 @@ impl PlanState {
         ));
     }
 
+    /// The plan that was found takes far longer than the online policy does for the same budget.
+    pub fn is_too_dear(&mut self, overhead: f64) {
+        self.problem = Some(format!(
+            "the only plan found within the budget would make the step {:.1} times as long, so the online policy goes on deciding what to \
+             evict. A slightly larger budget usually has a far cheaper plan.",
+            1.0 + overhead
+        ));
+    }
+
     fn shows(&self, structure: u64) -> bool {
         self.schedule.as_ref().is_some_and(|shown| shown.structure() == structure)
     }
