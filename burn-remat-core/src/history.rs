@@ -234,6 +234,11 @@ impl History {
         self.index.get(&id).copied()
     }
 
+    /// The tensors of which something is so. O(tensors).
+    pub fn keys_of(&self, is_so: impl Fn(&Tensor) -> bool) -> Vec<TensorKey> {
+        self.tensors.iter().filter(|(_, tensor)| is_so(tensor)).map(|(key, _)| key).collect()
+    }
+
     #[inline]
     pub fn insert(&mut self, tensor: Tensor) -> TensorKey {
         let id = tensor.facts.id;

@@ -1,7 +1,6 @@
 //! What ends and begins with a training step: its trace, the plan that it follows, and what is forgotten.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::{Asked, Machine, StepTotals};
 use crate::counters::Times;
@@ -119,11 +118,9 @@ impl<W: World> Machine<W> {
         };
         self.forget_before(clock, is_saved);
         if self.own.records {
-            let is_kept =
-                |tensor: &Tensor| tensor.recipe.is_none() && tensor.lineage.is.computed && tensor.lineage.born < clock;
-            let tensors = self.history.tensors.iter();
-            let kept: Vec<TensorKey> = tensors.filter(|(_, tensor)| is_kept(tensor)).map(|(key, _)| key).collect();
-            kept.into_iter().for_each(|key| self.note_outlives(key));
+            let lasts = |tensor: &Tensor| tensor.lineage.is.computed && tensor.lineage.born < clock;
+            let lasting = self.history.keys_of(|tensor| tensor.recipe.is_none() && lasts(tensor));
+            lasting.into_iter().for_each(|key| self.note_outlives(key));
         }
         // What goes came before the pass that may have begun: it is no part of what that holds.
         if let Some(follow) = &mut self.watch.follow {
@@ -139,9 +136,7 @@ impl<W: World> Machine<W> {
         let is_gradient = |tensor: &Tensor| {
             tensor.alive && tensor.buffer.is_some() && tensor.recipe.is_some() && tensor.lineage.part == Part::Backward
         };
-        let tensors = self.history.tensors.iter();
-        let gradients: Vec<TensorKey> = tensors.filter(|(_, tensor)| is_gradient(tensor)).map(|(key, _)| key).collect();
-        for key in gradients {
+        for key in self.history.keys_of(is_gradient) {
             self.keep_data(key);
         }
         self.collect();

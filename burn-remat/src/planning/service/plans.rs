@@ -347,16 +347,12 @@ impl Plans {
     /// policy holds about as much, `online` bytes: where the budget is missed all the same, the plan that misses it by least may take many times as
     /// long as one that misses it by little more.
     pub fn poll(&mut self, Limits { budget, online, online_overhead }: Limits) {
-        // A plan that more than doubles the step, and takes more than twice what the online policy takes for the same budget, is none to go by.
-        let is_dear = |overhead: f64| {
-            overhead > 1.0 && online_overhead.is_some_and(|online| overhead > 2.0 * online as f64 / 1000.0)
-        };
         while let Some(message) = self.background.next() {
             match message {
                 Message::Plan(schedule, origin, planned) => {
                     let fits = budget.is_none_or(|budget| schedule.peak <= budget.max(online + online / BEYOND));
                     let is_first = self.known.plan_for(schedule.structure()).is_none();
-                    if is_first && is_dear(schedule.overhead()) {
+                    if is_first && is_too_dear(schedule.overhead(), online_overhead) {
                         self.state.is_too_dear(schedule.overhead());
                         continue;
                     }
@@ -384,6 +380,12 @@ impl Plans {
     }
 }
 
+/// Whether a plan is none to go by: it more than doubles the step, and takes more than twice as long as the online policy for the same budget, which
+/// takes so many thousandths of the step, if that is known.
+fn is_too_dear(overhead: f64, online: Option<u64>) -> bool {
+    overhead > 1.0 && online.is_some_and(|online| overhead > 2.0 * online as f64 / 1000.0)
+}
+
 /// Writes down a step that was rehearsed, each kind once.
 fn write_down(rehearsed: &mut Vec<Trace>, trace: Trace) {
     match rehearsed.iter_mut().find(|known| known.signature() == trace.signature()) {
@@ -395,5 +397,18 @@ fn write_down(rehearsed: &mut Vec<Trace>, trace: Trace) {
             });
         }
         None => rehearsed.push(trace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_too_dear;
+
+    #[test]
+    fn a_plan_that_the_online_policy_outdoes_is_none_to_go_by() {
+        assert!(is_too_dear(4.7, Some(900)), "five times the step, for what takes twice the step without a plan");
+        assert!(!is_too_dear(4.7, Some(3000)), "no way is cheap");
+        assert!(!is_too_dear(4.7, None), "without a plan the budget is not kept");
+        assert!(!is_too_dear(0.9, Some(100)), "bearable, and foreseen");
     }
 }
