@@ -24,7 +24,9 @@ use burn_remat_core::Trace;
 /// Most quick plans, and time of each.
 const ROUNDS: u32 = 8;
 const QUICK: Duration = Duration::from_millis(400);
-/// Most time for the plan that holds least.
+/// What the plan that holds least is called, where no planner has found another one.
+pub(crate) const LEAST: &str = "minimum";
+/// Most time for it.
 const LEAST_TIME: Duration = Duration::from_secs(2);
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
@@ -103,7 +105,7 @@ impl Fit {
             least = other;
         }
         let (found, fallback) = least;
-        let smallest = Outcome::of_plan("minimum", &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
+        let smallest = Outcome::of_plan(LEAST, &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
         let (least, blocking_op, fallback) = (found.achieved, found.blocking_op, Arc::new(fallback));
         let (known, plain) = (None, OnceCell::new());
         Ok(Self { trace, lowered, threads, least, fallback, smallest, blocking_op, known, plain })

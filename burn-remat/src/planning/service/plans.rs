@@ -16,6 +16,7 @@ use super::known::Known;
 use super::observed::{self, Kinds};
 use super::settings::PlanSettings;
 use super::state::{Origin, PlanState};
+use crate::planning::fit::LEAST;
 use crate::planning::lowering::{Lowered, lower};
 use crate::planning::schedule::Schedule;
 use crate::planning::stages::Staged;
@@ -352,7 +353,7 @@ impl Plans {
                 Message::Plan(schedule, origin, planned) => {
                     let fits = budget.is_none_or(|budget| schedule.peak <= budget.max(online + online / BEYOND));
                     let is_first = self.known.plan_for(schedule.structure()).is_none();
-                    if is_first && is_too_dear(schedule.overhead(), online_overhead) {
+                    if is_first && origin.planner == LEAST && is_too_dear(schedule.overhead(), online_overhead) {
                         self.state.is_too_dear(schedule.overhead());
                         continue;
                     }
@@ -380,7 +381,7 @@ impl Plans {
     }
 }
 
-/// Whether a plan is none to go by: it more than doubles the step, and takes more than twice as long as the online policy for the same budget, which
+/// Whether the plan that holds least is none to go by: it more than doubles the step, and takes more than twice as long as the online policy for the same budget, which
 /// takes so many thousandths of the step, if that is known.
 fn is_too_dear(overhead: f64, online: Option<u64>) -> bool {
     overhead > 1.0 && online.is_some_and(|online| overhead > 2.0 * online as f64 / 1000.0)
