@@ -50,7 +50,7 @@ mod routed;
 #[doc(hidden)]
 pub mod stage;
 
-pub use backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBackend};
+pub use backend::{BufferId, DeviceMemory, Extent, Padding, RematBackend};
 /// A budget on a model, or the name of a stage.
 ///
 /// # On a model (`struct` or `enum`)

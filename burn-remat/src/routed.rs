@@ -8,8 +8,9 @@
 use burn_backend::{Backend, BackendTypes, Shape, TensorMetadata};
 use burn_ir::{BackendIr, OperationIr, TensorIr, TensorStatus};
 use burn_router::{BackendRouter, MultiBackendBridge, RouterChannel, RouterTensor};
+use burn_std::Strides;
 
-use crate::backend::{BufferId, DeviceMemory, Extent, MemoryOrder, Padding, RematBackend};
+use crate::backend::{BufferId, DeviceMemory, Extent, Padding, RematBackend};
 
 /// A channel of Burn's router on which [`Remat`](crate::Remat) can be built.
 ///
@@ -62,12 +63,12 @@ impl<C: RoutedChannel> RematBackend for BackendRouter<C> {
         C::Below::padding(&C::below(device))
     }
 
-    fn memory_order(handle: &Self::Handle, shape: &Shape) -> Option<MemoryOrder> {
-        C::Below::memory_order(&below::<C>(handle), shape)
+    fn strides(handle: &Self::Handle, shape: &Shape) -> Option<Strides> {
+        C::Below::strides(&below::<C>(handle), shape)
     }
 
-    fn with_memory_order(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
-        let laid = C::Below::with_memory_order(below::<C>(&handle), shape, order);
+    fn with_strides(handle: Self::Handle, shape: &Shape, strides: &Strides) -> Self::Handle {
+        let laid = C::Below::with_strides(below::<C>(&handle), shape, strides);
         instead::<C>(&handle, laid)
     }
 

@@ -17,8 +17,9 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::{Fusion, FusionBackend};
 use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, TensorHandle};
-use burn_std::Metadata;
+use burn_std::tensor::contiguous_strides;
 use burn_std::tensor::layout::nested_dim_order;
+use burn_std::{Metadata, Strides};
 use cubecl_kernels::device::WgpuDeviceKind;
 use cubecl_kernels::features::AtomicUsage;
 use cubecl_kernels::ir::Type;
@@ -28,7 +29,8 @@ use rustc_hash::FxHasher;
 
 use super::memory::{DeviceMemory, host_free_bytes};
 use super::padding::Padding;
-use super::traits::{BufferId, Extent, MemoryOrder, RematBackend};
+use super::strides::lie_alike;
+use super::traits::{BufferId, Extent, RematBackend};
 
 /// Whether this build has Burn's kernel fusion.
 pub(crate) fn has_fusion() -> bool {
@@ -53,26 +55,28 @@ impl RematBackend for CubeBackend {
 
     fn is_contiguous(handle: &Self::Handle, shape: &Shape) -> bool {
         let tensor = tensor(handle.clone(), shape);
-        !tensor.meta.is_tiled() && tensor.is_contiguous()
+        // The strides of dimensions of one element too: they decide how much kernels take at once.
+        !tensor.meta.is_tiled() && *tensor.meta.strides() == contiguous_strides(shape)
     }
 
-    fn memory_order(handle: &Self::Handle, shape: &Shape) -> Option<MemoryOrder> {
+    fn strides(handle: &Self::Handle, shape: &Shape) -> Option<Strides> {
         let tensor = tensor(handle.clone(), shape);
-        if tensor.qparams.is_some() {
-            return None;
-        }
-        let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-        let mut order: MemoryOrder = nested_dim_order(shape, strides)?.iter().copied().collect();
-        order.sort_by_key(|&axis| (shape[axis] != 1, if shape[axis] == 1 { axis } else { 0 }));
-        Some(order)
+        tensor.qparams.is_none().then(|| tensor.meta.strides().clone())
     }
 
-    fn with_memory_order(handle: Self::Handle, shape: &Shape, order: &MemoryOrder) -> Self::Handle {
-        let mut back = order.clone();
-        for (at, &axis) in order.iter().enumerate() {
-            back[axis] = at;
+    fn with_strides(handle: Self::Handle, shape: &Shape, strides: &Strides) -> Self::Handle {
+        let mut tensor = tensor(handle, shape);
+        if !lie_alike(shape, tensor.meta.strides(), strides)
+            && let Some(order) = nested_dim_order(shape, strides)
+        {
+            let mut back = vec![0; order.len()];
+            order.iter().enumerate().for_each(|(at, &axis)| back[axis] = at);
+            tensor = permute(into_contiguous(permute(tensor, &order)), &back);
         }
-        CubeBackend::float_tensor_handle(permute(into_contiguous(permute(tensor(handle, shape), order)), &back))
+        if lie_alike(shape, tensor.meta.strides(), strides) {
+            *tensor.meta = Metadata::new(shape.clone(), strides.clone());
+        }
+        CubeBackend::float_tensor_handle(tensor)
     }
 
     const PARTS_FOLLOW_REUSE: bool = true;

@@ -5,6 +5,7 @@ mod cubecl;
 mod flex;
 mod memory;
 mod padding;
+mod strides;
 mod traits;
 
 #[cfg(feature = "cubecl")]
@@ -12,4 +13,5 @@ pub(crate) use cubecl::has_fusion;
 pub use memory::DeviceMemory;
 pub use padding::Padding;
 pub(crate) use padding::tensor_bytes;
-pub use traits::{BufferId, Extent, MemoryOrder, RematBackend};
+pub(crate) use strides::{Order, dense, lie_alike, walked};
+pub use traits::{BufferId, Extent, RematBackend};

@@ -3,7 +3,7 @@
 use burn_backend::{DType, ExecutionError, ProfileDuration, ProfileOptions, ProfileToken, Shape};
 use burn_ir::{BackendIr, OperationIr};
 use burn_remat_core::Buffer;
-use smallvec::SmallVec;
+use burn_std::Strides;
 
 use super::memory::DeviceMemory;
 use super::padding::Padding;
@@ -51,9 +51,6 @@ pub enum Extent {
     /// A part whose layout decides in which order later kernels add.
     LayoutDependentPart,
 }
-
-/// The dimensions of a tensor as they lie in memory, outermost first; those of size one come first of all, by number.
-pub type MemoryOrder = SmallVec<[usize; 6]>;
 
 /// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
 pub trait RematBackend: BackendIr<Device: DeviceMemory> {
@@ -103,16 +100,16 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     }
 
     /// Whether a result lies in memory as the input over which an operation may write, and in another way where it may
-    /// not. Then [`memory_order`](Self::memory_order) and [`with_memory_order`](Self::with_memory_order) are asked.
+    /// not. Then [`strides`](Self::strides) and [`with_strides`](Self::with_strides) are asked.
     const LAYOUT_FOLLOWS_REUSE: bool = false;
 
-    /// In which order a tensor lies in memory; `None` where elements share memory, so that nothing is written over it.
-    fn memory_order(_handle: &Self::Handle, _shape: &Shape) -> Option<MemoryOrder> {
+    /// The strides of a tensor, in elements; `None` where they do not say how it lies.
+    fn strides(_handle: &Self::Handle, _shape: &Shape) -> Option<Strides> {
         None
     }
 
-    /// The same tensor in a buffer of its own, with its dimensions in `order`.
-    fn with_memory_order(handle: Self::Handle, _shape: &Shape, _order: &MemoryOrder) -> Self::Handle {
+    /// The same tensor with its dimensions in the order of these strides, copied only where it lies otherwise. Gaps are left out then.
+    fn with_strides(handle: Self::Handle, _shape: &Shape, _strides: &Strides) -> Self::Handle {
         handle
     }
 

@@ -8,6 +8,7 @@ use burn_backend::{DType, ExecutionError, Shape, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{Failure, TensorFacts, Trace};
 use burn_router::TensorInterpreter;
+use burn_std::Strides;
 use burn_std::future::DynFut;
 use burn_std::quantization::{QuantScheme, global_scale_dtype, params_shape};
 
@@ -16,7 +17,7 @@ use super::dry::Dry;
 use super::look::Shown;
 use super::operation::facts;
 use super::tensors::{bare, typed};
-use crate::backend::{BufferId, Extent, MemoryOrder, Padding, RematBackend, tensor_bytes};
+use crate::backend::{BufferId, Extent, Padding, RematBackend, tensor_bytes};
 use crate::panics::caught;
 
 /// See the [module](self).
@@ -35,7 +36,7 @@ enum Place<B: RematBackend> {
 /// How a result is to lie.
 pub(super) struct Layout {
     pub out: TensorIr,
-    pub order: MemoryOrder,
+    pub strides: Strides,
 }
 
 impl<B: RematBackend> Executor<B> {
@@ -114,20 +115,20 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
-    /// In which order a resident tensor lies in memory.
-    pub fn memory_order(&mut self, tensor: &TensorIr) -> Result<Option<MemoryOrder>, Failure> {
+    /// The strides of a resident tensor.
+    pub fn strides(&mut self, tensor: &TensorIr) -> Result<Option<Strides>, Failure> {
         match &mut self.place {
-            Place::Backend(interpreter) => caught(|| B::memory_order(&looked_at(interpreter, tensor), &tensor.shape)),
+            Place::Backend(interpreter) => caught(|| B::strides(&looked_at(interpreter, tensor), &tensor.shape)),
             Place::Dry(_) => Ok(None),
         }
     }
 
-    /// Copies a resident tensor into another buffer if it does not lie as it should.
-    pub fn lay(&mut self, Layout { out, order }: &Layout) {
+    /// Gives a resident tensor other strides if it does not lie as it should, in another buffer where they move its elements.
+    pub fn lay(&mut self, Layout { out, strides }: &Layout) {
         let Place::Backend(interpreter) = &mut self.place else { return };
         let handle = interpreter.get_tensor_handle(out);
-        if B::memory_order(&handle, &out.shape).as_ref() != Some(order) {
-            let tensor = typed::<B>(B::with_memory_order(handle, &out.shape, order), out.shape.clone(), out.dtype);
+        if B::strides(&handle, &out.shape).as_ref() != Some(strides) {
+            let tensor = typed::<B>(B::with_strides(handle, &out.shape, strides), out.shape.clone(), out.dtype);
             interpreter.register_tensor_to_device(out.id, tensor);
         }
     }
