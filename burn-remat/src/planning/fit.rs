@@ -1,9 +1,9 @@
 //! Plans that use a budget to its end.
 //!
 //! A graph counts more than the engine holds while it follows a plan (see [`replay`](burn_remat_core::replay)), so a planner that
-//! keeps to the budget leaves a part of it unused. Here the planner is told a larger one, raised for as long as what its
-//! plans really hold is within the true budget: a few quick plans find how large, one long search uses it. Every plan
-//! that is handed on holds at most the budget; where none is found that does, the least that the graph can do with takes the
+//! keeps to the budget leaves a part of it unused. Here the planner is given a graph that counts less of that (`tight.rs`), and told a larger
+//! budget, raised for as long as what its plans really hold is within the true one: a few quick plans find how large, one long search
+//! uses it. Every plan that is handed on holds at most the budget; where none is found that does, the least that a plan holds takes the
 //! budget's place.
 
 use std::cell::OnceCell;
@@ -11,23 +11,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_remat_plan::{
-    Graph, Minimum, OpId, Outcome, Plan, PlanError, Request, Solved, Status, StopReason, Violations, check,
-    minimum_within,
+    Graph, OpId, Outcome, Plan, PlanError, Request, Solved, Status, StopReason, Violations, check, minimum_within,
 };
+
+use smallvec::{SmallVec, smallvec};
 
 use super::chosen::{ChosenPlanner, is_defect};
 use super::lowering::{Lowered, lower};
 use super::plain::with_forms;
 use super::schedule::Schedule;
+use super::tight::tight;
 use burn_remat_core::Trace;
 
-/// Most quick plans, and time of each.
+/// Most quick plans from one graph, and time of each.
 const ROUNDS: u32 = 8;
 const QUICK: Duration = Duration::from_millis(400);
 /// What the plan that holds least is called, where no planner has found another one.
 pub(crate) const LEAST: &str = "minimum";
 /// Most time for it.
 const LEAST_TIME: Duration = Duration::from_secs(2);
+/// How often the graph is made to count less, each time by the plan that holds least then.
+const TIGHTER: usize = 2;
+/// How little more a plan may hold than the one that holds least, as one part of that, where both are beyond the budget.
+pub(crate) const BEYOND: u64 = 32;
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
 /// One part in so many of the time goes to plans without other forms, where there are any.
@@ -41,8 +47,8 @@ pub(crate) struct Fit {
     lowered: Lowered,
     /// Threads that planners may use, where not all.
     threads: Option<usize>,
-    /// Smallest budget that a planner may be told.
-    least: u64,
+    /// What planners may be given.
+    given: Vec<Given>,
     /// The plan that holds least, and its account of itself.
     fallback: Arc<Schedule>,
     smallest: Outcome,
@@ -51,6 +57,15 @@ pub(crate) struct Fit {
     known: Option<(Arc<Schedule>, Outcome)>,
     /// The same step without other forms, where there are any, once it has been asked for.
     plain: OnceCell<Option<Box<Self>>>,
+}
+
+/// A graph of the step that a planner may be given.
+struct Given {
+    graph: Graph,
+    /// Smallest budget that the planner may be told.
+    least: u64,
+    /// What the plan for that really holds.
+    holds: u64,
 }
 
 /// What planning may take.
@@ -66,6 +81,14 @@ pub(crate) enum Found<'a> {
     Plan(Arc<Schedule>, &'a Outcome),
     /// The planner failed.
     Problem(PlanError),
+}
+
+/// What a planner is told.
+struct Told {
+    /// The largest budget whose plan was found to fit, or the smallest that can be told.
+    budget: u64,
+    /// Whether nothing better can be hoped for.
+    done: bool,
 }
 
 /// One plan of a search.
@@ -86,29 +109,50 @@ impl Fit {
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>) -> Result<Self, Violations> {
         let start = Instant::now();
-        let least_of = |graph: &Graph| -> Result<(Minimum, Schedule), Violations> {
-            let time_limit = LEAST_TIME.saturating_sub(start.elapsed());
-            let mut request = Request { time_limit, ..Request::new(u64::MAX) };
-            request.threads = threads.unwrap_or(request.threads);
-            let found = minimum_within(graph, &request);
-            let checked = check(&lowered.graph, &found.plan, found.achieved)?;
-            let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
-            Ok((found, schedule))
+        let (mut given, mut known) = (Vec::new(), Vec::new());
+        let mut go_through = |first: &Graph| -> Result<(), Violations> {
+            let mut graphs = Some((first.clone(), lowered.graph.clone()));
+            for _ in 0..=TIGHTER {
+                let Some((asked, graph)) = graphs else { break };
+                let mut request = Request::new(u64::MAX);
+                request.time_limit = LEAST_TIME.saturating_sub(start.elapsed());
+                request.threads = threads.unwrap_or(request.threads);
+                let found = minimum_within(&asked, &request);
+                let checked = check(&lowered.graph, &found.plan, u64::MAX)?;
+                let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
+                graphs = tight(first, &schedule).zip(tight(&lowered.graph, &schedule));
+                given.push(Given { graph, least: found.achieved, holds: schedule.peak });
+                known.push((found, schedule));
+            }
+            Ok(())
         };
-        let mut least = least_of(&lowered.graph)?;
+        go_through(&lowered.graph)?;
         // Of several plans that need equally little of a graph one really holds less than another, and which is found depends on costs. With
         // those of a dry device too, training does with what was named before it.
         if let Ok(dry) = lower(&with_dry_costs(&trace), lowered.graph.name())
-            && let Ok(other) = least_of(&dry.graph)
-            && other.1.peak < least.1.peak
+            && dry.graph != lowered.graph
         {
-            least = other;
+            // With other costs it may have other forms; then its plans are none for this graph.
+            let _ = go_through(&dry.graph);
         }
-        let (found, fallback) = least;
+        let least = known.into_iter().min_by_key(|(_, schedule)| schedule.peak);
+        let (found, fallback) = least.expect("internal error: a graph has a plan that holds least");
         let smallest = Outcome::of_plan(LEAST, &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
-        let (least, blocking_op, fallback) = (found.achieved, found.blocking_op, Arc::new(fallback));
+        let (blocking_op, fallback) = (found.blocking_op, Arc::new(fallback));
         let (known, plain) = (None, OnceCell::new());
-        Ok(Self { trace, lowered, threads, least, fallback, smallest, blocking_op, known, plain })
+        Ok(Self { trace, lowered, threads, given, fallback, smallest, blocking_op, known, plain })
+    }
+
+    /// What a planner is given for plans that hold at most `target` bytes: of the graphs with such a plan the one that counts least, and
+    /// that which counts most, which is nearer to the truth at moments where others count too little; else the one with the plan that holds least.
+    fn given(&self, target: u64) -> SmallVec<[&Given; 2]> {
+        let fit = self.given.iter().filter(|given| given.holds <= target);
+        let counts = |given: &&Given| given.graph.constant_bytes();
+        match (fit.clone().min_by_key(counts), fit.rev().max_by_key(counts)) {
+            (Some(least), Some(most)) if counts(&least) < counts(&most) => smallvec![least, most],
+            (Some(least), _) => smallvec![least],
+            (None, _) => self.given.iter().min_by_key(|given| given.holds).into_iter().collect(),
+        }
     }
 
     fn without_forms(&self) -> Option<Box<Self>> {
@@ -167,7 +211,8 @@ impl Fit {
         if let Some((schedule, outcome)) = known {
             found(Found::Plan(schedule.clone(), outcome));
         }
-        let target = if keeps { terms.budget } else { terms.budget.max(self.least) };
+        let least = self.fallback.peak;
+        let target = if keeps { terms.budget } else { terms.budget.max(least.saturating_add(least / BEYOND)) };
         let best = known.map_or(f64::INFINITY, |(_, outcome)| outcome.makespan);
         let mut search = Search { fit: self, terms, found, target, best, defect: None, bound: None };
         search.through_budgets(start);
@@ -226,17 +271,45 @@ struct Search<'a, F> {
 }
 
 impl<F: FnMut(Found<'_>)> Search<'_, F> {
-    /// A few quick plans find how much the planner can be told, longer searches use it.
+    /// A few quick plans find what the planner is given and how much it can be told, longer searches use it.
     fn through_budgets(&mut self, start: Instant) {
-        let least = self.fit.least;
         let grain = self.target / GRAIN;
         let quick = QUICK.min(self.terms.limit / ROUNDS);
+        let mut chosen = None;
+        for given in self.fit.given(self.target) {
+            let before = self.best;
+            let told = self.quickly(given, quick);
+            if chosen.is_none() || self.best < before {
+                chosen = Some((given, told));
+            }
+            if start.elapsed() > self.terms.limit / 2 {
+                break;
+            }
+        }
+        let Some((given, Told { budget: mut told, done })) = chosen else { return };
+        // A longer search finds another plan, which may hold more than the quick one, or less.
+        while !done && start.elapsed() + quick < self.terms.limit {
+            let left = self.terms.limit.saturating_sub(start.elapsed());
+            let Some(Attempt { peak, .. }) = self.attempt(given, told, left / 4 * 3) else { break };
+            let (before, target) = (told, self.target);
+            told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
+            told = told.max(given.least);
+            if before.abs_diff(told) <= grain && peak <= target || before == told {
+                break;
+            }
+        }
+    }
+
+    /// Finds with plans made in little time how much the planner can be told.
+    fn quickly(&mut self, given: &Given, quick: Duration) -> Told {
+        let least = given.least;
+        let grain = self.target / GRAIN;
         // The largest budget told so far whose plan fits, and the smallest whose plan does not.
         let (mut fits, mut exceeds) = (None, u64::MAX);
         let mut told = self.target.max(least);
         let mut done = false;
         for _ in 0..ROUNDS {
-            let Some(Attempt { peak, is_proven, is_free }) = self.attempt(told, quick) else { break };
+            let Some(Attempt { peak, is_proven, is_free }) = self.attempt(given, told, quick) else { break };
             if peak <= self.target {
                 fits = Some(told);
                 done = is_proven || is_free;
@@ -253,27 +326,16 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
                 told = low + (exceeds - low) / 2;
             }
         }
-        // A longer search finds another plan, which may hold more than the quick one, or less.
-        let mut told = fits.unwrap_or(least);
-        while !done && start.elapsed() + quick < self.terms.limit {
-            let left = self.terms.limit.saturating_sub(start.elapsed());
-            let Some(Attempt { peak, .. }) = self.attempt(told, left / 4 * 3) else { break };
-            let (before, target) = (told, self.target);
-            told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
-            told = told.max(least);
-            if before.abs_diff(told) <= grain && peak <= target || before == told {
-                break;
-            }
-        }
+        Told { budget: fits.unwrap_or(least), done }
     }
 
     /// Plans once and hands on what is better and fits.
-    fn attempt(&mut self, budget: u64, limit: Duration) -> Option<Attempt> {
+    fn attempt(&mut self, given: &Given, budget: u64, limit: Duration) -> Option<Attempt> {
         let Fit { trace, lowered, threads, .. } = self.fit;
         let mut request = Request::new(budget);
         request.time_limit = limit;
         request.threads = threads.unwrap_or(request.threads);
-        let Solved { mut outcome, checked } = match self.terms.planner.solve(&lowered.graph, &request) {
+        let Solved { mut outcome, checked } = match self.terms.planner.solve(&given.graph, &request) {
             Ok(solved) => solved,
             Err(error) => {
                 self.defect = Some(error.clone()).filter(is_defect).or(self.defect.take());

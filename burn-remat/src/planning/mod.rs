@@ -21,6 +21,7 @@ mod service;
 #[cfg(feature = "show")]
 mod show;
 mod stages;
+mod tight;
 mod times;
 
 pub(crate) use budgets::budgets;

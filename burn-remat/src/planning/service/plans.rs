@@ -16,16 +16,13 @@ use super::known::Known;
 use super::observed::{self, Kinds};
 use super::settings::PlanSettings;
 use super::state::{Origin, PlanState};
-use crate::planning::fit::LEAST;
+use crate::planning::fit::{BEYOND, LEAST};
 use crate::planning::lowering::{Lowered, lower};
 use crate::planning::schedule::Schedule;
 use crate::planning::stages::Staged;
 
 /// How much more time a planner must have than a stored plan took for the step to be planned anew.
 const MORE_TIME: u32 = 2;
-
-/// How little more a plan may hold than the online policy, as one part of that, where both are beyond the budget.
-const BEYOND: u64 = 32;
 
 /// Where other kinds of step have plans already, which serve this one too if it is like them, planning it may take one part in so many of the time.
 const SHARE: u32 = 4;
@@ -351,7 +348,8 @@ impl Plans {
         while let Some(message) = self.background.next() {
             match message {
                 Message::Plan(schedule, origin, planned) => {
-                    let fits = budget.is_none_or(|budget| schedule.peak <= budget.max(online + online / BEYOND));
+                    let fits =
+                        budget.is_none_or(|budget| schedule.peak <= budget.max(online.saturating_add(online / BEYOND)));
                     let is_first = self.known.plan_for(schedule.structure()).is_none();
                     if is_first && origin.planner == LEAST && is_too_dear(schedule.overhead(), online_overhead) {
                         self.state.is_too_dear(schedule.overhead());
