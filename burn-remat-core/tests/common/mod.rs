@@ -7,6 +7,7 @@
 #![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
 
 pub mod asked;
+pub mod naive;
 pub mod random;
 
 use std::collections::BTreeMap;

@@ -1,12 +1,20 @@
 //! Programs made at random.
 
+use std::collections::BTreeSet;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Program, Works};
 
 /// Has a program follow so many random instructions.
-pub fn run(mut program: Program, seed: u64, length: usize, fails_at: Option<u64>) -> Program {
+pub fn run(program: Program, seed: u64, length: usize, fails_at: Option<u64>) -> Program {
+    run_with(program, seed, length, fails_at, true)
+}
+
+/// The same, where the program may let go of what cannot be computed again, or not; and uploads less if not.
+pub fn run_with(mut program: Program, seed: u64, length: usize, fails_at: Option<u64>, roots_go: bool) -> Program {
+    let mut roots: BTreeSet<u64> = BTreeSet::new();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     program.machine.world_mut().fails_at = fails_at;
     let threads = 1 + seed % 3;
@@ -15,11 +23,18 @@ pub fn run(mut program: Program, seed: u64, length: usize, fails_at: Option<u64>
         let alive: Vec<u64> = program.expected.keys().copied().collect();
         let pick = |rng: &mut ChaCha8Rng| alive[rng.random_range(0..alive.len())];
         match rng.random_range(0..20) {
-            0 | 1 => drop(program.upload(thread, [64, 128, 256][rng.random_range(0..3)])),
-            _ if alive.is_empty() => drop(program.upload(thread, 128)),
+            chosen @ (0 | 1) => {
+                let bytes = [64, 128, 256][rng.random_range(0..3)];
+                if chosen == 0 || roots_go {
+                    roots.insert(program.upload(thread, bytes));
+                }
+            }
+            _ if alive.is_empty() => drop(roots.insert(program.upload(thread, 128))),
             2..=4 => {
                 let id = pick(&mut rng);
-                program.drop_tensor(thread, id);
+                if roots_go || !roots.contains(&id) {
+                    program.drop_tensor(thread, id);
+                }
             }
             5 => {
                 let id = pick(&mut rng);
@@ -32,7 +47,8 @@ pub fn run(mut program: Program, seed: u64, length: usize, fails_at: Option<u64>
                 if rng.random_bool(0.5) && second != inputs[0] {
                     inputs.push(second);
                 }
-                let last: Vec<u64> = inputs.iter().copied().filter(|_| rng.random_bool(0.4)).collect();
+                let drawn = inputs.iter().copied().filter(|_| rng.random_bool(0.4));
+                let last: Vec<u64> = drawn.filter(|id| roots_go || !roots.contains(id)).collect();
                 // Operations of a kind work alike.
                 let kind = rng.random_range(1..48);
                 let works = match kind % 12 {
@@ -50,7 +66,10 @@ pub fn run(mut program: Program, seed: u64, length: usize, fails_at: Option<u64>
                 };
                 let inputs = if works == Works::Random { Vec::new() } else { inputs };
                 let last = if works == Works::Random { Vec::new() } else { last };
-                program.run(thread, kind, works, &inputs, &last, &outputs);
+                let made = program.run(thread, kind, works, &inputs, &last, &outputs);
+                if matches!(works, Works::Random | Works::Opaque) {
+                    roots.extend(made);
+                }
             }
         }
     }

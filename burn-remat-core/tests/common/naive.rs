@@ -1,0 +1,110 @@
+//! A policy that keeps nothing: what a program needs at least if all that can be computed again is, each time that it is needed.
+//!
+//! It shares no code with the machine and knows the program only. What a schedule of any sense keeps to, this one does not exceed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn_remat_core::{Asking, OperationCall, TensorId};
+
+/// How a tensor came to be.
+struct Made {
+    bytes: u64,
+    /// The operation's inputs, outputs and bytes beside those inputs; `None` for what cannot be computed again.
+    by: Option<(Vec<TensorId>, u64)>,
+    /// The tensor that a view looks at.
+    base: Option<TensorId>,
+}
+
+#[derive(Default)]
+struct Naive {
+    made: BTreeMap<TensorId, Made>,
+    alive: BTreeSet<TensorId>,
+    most: u64,
+}
+
+/// Most bytes that it holds at once, for a program that draws other numbers each time that it draws.
+pub fn most(asked: &[Asking]) -> u64 {
+    let mut naive = Naive::default();
+    for asking in asked {
+        match asking {
+            Asking::Upload { tensor, .. } => {
+                naive.made.insert(tensor.id, Made { bytes: tensor.bytes, by: None, base: None });
+                naive.alive.insert(tensor.id);
+                naive.stand(0);
+            }
+            Asking::Read { tensor, .. } => {
+                let needed = naive.to_have(&[*tensor]);
+                naive.stand(needed);
+            }
+            Asking::Drop { tensor, .. } => drop(naive.alive.remove(tensor)),
+            Asking::Operation(call) => naive.operation(call),
+            _ => {}
+        }
+    }
+    naive.most
+}
+
+impl Naive {
+    fn operation(&mut self, call: &OperationCall) {
+        let inputs: Vec<TensorId> = call.inputs.iter().map(|input| input.id).collect();
+        let repeats = !call.nature.opaque && !call.nature.random;
+        let beside: u64 = if call.nature.view { 0 } else { call.outputs.iter().map(|out| out.bytes).sum() };
+        for out in &call.outputs {
+            let by = repeats.then(|| (inputs.clone(), beside));
+            let base = inputs.first().copied().filter(|_| call.nature.view);
+            self.made.insert(out.id, Made { bytes: out.bytes, by, base });
+        }
+        let needed = self.to_have(&inputs).max(self.bytes_of(&inputs) + beside);
+        self.stand(needed);
+        for input in call.inputs.iter().filter(|input| input.last) {
+            self.alive.remove(&input.id);
+        }
+        self.alive.extend(call.outputs.iter().map(|out| out.id));
+        self.stand(0);
+    }
+
+    /// What is held beside the roots goes on top of them.
+    fn stand(&mut self, beside: u64) {
+        let mut roots = BTreeSet::new();
+        let (mut seen, mut open): (BTreeSet<TensorId>, Vec<TensorId>) =
+            (BTreeSet::new(), self.alive.iter().copied().collect());
+        while let Some(id) = open.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            match &self.made[&id].by {
+                Some((inputs, _)) => open.extend(inputs),
+                None => drop(roots.insert(id)),
+            }
+        }
+        let roots: u64 = roots.iter().map(|id| self.made[id].bytes).sum();
+        self.most = self.most.max(roots + beside);
+    }
+
+    /// Bytes of tensors beside the roots.
+    fn bytes_of(&self, tensors: &[TensorId]) -> u64 {
+        let buffers: BTreeSet<TensorId> = tensors.iter().map(|&id| self.buffer(id)).collect();
+        buffers.iter().filter(|id| self.made[id].by.is_some()).map(|id| self.made[id].bytes).sum()
+    }
+
+    /// The tensor that owns the buffer.
+    fn buffer(&self, mut id: TensorId) -> TensorId {
+        while let Some(base) = self.made[&id].base.filter(|_| self.made[&id].by.is_some()) {
+            id = base;
+        }
+        id
+    }
+
+    /// Most bytes beside the roots until these tensors are there, whichever comes last.
+    fn to_have(&self, tensors: &[TensorId]) -> u64 {
+        let mut most = 0;
+        for (at, &id) in tensors.iter().enumerate() {
+            if let Some((inputs, beside)) = &self.made[&id].by {
+                let others: Vec<TensorId> = tensors.iter().copied().filter(|&other| other != tensors[at]).collect();
+                let needed = self.to_have(inputs).max(self.bytes_of(inputs) + beside);
+                most = most.max(self.bytes_of(&others) + needed);
+            }
+        }
+        most
+    }
+}
