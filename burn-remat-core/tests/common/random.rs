@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use burn_remat_core::Kind;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -49,15 +50,8 @@ pub fn run_with(mut program: Program, seed: u64, length: usize, fails_at: Option
                 }
                 let drawn = inputs.iter().copied().filter(|_| rng.random_bool(0.4));
                 let last: Vec<u64> = drawn.filter(|id| roots_go || !roots.contains(id)).collect();
-                // Operations of a kind work alike.
                 let kind = rng.random_range(1..48);
-                let works = match kind % 12 {
-                    0 => Works::Random,
-                    1 => Works::Opaque,
-                    2 | 3 => Works::View,
-                    4..=7 => Works::InPlace,
-                    _ => Works::New,
-                };
+                let works = works_of(kind);
                 let bytes = program.bytes[&inputs[0]];
                 let outputs = match (works, rng.random_range(0..6)) {
                     (Works::View | Works::InPlace, _) => vec![bytes],
@@ -74,4 +68,15 @@ pub fn run_with(mut program: Program, seed: u64, length: usize, fails_at: Option
         }
     }
     program
+}
+
+/// Operations of a kind work alike.
+fn works_of(kind: Kind) -> Works {
+    match kind % 12 {
+        0 => Works::Random,
+        1 => Works::Opaque,
+        2 | 3 => Works::View,
+        4..=7 => Works::InPlace,
+        _ => Works::New,
+    }
 }
