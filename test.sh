@@ -70,7 +70,7 @@ other="${device#flex}" && other="${other#,}"
 [ -z "$other" ] || what+=(--features "burn-remat-tests/$other,burn-remat-examples/$other")
 [ "$part" != fusion ] || what+=(--features burn-remat-tests/fusion)
 [ "$part" != ignored ] || { what=(--release "${what[@]}"); rest+=(-- --ignored --nocapture); }
-short=(clock faults pool repeats)
+short=(clock faults layouts pool repeats)
 end_to_end=(
     "${short[@]}" alternatives checkpoint commands engine learner macros models modules networks optimizers planned programs quantized quick rehearsal served several_machines
     stages steps threads
