@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use burn_remat_plan::{
     Graph, OpId, Outcome, Plan, PlanError, Request, Solved, Status, StopReason, Violations, check, minimum_within,
 };
-
 use smallvec::{SmallVec, smallvec};
 
 use super::chosen::{ChosenPlanner, is_defect};
@@ -110,6 +109,7 @@ impl Fit {
     pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>) -> Result<Self, Violations> {
         let start = Instant::now();
         let (mut given, mut known) = (Vec::new(), Vec::new());
+        // Plans are found for a graph with some costs, and planners are given the same one with those of the step.
         let mut go_through = |first: &Graph| -> Result<(), Violations> {
             let mut graphs = Some((first.clone(), lowered.graph.clone()));
             for _ in 0..=TIGHTER {
@@ -211,8 +211,8 @@ impl Fit {
         if let Some((schedule, outcome)) = known {
             found(Found::Plan(schedule.clone(), outcome));
         }
-        let least = self.fallback.peak;
-        let target = if keeps { terms.budget } else { terms.budget.max(least.saturating_add(least / BEYOND)) };
+        let (least, _) = self.floor();
+        let target = if keeps { terms.budget } else { terms.budget.max(least + least / BEYOND) };
         let best = known.map_or(f64::INFINITY, |(_, outcome)| outcome.makespan);
         let mut search = Search { fit: self, terms, found, target, best, defect: None, bound: None };
         search.through_budgets(start);
