@@ -82,7 +82,7 @@ fn adapters(device: &Device, scheme: &QuantScheme, mut after_step: impl FnMut(us
 }
 
 fn under(scheme: &QuantScheme, config: RematConfig) -> (Vec<u32>, RematReport) {
-    let device = under_test().remat(config.without_cache().with_time_limit(Duration::from_millis(400))).unwrap();
+    let device = under_test().remat(config.without_cache().with_time_limit(Duration::from_secs(1))).unwrap();
     let trained = adapters(&device, scheme, |step| {
         if step + 1 == SEEN {
             assert!(device.remat_wait_for_plan(Duration::from_secs(120)).unwrap());
