@@ -1,6 +1,6 @@
 //! A policy that keeps nothing: what a program needs at least if all that can be computed again is, each time that it is needed.
 //!
-//! It shares no code with the machine and knows the program only. What a schedule of any sense keeps to, this one does not exceed.
+//! It shares no code with the machine and knows the program only. A schedule of any sense holds no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use burn_remat_core::{Asking, OperationCall, TensorId};
 /// How a tensor came to be.
 struct Made {
     bytes: u64,
-    /// The operation's inputs, outputs and bytes beside those inputs; `None` for what cannot be computed again.
+    /// The operation's inputs, and the bytes that it makes beside them; `None` for what cannot be computed again.
     by: Option<(Vec<TensorId>, u64)>,
     /// The tensor that a view looks at.
     base: Option<TensorId>,
@@ -54,8 +54,7 @@ impl Naive {
             let base = inputs.first().copied().filter(|_| call.nature.view);
             self.made.insert(out.id, Made { bytes: out.bytes, by, base });
         }
-        let needed = self.to_have(&inputs).max(self.bytes_of(&inputs) + beside);
-        self.stand(needed);
+        self.stand(self.to_run(&inputs, beside));
         for input in call.inputs.iter().filter(|input| input.last) {
             self.alive.remove(&input.id);
         }
@@ -95,14 +94,18 @@ impl Naive {
         id
     }
 
+    /// Most bytes beside the roots until an operation on these inputs has run, which makes so many beside them.
+    fn to_run(&self, inputs: &[TensorId], beside: u64) -> u64 {
+        self.to_have(inputs).max(self.bytes_of(inputs) + beside)
+    }
+
     /// Most bytes beside the roots until these tensors are there, whichever comes last.
     fn to_have(&self, tensors: &[TensorId]) -> u64 {
         let mut most = 0;
-        for (at, &id) in tensors.iter().enumerate() {
+        for &id in tensors {
             if let Some((inputs, beside)) = &self.made[&id].by {
-                let others: Vec<TensorId> = tensors.iter().copied().filter(|&other| other != tensors[at]).collect();
-                let needed = self.to_have(inputs).max(self.bytes_of(inputs) + beside);
-                most = most.max(self.bytes_of(&others) + needed);
+                let others: Vec<TensorId> = tensors.iter().copied().filter(|&other| other != id).collect();
+                most = most.max(self.bytes_of(&others) + self.to_run(inputs, *beside));
             }
         }
         most

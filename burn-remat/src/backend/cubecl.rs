@@ -18,7 +18,7 @@ use burn_cubecl::{Cube, CubeBackend, CubeDevice};
 use burn_fusion::{Fusion, FusionBackend};
 use burn_ir::{BackendIr, BaseOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr, TensorHandle};
 use burn_std::tensor::contiguous_strides;
-use burn_std::tensor::layout::nested_dim_order;
+use burn_std::tensor::layout::{dim_order, nested_dim_order};
 use burn_std::{Metadata, Strides};
 use cubecl_kernels::device::WgpuDeviceKind;
 use cubecl_kernels::features::AtomicUsage;
@@ -88,7 +88,8 @@ impl RematBackend for CubeBackend {
         if tensor.qparams.is_some() || tensor.handle.size_in_used().next_multiple_of(alignment) >= tensor.handle.size()
         {
             Extent::Whole
-        } else if is_dense(&tensor) {
+        } else if dim_order(tensor.meta.shape(), tensor.meta.strides()).is_some() {
+            // Nothing lies between its elements.
             Extent::Part
         } else {
             // Reductions join dimensions where nothing lies between them (burn-cubecl's `kernel/reduce/base.rs`).
@@ -144,15 +145,6 @@ fn adds(update: IndexingUpdateOp) -> bool {
 fn selects_atomically(device: &CubeDevice, dtype: DType) -> bool {
     let dtype = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
     adds_atomically(device, dtype)
-}
-
-/// Whether nothing lies between the elements of a tensor.
-fn is_dense(tensor: &CubeTensor) -> bool {
-    let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
-    let mut axes: Vec<usize> = (0..shape.num_dims()).filter(|&axis| shape[axis] != 1).collect();
-    axes.sort_by_key(|&axis| strides[axis]);
-    let mut next = 1;
-    axes.into_iter().all(|axis| std::mem::replace(&mut next, strides[axis] * shape[axis]) == strides[axis])
 }
 
 /// The tensor behind a handle, whatever its type: in a build with Burn's fusion a handle does not know its shape.

@@ -31,7 +31,7 @@ pub(crate) const LEAST: &str = "minimum";
 const LEAST_TIME: Duration = Duration::from_secs(2);
 /// How often the graph is made to count less, each time by the plan that holds least then.
 const TIGHTER: usize = 2;
-/// How little more a plan may hold than the one that holds least, as one part of that, where both are beyond the budget.
+/// How little more a plan may hold than the one that holds least, or than the online policy, as one part of that, where both are beyond the budget.
 pub(crate) const BEYOND: u64 = 32;
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
