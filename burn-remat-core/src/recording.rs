@@ -163,6 +163,16 @@ pub enum Made {
     Unknown,
 }
 
+impl Made {
+    /// Bytes of a new buffer.
+    fn bytes(&self) -> u64 {
+        match *self {
+            Self::New(bytes) | Self::Over(_, bytes) => bytes,
+            Self::View(_) | Self::With(_) | Self::Unknown => 0,
+        }
+    }
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -184,11 +194,17 @@ impl fmt::Display for Misfit {
 
 impl core::error::Error for Misfit {}
 
+/// Most bytes that all calls together name, and most ns: 8 PiB, and some hundred days. So no sum of them is too large for a machine.
+const MOST: u64 = 1 << 53;
+
 /// Puts a recording together, and sees that each call fits those before it.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     recording: Recording,
     known: FxHashSet<TensorId>,
+    /// Bytes and ns that the calls so far name.
+    bytes: u64,
+    ns: u64,
 }
 
 impl Recording {
@@ -228,6 +244,7 @@ impl Recorder {
                 if !self.known.insert(tensor.id) {
                     return misfit("upload.tensor.id", "is a tensor that is there already");
                 }
+                self.add("upload", [tensor.bytes, tensor.buffer_bytes, made.bytes()], [])?;
             }
             Asking::Alias { new, source, .. } => {
                 if !self.known.contains(source) {
@@ -278,6 +295,17 @@ impl Recorder {
         if !call.made.iter().enumerate().all(is_there) {
             return misfit("operation.made", "names an input or output that there is not");
         }
+        if call.inputs.iter().enumerate().any(|(at, input)| call.inputs[..at].iter().any(|other| other.id == input.id))
+        {
+            return misfit("operation.inputs", "has a tensor twice");
+        }
+        let forms = || call.compressible.iter().flatten();
+        let facts = call.outputs.iter().flat_map(|output| [output.bytes, output.buffer_bytes]);
+        let bytes = facts.chain(call.made.iter().map(Made::bytes)).chain(forms().map(|form| form.bytes));
+        let beside = [call.needs, call.beside, call.rise.unwrap_or(0)];
+        let substitute = call.substitute.iter().flat_map(|found| [found.bytes, found.stand_in]);
+        let costs = forms().map(|form| form.cost_ns).chain(call.substitute.iter().map(|found| found.cost_ns));
+        self.add("operation", bytes.chain(beside).chain(substitute), costs.chain([call.ns]))?;
         for input in call.inputs.iter().filter(|input| input.last) {
             self.known.remove(&input.id);
         }
@@ -285,6 +313,22 @@ impl Recorder {
             return misfit("operation.outputs", "has a tensor that is there already");
         }
         Ok(())
+    }
+
+    /// Counts what a call names, as long as that stays within what a machine can count.
+    fn add(
+        &mut self,
+        field: &'static str,
+        bytes: impl IntoIterator<Item = u64>,
+        ns: impl IntoIterator<Item = u64>,
+    ) -> Result<(), Misfit> {
+        self.bytes = bytes.into_iter().fold(self.bytes, u64::saturating_add);
+        self.ns = ns.into_iter().fold(self.ns, u64::saturating_add);
+        match (self.bytes > MOST, self.ns > MOST) {
+            (true, _) => Err(Misfit { field, reason: "names more bytes than there can be (2^53 in all)" }),
+            (_, true) => Err(Misfit { field, reason: "takes longer than any program (2^53 ns in all)" }),
+            _ => Ok(()),
+        }
     }
 
     /// The recording.

@@ -99,7 +99,8 @@ impl fmt::Display for DisplayBytes {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
         let mut value = self.0 as f64;
         let mut unit = 0;
-        while value >= 1024.0 && unit + 1 < UNITS.len() {
+        // What two decimals would write as 1024.00 is one of the next unit.
+        while value >= 1023.995 && unit + 1 < UNITS.len() && self.0 >= 1024 {
             value /= 1024.0;
             unit += 1;
         }

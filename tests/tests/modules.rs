@@ -378,10 +378,8 @@ fn check<T: Task>(name: &str) {
                 assert!(!fits || plan.deviation_bytes == 0, "{name} at {share}%: {report}");
                 assert!(plan.steps_followed >= 3, "{name} at {share}%: {report}");
             }
-            None => assert!(
-                report.planning_problem.is_some() || report.floor_bytes > budget,
-                "{name} at {share}%: {report}"
-            ),
+            // At 40% there may be none that holds so little.
+            None => assert!(share == 40 && report.planning_problem.is_some(), "{name} at {share}%: {report}"),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Stored plans that somebody has been at: no panic, and no wrong plan taken up.
 //!
-//! A file is a tree. A case changes it in one to three places of its structure (a number, a text, a key, an item more or less), mends the digest in
-//! three cases of four, so that the change is not simply seen as one, and now and then cuts or flips its bytes. What is accepted is followed step by
-//! step by code that knows nothing of the checker. Complexity: O(size of the file) a case.
+//! A case changes a file in one to three places and mends the digest in three cases of four, so that the change is not simply seen as one. What is
+//! accepted is followed step by step by code that knows nothing of the checker. Complexity: O(size of the file) a case.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use burn_remat_changed::{Numbers, change, damage};
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{Graph, Request, Step, solve};
 use serde_json::{Value, json};
@@ -14,22 +14,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::planning::examples::chain;
 use crate::planning::lowering::lower;
-
-/// A small source of numbers (xorshift).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit.max(1) as u64) as usize
-    }
-
-    fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len())]
-    }
-}
 
 /// A step, and the file that holds its plan.
 struct Case {
@@ -111,72 +95,15 @@ fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
     }
 }
 
-/// Changes one place of a tree.
-fn change(tree: &mut Value, numbers: &mut Numbers) {
-    // Down to a random depth.
-    let deeper = numbers.below(5) > 0;
-    match tree {
-        Value::Object(map) if deeper && !map.is_empty() => {
-            let keys: Vec<String> = map.keys().cloned().collect();
-            change(&mut map[numbers.one_of(&keys)], numbers);
-        }
-        Value::Array(items) if deeper && !items.is_empty() => {
-            let at = numbers.below(items.len());
-            change(&mut items[at], numbers);
-        }
-        Value::Object(map) => {
-            let keys: Vec<String> = map.keys().cloned().collect();
-            let Some(key) = keys.get(numbers.below(keys.len())) else { return };
-            let value = map.remove(key).unwrap_or_default();
-            if numbers.below(2) == 0 {
-                map.insert(format!("{key}s"), value);
-            }
-        }
-        Value::Array(items) => {
-            let (a, b) = (numbers.below(items.len()), numbers.below(items.len()));
-            match numbers.below(4) {
-                _ if items.is_empty() => items.push(json!(0)),
-                0 => drop(items.remove(a)),
-                1 => items.insert(a, items[b].clone()),
-                2 => items.swap(a, b),
-                _ => items.truncate(a),
-            }
-        }
-        Value::Number(number) => {
-            let integer = number.as_i64().unwrap_or_default();
-            let others = [
-                json!(integer + 1),
-                json!(integer - 1),
-                json!(-integer),
-                json!(0),
-                json!(u64::MAX),
-                json!(1.8e19),
-                json!(1e308),
-                json!(5e-324),
-                json!(0.5),
-                json!("1"),
-                Value::Null,
-            ];
-            *tree = numbers.one_of(&others).clone();
-        }
-        Value::String(text) => {
-            let others =
-                ["", "+0", "-0", "+1:0", "+1:9", "-3", "+99999999999999999999", "\u{0}", "optimal", "remat-plan/1"];
-            *text = match numbers.below(3) {
-                0 => text.chars().rev().collect(),
-                1 => format!("{text}0"),
-                _ => (*numbers.one_of(&others)).to_owned(),
-            };
-        }
-        _ => *tree = numbers.one_of(&[json!(true), json!(1), json!([]), json!({})]).clone(),
-    }
-}
+/// What stands in plans.
+const TEXTS: [&str; 10] =
+    ["", "+0", "-0", "+1:0", "+1:9", "-3", "+99999999999999999999", "\u{0}", "optimal", "remat-plan/1"];
 
 /// The file with some changes.
 fn changed(original: &str, numbers: &mut Numbers) -> String {
     let mut tree: Value = serde_json::from_str(original).unwrap();
     for _ in 0..=numbers.below(3) {
-        change(&mut tree, numbers);
+        change(&mut tree, &TEXTS, numbers);
     }
     if numbers.below(4) > 0 {
         let entry: Result<Entry, _> = serde_json::from_value(tree.clone());
@@ -184,24 +111,13 @@ fn changed(original: &str, numbers: &mut Numbers) -> String {
             tree["digest"] = json!(entry.own_digest());
         }
     }
-    let mut text = tree.to_string();
-    if numbers.below(16) == 0 {
-        let mut bytes = text.into_bytes();
-        let at = numbers.below(bytes.len());
-        match numbers.below(3) {
-            0 => bytes.truncate(at),
-            1 => bytes[at] ^= 1 << numbers.below(8),
-            _ => drop(bytes.drain(at..(at + 9).min(bytes.len()))),
-        }
-        text = String::from_utf8_lossy(&bytes).into_owned();
-    }
-    text
+    damage(tree.to_string(), numbers)
 }
 
 fn check(cases: usize) {
     let case = Case::new();
     assert!(case.check(&case.text), "the file itself is accepted");
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut numbers = Numbers::default();
     let mut accepted = 0;
     for number in 0..cases {
         let text = changed(&case.text, &mut numbers);

@@ -1,0 +1,108 @@
+//! Files that somebody has been at: random changes of JSON, for tests that see what becomes of a file that is not quite right.
+//!
+//! A file is a tree. A change is one of its structure (a number, a text, a key, an item more or less), so that most changed files get past the
+//! parser; now and then bytes are cut or flipped instead. Complexity: O(size of the file) a change.
+
+use serde_json::{Value, json};
+
+/// A small source of numbers (xorshift), the same on all machines.
+pub struct Numbers(u64);
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+impl Numbers {
+    /// The next one below `limit`, or 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit.max(1) as u64) as usize
+    }
+
+    fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.below(all.len())]
+    }
+}
+
+/// Changes one place of a tree. `texts` are some that mean something in it.
+pub fn change(tree: &mut Value, texts: &[&str], numbers: &mut Numbers) {
+    // Down to a random depth.
+    let deeper = numbers.below(5) > 0;
+    match tree {
+        Value::Object(map) if deeper && !map.is_empty() => {
+            let keys: Vec<String> = map.keys().cloned().collect();
+            change(&mut map[numbers.one_of(&keys)], texts, numbers);
+        }
+        Value::Array(items) if deeper && !items.is_empty() => {
+            let at = numbers.below(items.len());
+            change(&mut items[at], texts, numbers);
+        }
+        Value::Object(map) => {
+            let keys: Vec<String> = map.keys().cloned().collect();
+            let Some(key) = keys.get(numbers.below(keys.len())) else { return };
+            let value = map.remove(key).unwrap_or_default();
+            if numbers.below(2) == 0 {
+                map.insert(format!("{key}s"), value);
+            }
+        }
+        Value::Array(items) => change_list(items, json!(0), numbers),
+        Value::Number(number) => {
+            let integer = number.as_i64().unwrap_or_default();
+            let others = [
+                json!(integer.wrapping_add(1)),
+                json!(integer.wrapping_sub(1)),
+                json!(integer.wrapping_neg()),
+                json!(0),
+                json!(u64::MAX),
+                json!(1_u64 << 62),
+                json!(1.8e19),
+                json!(1e308),
+                json!(5e-324),
+                json!(0.5),
+                json!("1"),
+                Value::Null,
+            ];
+            *tree = numbers.one_of(&others).clone();
+        }
+        Value::String(text) => {
+            *text = match numbers.below(3) {
+                0 => text.chars().rev().collect(),
+                1 => format!("{text}0"),
+                _ if texts.is_empty() => String::new(),
+                _ => (*numbers.one_of(texts)).to_owned(),
+            };
+        }
+        _ => *tree = numbers.one_of(&[json!(true), json!(1), json!([]), json!({})]).clone(),
+    }
+}
+
+/// Takes an item out of a list, puts one in twice, swaps two, or cuts the list; puts `new` into an empty one.
+pub fn change_list<T: Clone>(items: &mut Vec<T>, new: T, numbers: &mut Numbers) {
+    let (a, b) = (numbers.below(items.len()), numbers.below(items.len()));
+    match numbers.below(4) {
+        _ if items.is_empty() => items.push(new),
+        0 => drop(items.remove(a)),
+        1 => items.insert(a, items[b].clone()),
+        2 => items.swap(a, b),
+        _ => items.truncate(a),
+    }
+}
+
+/// Changes bytes of a text in one case of sixteen: cut off, one bit flipped, or some left out.
+pub fn damage(text: String, numbers: &mut Numbers) -> String {
+    if numbers.below(16) > 0 || text.is_empty() {
+        return text;
+    }
+    let mut bytes = text.into_bytes();
+    let at = numbers.below(bytes.len());
+    match numbers.below(3) {
+        0 => bytes.truncate(at),
+        1 => bytes[at] ^= 1 << numbers.below(8),
+        _ => drop(bytes.drain(at..(at + 9).min(bytes.len()))),
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
