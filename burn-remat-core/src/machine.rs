@@ -27,6 +27,7 @@ mod stage;
 mod tracing;
 
 use alloc::string::String;
+use alloc::vec::Vec;
 
 use rustc_hash::FxHashSet;
 
@@ -49,6 +50,8 @@ use crate::tracer::Tracer;
 
 /// While a step holds at most one part in this many of the budget, nothing is recorded.
 const AMPLE: u64 = 4;
+/// Failures are kept for so many threads that may ask for them.
+const MOST_UNSYNCED: usize = 64;
 
 /// Tensors of the machine's own get numbers from here on; those of the program stay below.
 const OWN_TENSORS: TensorId = 1 << 63;
@@ -215,9 +218,10 @@ struct Own {
     next_id: TensorId,
     /// State of the generator that seeds reseeded random operations.
     seeds: u64,
-    /// The first failure since the last [`Machine::take_failure`], and the last one that was told.
-    unsynced: Option<Failure>,
-    last_failure: Option<Failure>,
+    /// The first failure of each thread since its last [`Machine::take_failure`], of so many threads at most.
+    unsynced: Vec<(ThreadId, Failure)>,
+    /// The last one that was told, and of which thread.
+    last_failure: Option<(ThreadId, Failure)>,
 }
 
 /// What a machine holds now.
@@ -257,7 +261,7 @@ impl<W: World> Machine<W> {
                 records,
                 next_id: OWN_TENSORS,
                 seeds: 0x9E37_79B9_7F4A_7C15,
-                unsynced: None,
+                unsynced: Vec::new(),
                 last_failure: None,
             },
         };
@@ -344,9 +348,10 @@ impl<W: World> Machine<W> {
         self.own.seeds = seed;
     }
 
-    /// The first failure since this was last called.
-    pub fn take_failure(&mut self) -> Option<Failure> {
-        self.own.unsynced.take()
+    /// The first failure of what this thread has asked for since it last called this: others hear of it where they read.
+    pub fn take_failure(&mut self, thread: ThreadId) -> Option<Failure> {
+        let at = self.own.unsynced.iter().position(|&(of, _)| of == thread)?;
+        Some(self.own.unsynced.swap_remove(at).1)
     }
 
     /// Begins to serve something.
@@ -398,12 +403,16 @@ impl<W: World> Machine<W> {
 
     /// Says a failure once, however many tensors it leaves without data.
     fn remember(&mut self, failure: &Failure) {
-        if self.own.last_failure.as_ref() == Some(failure) {
+        let told = Some((self.now.thread, failure.clone()));
+        if self.own.last_failure == told {
             return;
         }
+        self.own.last_failure = told;
         self.world.tell(Event::Failed(failure.clone()));
-        self.own.last_failure = Some(failure.clone());
-        self.own.unsynced.get_or_insert_with(|| failure.clone());
+        let unsynced = &mut self.own.unsynced;
+        if unsynced.len() < MOST_UNSYNCED && unsynced.iter().all(|&(of, _)| of != self.now.thread) {
+            unsynced.push((self.now.thread, failure.clone()));
+        }
         self.counters.failure.get_or_insert_with(|| failure.clone());
     }
 

@@ -168,10 +168,10 @@ impl<B: RematBackend> Engine<B> {
         self.machine.read(thread(), ir.id.value(), last, |machine| action(machine, read))
     }
 
-    /// Waits for all work; reports the first failure since the last call.
+    /// Waits for all work; reports the first failure of what this thread has asked for since its last call.
     pub fn sync(&mut self) -> Result<(), ExecutionError> {
         self.machine.world().sync(self.machine.circumstances())?;
-        match self.machine.take_failure() {
+        match self.machine.take_failure(thread()) {
             Some(failure) => Err(ExecutionError::with_context(failure.to_string())),
             None => Ok(()),
         }

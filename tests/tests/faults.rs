@@ -69,12 +69,24 @@ fn a_kernel_that_panics_reaches_the_reader_with_its_cause() {
         return;
     }
     let device = under_test().remat("1 MiB").unwrap();
-    // An index out of bounds is noticed only by the kernel.
-    let indices = Tensor::<1, burn::tensor::Int>::from_data(TensorData::from([0, 99]), &device);
-    let bad = wide(&device).select(0, indices);
-    let error = (bad * 2.0).try_into_data().unwrap_err().to_string();
-    assert!(error.contains("Select") && error.contains("99"), "{error}");
+    let fail = |device: &Device| {
+        // An index out of bounds is noticed only by the kernel.
+        let indices = Tensor::<1, burn::tensor::Int>::from_data(TensorData::from([0, 99]), device);
+        let bad = wide(device).select(0, indices);
+        let error = (bad * 2.0).try_into_data().unwrap_err().to_string();
+        assert!(error.contains("Select") && error.contains("99"), "{error}");
+    };
+    fail(&device);
     assert!(device.sync().is_err(), "a sync reports it too");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            fail(&device);
+            device.sync()
+        });
+        assert!(other.join().unwrap().is_err(), "so does one of another thread");
+        scope.spawn(|| fail(&device));
+    });
+    assert!(device.sync().is_ok(), "what another thread did not sync is no failure of this one");
     assert_eq!(wide(&device).sum().into_scalar::<f32>(), 4096.0);
     let report = device.remat_report().unwrap();
     assert!(report.failure.unwrap().contains("Select"));
