@@ -10,7 +10,7 @@ use burn_remat_changed::{Numbers, change, damage};
 use burn_remat_plan::chain::{self, Chain, ChainStage};
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::generate::{Options, by_name};
-use burn_remat_plan::planners::StoreAll;
+use burn_remat_plan::planners::{Search, StoreAll};
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{Graph, PlanError, Request, Step, check, solve};
 use serde_json::Value;
@@ -111,7 +111,8 @@ fn accept_chain(text: &str, numbers: &mut Numbers) -> bool {
 fn check_files(cases: usize) {
     let graph = by_name("residual", &Options { depth: 2, ..Options::default() }).unwrap();
     let most = StoreAll::peak(&graph);
-    let outcome = solve(&*planner("search").unwrap(), &graph, &request(most / 10 * 9)).unwrap().outcome;
+    let outcome =
+        solve(&Search::default().with_iterations(1000), &graph, &Request::new(most / 10 * 9)).unwrap().outcome;
     let plan = PlanFile::of_outcome(&outcome, 1.0).to_json();
     assert!(accept_plan(&graph, &plan), "the plan itself is accepted");
     let stage = |k: u64| ChainStage {

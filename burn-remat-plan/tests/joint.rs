@@ -109,6 +109,9 @@ fn within_seconds(budget: u64) -> Request {
     Request { time_limit: Duration::from_secs(2), ..request(budget) }
 }
 
+/// What a planner may miss that is stopped by the clock, on a machine that does other things too.
+const STOPPED: f64 = 1.001;
+
 /// Plans with and without the alternatives; returns by how much choosing is cheaper, in parts of the makespan.
 fn gain(planner: &dyn Planner, graph: &Graph, request: &Request, case: &str) -> f64 {
     let budget = request.budget;
@@ -116,7 +119,7 @@ fn gain(planner: &dyn Planner, graph: &Graph, request: &Request, case: &str) -> 
     let (joint, plain) = (makespan(graph), makespan(&without_alternatives(graph)));
     match (joint, plain) {
         (Some(joint), Some(plain)) => {
-            assert!(joint <= plain, "{case}, budget {budget}: {joint} with alternatives, {plain} without");
+            assert!(joint <= plain * STOPPED, "{case}, budget {budget}: {joint} with alternatives, {plain} without");
             1.0 - joint / plain.max(1e-9)
         }
         (None, Some(_)) => panic!("{case}, budget {budget}: no plan with alternatives, but one without"),

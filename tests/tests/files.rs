@@ -77,9 +77,12 @@ fn check(cases: usize) {
     assert!(accepts(&text, &mut numbers), "the recording itself is accepted");
     assert!(RecordedProgram::parse(&text).unwrap().graph().is_some(), "it was planned");
     let mut accepted = 0;
-    for _ in 0..cases {
+    for number in 1..=cases {
         let text = changed(&lines, &mut numbers);
         accepted += usize::from(accepts(&text, &mut numbers));
+        if number.is_multiple_of(100_000) {
+            println!("{number} recordings, {accepted} of them accepted");
+        }
     }
     println!("{cases} changed recordings of {} lines, {accepted} of them accepted", lines.len());
     assert!(accepted > 0 && accepted < cases, "{accepted} of {cases}");

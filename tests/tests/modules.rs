@@ -348,6 +348,9 @@ fn under<T: Task>(config: RematConfig) -> (Run, RematReport) {
     (run, device.remat_report().unwrap())
 }
 
+/// Below this share of their peak these have no plan: the parameters, averages and gradients of Adan alone are more.
+const LEAST: [(&str, u64); 2] = [("speech", 55), ("noisy, adan", 95)];
+
 fn check<T: Task>(name: &str) {
     let plain = match T::DIFFERS_IN_A_GROUP {
         false => under_test(),
@@ -378,8 +381,13 @@ fn check<T: Task>(name: &str) {
                 assert!(!fits || plan.deviation_bytes == 0, "{name} at {share}%: {report}");
                 assert!(plan.steps_followed >= 3, "{name} at {share}%: {report}");
             }
-            // At 40% there may be none that holds so little.
-            None => assert!(share == 40 && report.planning_problem.is_some(), "{name} at {share}%: {report}"),
+            None => {
+                assert!(
+                    share < LEAST.iter().find(|(of, _)| *of == name).map_or(0, |(_, least)| *least),
+                    "{name} at {share}%: {report}"
+                );
+                assert!(report.planning_problem.is_some_and(|why| why.contains("set at least")), "{name} at {share}%");
+            }
         }
     }
 }

@@ -25,6 +25,8 @@ use burn_remat_core::Trace;
 /// Most quick plans from one graph, and time of each.
 const ROUNDS: u32 = 8;
 const QUICK: Duration = Duration::from_millis(400);
+/// So many times its limit a search may take until it has found any plan.
+const PATIENCE: u32 = 4;
 /// What the plan that holds least is called, where no planner has found another one.
 pub(crate) const LEAST: &str = "minimum";
 /// Most time for it.
@@ -274,17 +276,25 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
     /// A few quick plans find what the planner is given and how much it can be told, longer searches use it.
     fn through_budgets(&mut self, start: Instant) {
         let grain = self.target / GRAIN;
-        let quick = QUICK.min(self.terms.limit / ROUNDS);
+        let mut quick = QUICK.min(self.terms.limit / ROUNDS);
         let mut chosen = None;
-        for given in self.fit.given(self.target) {
-            let before = self.best;
-            let told = self.quickly(given, quick);
-            if chosen.is_none() || self.best < before {
-                chosen = Some((given, told));
+        loop {
+            for given in self.fit.given(self.target) {
+                let before = self.best;
+                let told = self.quickly(given, quick);
+                if chosen.is_none() || self.best < before {
+                    chosen = Some((given, told));
+                }
+                if start.elapsed() > self.terms.limit / 2 {
+                    break;
+                }
             }
-            if start.elapsed() > self.terms.limit / 2 {
+            // Within the budget each of these graphs has a plan: beside other work it may only take longer to find one.
+            let is_open = self.best.is_infinite() && self.defect.is_none() && self.target == self.terms.budget;
+            if !is_open || start.elapsed() + quick > PATIENCE * self.terms.limit {
                 break;
             }
+            quick *= 2;
         }
         let Some((given, Told { budget: mut told, done })) = chosen else { return };
         // A longer search finds another plan, which may hold more than the quick one, or less.
