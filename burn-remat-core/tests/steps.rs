@@ -115,15 +115,6 @@ fn a_mask_that_could_not_be_brought_back_is_not_lost() {
 }
 
 #[test]
-fn what_is_evicted_and_computed_again() {
-    let mut program = Program::new(config(Asked::Bytes(5 * UNIT)));
-    program.machine.world_mut().logs = true;
-    let parameter = program.upload(1, UNIT);
-    step(&mut program, parameter, 5);
-    insta::assert_snapshot!(program.machine.world().log.join("\n"));
-}
-
-#[test]
 fn what_a_forward_has_saved_over_several_steps_can_still_go() {
     let budget = 20 * UNIT;
     let mut program = Program::new(config(Asked::Bytes(budget)));
