@@ -349,7 +349,10 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
             Ok(solved) => solved,
             Err(error) => {
                 self.defect = Some(error.clone()).filter(is_defect).or(self.defect.take());
-                (self.found)(Found::Problem(error));
+                // That there is none within what it was told says nothing of the budget: the plan that holds least does.
+                if !matches!(error, PlanError::Infeasible { .. }) {
+                    (self.found)(Found::Problem(error));
+                }
                 return None;
             }
         };
