@@ -396,6 +396,13 @@ pub enum Left {
         /// What was planned.
         planned: String,
     },
+    /// Another operation came when all that was planned had come.
+    GoesOn {
+        /// How many operations were planned.
+        at: usize,
+        /// What came.
+        found: String,
+    },
     /// The plan's own work failed.
     Failed(Failure),
     /// The step was over too soon.

@@ -37,7 +37,7 @@ use crate::driver::{Circumstances, Event, LayoutFollows, Left, Limits, World};
 use crate::facts::{Failure, Kind, TensorFacts, TensorId, ThreadId};
 use crate::follow::Follow;
 use crate::history::{History, Lineage, Spot, Tensor};
-use crate::keys::TensorKey;
+use crate::keys::{Keys, TensorKey};
 use crate::ledger::Ledger;
 use crate::passes::Passes;
 use crate::room::Room;
@@ -218,6 +218,8 @@ struct Own {
     next_id: TensorId,
     /// State of the generator that seeds reseeded random operations.
     seeds: u64,
+    /// While the operation at hand makes room, the inputs that it takes: what was decided of them stays so.
+    taken: Option<Keys>,
     /// The first failure of each thread since its last [`Machine::take_failure`], of so many threads at most.
     unsynced: Vec<(ThreadId, Failure)>,
     /// The last one that was told, and of which thread.
@@ -261,6 +263,7 @@ impl<W: World> Machine<W> {
                 records,
                 next_id: OWN_TENSORS,
                 seeds: 0x9E37_79B9_7F4A_7C15,
+                taken: None,
                 unsynced: Vec::new(),
                 last_failure: None,
             },

@@ -30,7 +30,18 @@ fn budget(bytes: u64) -> Config {
 
 #[test]
 fn random_programs_read_what_plain_burn_gives_and_leave_nothing() {
-    for seed in 0..600_u64 {
+    // Of the last two, where a step ends what is brought back for one tensor lets go of what another rests on.
+    check((0..600).chain([13_650, 26_740]));
+}
+
+#[test]
+#[ignore = "60,000 programs: a minute in release"]
+fn sixty_thousand_random_programs_read_what_plain_burn_gives_and_leave_nothing() {
+    check(600..60_600);
+}
+
+fn check(seeds: impl Iterator<Item = u64>) {
+    for seed in seeds {
         let bytes = [1, 600, 1200, 2400, u64::MAX / 2][seed as usize % 5];
         let config = Config { reseed: seed.is_multiple_of(7), ..budget(bytes) };
         finish(run(seed, 200, config, None));

@@ -69,6 +69,17 @@ fn the_floor_is_what_one_operation_needs_and_nothing_that_could_have_gone() {
 }
 
 #[test]
+fn what_is_kept_to_compute_something_again_goes_where_nothing_else_can() {
+    let mut program = Program::new(config(Asked::Bytes(2 * UNIT)));
+    let ids = program.upload(1, UNIT / 8);
+    let x = program.run(1, 1, Works::New, &[ids], &[], &[UNIT])[0];
+    program.drop_tensor(1, ids);
+    assert_eq!(program.machine.holdings().bytes, UNIT + UNIT / 8, "kept, small as it is");
+    program.run(1, 2, Works::New, &[x], &[], &[UNIT]);
+    assert_eq!(program.machine.world().peak, 2 * UNIT, "what the observer has seen");
+}
+
+#[test]
 fn a_share_is_one_of_the_first_step_and_not_of_what_came_before_it() {
     let mut program = Program::new(config(Asked::Share(0.5)));
     let large = program.upload(1, 64 * UNIT);

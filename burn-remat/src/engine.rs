@@ -266,6 +266,7 @@ impl<B: RematBackend> Engine<B> {
             ),
             planning_seconds: world.plans.planning_since().map(|since| since.elapsed().as_secs_f64()),
             planning_problem: state.problem.clone(),
+            smallest_budget_bytes: state.smallest_budget(),
             steps_guided: state.guided,
             patched: PatchedSteps { steps: state.mended, skipped: state.skipped, added: state.added },
             why_no_plan: world.plans.why_none(),

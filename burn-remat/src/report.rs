@@ -78,6 +78,8 @@ pub struct RematReport {
     pub patched: PatchedSteps,
     /// How long the planner has been working, in seconds; `None` if it is not.
     pub planning_seconds: Option<f64>,
+    /// The smallest budget for which all kinds of step that were planned have a plan.
+    pub smallest_budget_bytes: Option<u64>,
     /// Why planning failed: there is no plan, or no better one.
     pub planning_problem: Option<String>,
     /// Why there is no plan although planning did not fail: none is needed, or no step has been seen often enough.
@@ -206,7 +208,7 @@ impl fmt::Display for RematReport {
         self.work(table)?;
         self.steps(table)?;
         if let Some(plan) = &self.plan {
-            planned(plan, table)?;
+            planned(plan, self.budget_bytes, table)?;
         }
         if self.steps_guided > 0 {
             table.row("guided steps", format_args!("{}, following similar ones", self.steps_guided))?;
@@ -245,6 +247,11 @@ impl Table<'_, '_> {
 fn named(bytes: u64, op: Option<&String>) -> String {
     let bytes = DisplayBytes(bytes);
     op.map_or_else(|| bytes.to_string(), |op| format!("{bytes} in {op}"))
+}
+
+/// To be set as a budget: to the byte, since fewer would not do.
+fn exact(bytes: u64) -> String {
+    format!("{} ({bytes} bytes)", DisplayBytes(bytes))
 }
 
 fn time(ns: u64) -> String {
@@ -308,9 +315,15 @@ impl RematReport {
         table.row("steps", format_args!("{}, {} over budget{begun}", self.steps, self.steps_over_budget))?;
         let below = self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget);
         if let Some(budget) = below {
-            let (least, budget) = (DisplayBytes(self.floor_bytes), DisplayBytes(budget));
-            let advice = format_args!("{budget} is below the floor: set at least {least}, or use a smaller batch");
-            table.row("too small", advice)?;
+            let (floor, least) = (exact(self.floor_bytes), self.smallest_budget_bytes.filter(|&least| least > budget));
+            let advice = match least.filter(|&least| least < self.floor_bytes) {
+                Some(least) => format!(
+                    "set at least {}: the least that a plan was found to hold. Without plans {floor} were needed",
+                    exact(least)
+                ),
+                None => format!("{} is below the floor: set at least {floor}", DisplayBytes(budget)),
+            };
+            table.row("too small", format_args!("{advice}, or use a smaller batch"))?;
         }
         for stage in self.stages.iter().take(MOST_STAGES) {
             let StageReport { stage, compute_ns, recompute_ns, recomputed_bytes, .. } = stage;
@@ -325,7 +338,7 @@ impl RematReport {
     }
 }
 
-fn planned(plan: &PlanReport, table: &mut Table<'_, '_>) -> fmt::Result {
+fn planned(plan: &PlanReport, budget: Option<u64>, table: &mut Table<'_, '_>) -> fmt::Result {
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     let origin = match (plan.from_cache, plan.optimal) {
         (true, _) => "from the cache".to_owned(),
@@ -337,7 +350,9 @@ fn planned(plan: &PlanReport, table: &mut Table<'_, '_>) -> fmt::Result {
     table.row("plan", format_args!("{}, {origin}; {reduced}", plan.planner))?;
     table.row("planned steps", format_args!("{}, {} left their plan", plan.steps_followed, plan.steps_left))?;
     let (whole, peak) = (DisplayBytes(plan.store_all_peak_bytes), DisplayBytes(plan.predicted_peak_bytes));
-    table.row("peak, store-all", format_args!("{whole}; planned {peak}"))?;
+    let beyond = budget.is_some_and(|budget| plan.predicted_peak_bytes > budget);
+    let beyond = if beyond { ", more than the budget" } else { "" };
+    table.row("peak, store-all", format_args!("{whole}; planned {peak}{beyond}"))?;
     let measured = plan.measured_overhead.map_or_else(|| "not measured yet".to_owned(), percent);
     let bound =
         plan.lower_bound.map_or_else(String::new, |bound| format!(", at least {} for any plan", percent(bound)));

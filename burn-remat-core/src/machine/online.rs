@@ -62,7 +62,7 @@ impl<W: World> Machine<W> {
         if self.ledger.live.saturating_add(need) > target && !self.gives_up() {
             while self.ledger.live.saturating_add(need) > target && self.evict_some(need, target, most) {}
         }
-        self.cut_behind_gradients(without);
+        self.cut_behind_dead_roots(without);
     }
 
     /// Whether recomputation has reached its limit in this step.

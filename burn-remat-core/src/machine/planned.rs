@@ -329,8 +329,11 @@ impl<W: World> Machine<W> {
             return self.follow_before(op, call);
         }
         if at > old.spine.next(0) {
-            let planned = old.trace.name(at as u32).into();
-            let left = Left::Differs { at, found: self.name(op.kind), planned };
+            let found = self.name(op.kind);
+            let left = match old.trace.ops.len() {
+                count if at >= count => Left::GoesOn { at: count, found },
+                _ => Left::Differs { at, found, planned: old.trace.name(at as u32).into() },
+            };
             if old.trace.is_pass && self.steps.passes.seed().is_none() {
                 self.watch.left = Some(left);
             } else {

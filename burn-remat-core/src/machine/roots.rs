@@ -72,6 +72,9 @@ impl<W: World> Machine<W> {
     pub(super) fn cut(&mut self, root: TensorKey, bring_back: bool) -> bool {
         let dependents = self.history.tensors[root].dependents.clone();
         let Some(frontier) = self.history.live_descendants(dependents) else { return false };
+        if self.own.taken.as_ref().is_some_and(|taken| frontier.iter().any(|key| taken.contains(key))) {
+            return false;
+        }
         let tensors = &self.history.tensors;
         let evicted = frontier.iter().map(|&key| &tensors[key]).filter(|tensor| tensor.is_evicted());
         let missing: u64 = evicted.map(|tensor| tensor.facts.bytes).sum();
@@ -81,8 +84,9 @@ impl<W: World> Machine<W> {
         }
         let (passing, training) = (tensors[root].lineage.is.passing, self.steps.detector.has_begun());
         let mut whole = true;
+        // All first: what is brought back for one may let go of what another rests on.
+        frontier.iter().for_each(|&key| self.pin(key));
         for &key in &frontier {
-            self.pin(key);
             if self.history.tensors[key].is_evicted() {
                 whole &= self.ensure(key).is_ok();
             }
@@ -100,16 +104,18 @@ impl<W: World> Machine<W> {
         whole
     }
 
-    /// Lets gradients go, until no more than `most` bytes are held, that the program has dropped and that cannot be computed again, where all that was made
-    /// of them is there: others, which are needed once more, and soon. O(buffers), only where more is held.
-    pub(super) fn cut_behind_gradients(&mut self, most: u64) {
+    /// Lets roots go that the program has dropped, until no more than `most` bytes are held, where all that was made of them is there: gradients, which
+    /// are needed once more, and soon, or what is small beside what it keeps evictable. O(buffers), only where more is held.
+    pub(super) fn cut_behind_dead_roots(&mut self, most: u64) {
         if self.ledger.live <= most {
             return;
         }
+        let ready = self.own.taken.is_some();
         let is_left = |owner: &TensorKey| {
             let tensor = &self.history.tensors[*owner];
             let is_dead = !tensor.alive && !tensor.held && tensor.pins == 0;
-            is_dead && tensor.recipe.is_none() && tensor.lineage.part == Part::Backward
+            // What is brought back for an operation may rest on others.
+            is_dead && tensor.recipe.is_none() && (ready || tensor.lineage.part == Part::Backward)
         };
         let left = self.ledger.iter().filter(|(_, entry)| entry.is_fixed() && entry.owners.iter().all(is_left));
         let left: Vec<TensorKey> = left.flat_map(|(_, entry)| entry.owners.iter().copied()).collect();
@@ -159,8 +165,8 @@ impl<W: World> Machine<W> {
         let is_spared = |key: &TensorKey| spared(&self.history.tensors[*key]);
         let (left, frontier): (Vec<TensorKey>, Vec<TensorKey>) = frontier.into_iter().partition(is_spared);
         left.into_iter().for_each(|key| self.count_no_more(key));
+        frontier.iter().for_each(|&key| self.pin(key));
         for &key in &frontier {
-            self.pin(key);
             let tensor = &self.history.tensors[key];
             if tensor.is_compressed() && !tensor.alive {
                 continue;

@@ -25,7 +25,9 @@ use burn_remat_core::Trace;
 /// Most quick plans from one graph, and time of each.
 const ROUNDS: u32 = 8;
 const QUICK: Duration = Duration::from_millis(400);
-/// So many times its limit a search may take until it has found any plan.
+/// A planner that is late so often is broken: once it may be the machine that is busy.
+const LATE: u32 = 3;
+/// So many times its limit a search may take until it has found a plan that is not the one that holds least.
 const PATIENCE: u32 = 4;
 /// What the plan that holds least is called, where no planner has found another one.
 pub(crate) const LEAST: &str = "minimum";
@@ -184,6 +186,11 @@ impl Fit {
         (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
     }
 
+    /// Which kind of step this is.
+    pub fn structure(&self) -> u64 {
+        self.fallback.structure()
+    }
+
     /// The stage of that operation.
     pub fn floor_stage(&self) -> Option<&str> {
         self.lowered.graph.ops()[self.blocking_op].stage.as_deref()
@@ -216,7 +223,8 @@ impl Fit {
         let (least, _) = self.floor();
         let target = if keeps { terms.budget } else { terms.budget.max(least + least / BEYOND) };
         let best = known.map_or(f64::INFINITY, |(_, outcome)| outcome.makespan);
-        let mut search = Search { fit: self, terms, found, target, best, defect: None, bound: None };
+        let is_least = known.is_none_or(|(_, outcome)| outcome.planner == LEAST);
+        let mut search = Search { fit: self, terms, found, target, best, defect: None, late: 0, is_least, bound: None };
         search.through_budgets(start);
         let Search { mut found, best, defect, bound, .. } = search;
         // What a broken planner leaves undone the online policy does better than the plan that holds least.
@@ -268,6 +276,10 @@ struct Search<'a, F> {
     best: f64,
     /// Why the planner is not to be asked again.
     defect: Option<PlanError>,
+    /// How often it was late.
+    late: u32,
+    /// Whether all that was found is the plan that holds least.
+    is_least: bool,
     /// Proved for budgets no smaller than the target.
     bound: Option<f64>,
 }
@@ -289,8 +301,8 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
                     break;
                 }
             }
-            // Within the budget each of these graphs has a plan: beside other work it may only take longer to find one.
-            let is_open = self.best.is_infinite() && self.defect.is_none() && self.target == self.terms.budget;
+            // Where there is a plan within the budget there are cheaper ones than that which holds least: beside other work they take longer to find.
+            let is_open = self.is_least && self.defect.is_none() && self.target == self.terms.budget;
             if !is_open || start.elapsed() + quick > PATIENCE * self.terms.limit {
                 break;
             }
@@ -348,11 +360,14 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
         let Solved { mut outcome, checked } = match self.terms.planner.solve(&given.graph, &request) {
             Ok(solved) => solved,
             Err(error) => {
-                self.defect = Some(error.clone()).filter(is_defect).or(self.defect.take());
                 // That there is none within what it was told says nothing of the budget: the plan that holds least does.
-                if !matches!(error, PlanError::Infeasible { .. }) {
-                    (self.found)(Found::Problem(error));
+                let is_late = matches!(error, PlanError::Overdue { .. });
+                self.late += u32::from(is_late);
+                if matches!(error, PlanError::Infeasible { .. }) || is_late && self.late < LATE {
+                    return None;
                 }
+                self.defect = Some(error.clone()).filter(is_defect).or(self.defect.take());
+                (self.found)(Found::Problem(error));
                 return None;
             }
         };
@@ -371,6 +386,7 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
         }
         if peak <= self.target && makespan < self.best {
             self.best = makespan;
+            self.is_least &= outcome.planner == LEAST;
             (self.found)(Found::Plan(Arc::new(schedule), &outcome));
         }
         let near = |bound: f64| makespan <= bound * (1.0 + GOOD_ENOUGH);

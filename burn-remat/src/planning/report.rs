@@ -82,9 +82,9 @@ pub struct PlanReport {
 impl PlanReport {
     /// The report on the plan last taken up.
     pub(crate) fn of(plans: &Plans, followed_ns: (u64, u64), budget: Option<u64>) -> Option<Self> {
-        let PlanState { schedule, origin, floor, measured, .. } = &plans.state;
+        let PlanState { schedule, origin, measured, .. } = &plans.state;
         let (schedule, origin) = (schedule.clone()?, origin.as_ref()?);
-        let graph = &schedule.lowered.graph;
+        let (graph, floor) = (&schedule.lowered.graph, plans.state.floor(schedule.structure()));
         let store_all_ns = schedule.lowered.cost_ns as f64;
         let (compute, recompute) = followed_ns;
         Some(Self {
@@ -101,8 +101,8 @@ impl PlanReport {
             predicted_overhead: schedule.overhead(),
             measured_overhead: (compute > 0).then(|| recompute as f64 / compute as f64),
             lower_bound: origin.lower_bound.map(|bound| (bound / store_all_ns - 1.0).max(0.0)),
-            floor_bytes: floor.as_ref().map(|(bytes, _)| *bytes),
-            floor_op: floor.as_ref().map(|(_, op)| op.clone()),
+            floor_bytes: floor.map(|floor| floor.bytes),
+            floor_op: floor.map(|floor| floor.op.clone()),
             recomputed: recomputed(&schedule),
             stages: stages(&schedule),
             steps_followed: plans.state.followed,

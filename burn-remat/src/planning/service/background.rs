@@ -12,7 +12,7 @@ use burn_remat_core::Trace;
 use burn_remat_plan::format::PlanFile;
 
 use super::cache::CacheFile;
-use super::state::Origin;
+use super::state::{Floor, Origin};
 use crate::panics::{lock, panic_message};
 use crate::planning::chosen::ChosenPlanner;
 use crate::planning::fit::{Fit, Found, Terms};
@@ -40,8 +40,8 @@ pub(super) struct Task {
 pub(super) enum Message {
     /// A plan, and the budget for which it was made.
     Plan(Arc<Schedule>, Origin, u64),
-    /// Smallest budget that the step can do with, and the op that sets it.
-    Floor(u64, String),
+    /// The least that a plan for a kind of step holds.
+    Floor(Floor),
     Problem(String),
 }
 
@@ -189,17 +189,19 @@ impl Worker {
             None => fit,
         };
         let (mut floor, op) = fit.floor();
+        let say_floor =
+            |bytes| self.say(Message::Floor(Floor { structure: fit.structure(), bytes, op: op.to_owned() }));
         if floor > *budget {
             log::info!(
                 "the budget of {budget} bytes is below the {floor} bytes that this step can be planned in; `{op}` sets them"
             );
         }
-        self.say(Message::Floor(floor, op.to_owned()));
+        say_floor(floor);
         fit.run(&Terms { planner, budget: *budget, limit: *limit }, |found| match found {
             Found::Plan(schedule, outcome) => {
                 if schedule.peak < floor {
                     floor = schedule.peak;
-                    self.say(Message::Floor(floor, op.to_owned()));
+                    say_floor(floor);
                 }
                 let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
                 if let Some(cache) = self.task.cache.as_ref().filter(|_| schedule.peak <= *budget) {

@@ -367,7 +367,7 @@ impl Plans {
                         self.state.exceeds(schedule.peak);
                     }
                 }
-                Message::Floor(bytes, op) => self.state.floor = Some((bytes, op)),
+                Message::Floor(floor) => self.state.holds_least(floor),
                 Message::Problem(problem) => self.state.problem = Some(problem),
             }
         }

@@ -49,6 +49,14 @@ impl Origin {
     }
 }
 
+/// What a kind of step can do with: the least that a plan holds for it, and the op that sets it.
+#[derive(Clone, Debug)]
+pub(crate) struct Floor {
+    pub structure: u64,
+    pub bytes: u64,
+    pub op: String,
+}
+
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlanState {
@@ -77,8 +85,8 @@ pub(crate) struct PlanState {
     pub difference: Option<String>,
     /// Why there is no plan.
     pub problem: Option<String>,
-    /// Smallest budget that the planned step can do with, and the op that sets it.
-    pub floor: Option<(u64, String)>,
+    /// The least that a plan holds for each kind of step that was planned.
+    floors: Vec<Floor>,
 }
 
 impl PlanState {
@@ -111,6 +119,22 @@ impl PlanState {
         }
     }
 
+    /// The least that a plan for this kind of step holds.
+    pub fn holds_least(&mut self, floor: Floor) {
+        self.floors.retain(|known| known.structure != floor.structure);
+        self.floors.push(floor);
+    }
+
+    /// What this kind of step can do with, if that is known.
+    pub fn floor(&self, structure: u64) -> Option<&Floor> {
+        self.floors.iter().find(|floor| floor.structure == structure)
+    }
+
+    /// The smallest budget that all kinds of step that were planned have a plan for.
+    pub fn smallest_budget(&self) -> Option<u64> {
+        self.floors.iter().map(|floor| floor.bytes).max()
+    }
+
     /// A step left its plan.
     pub fn left(&mut self, why: &Left) {
         self.left += 1;
@@ -118,6 +142,7 @@ impl PlanState {
             Left::Differs { at, found, planned } => {
                 format!("operation {at} was `{found}`, but the plan has `{planned}` there, or its shapes differ")
             }
+            Left::GoesOn { at, found } => format!("it went on with `{found}` after the {at} operations of the plan"),
             Left::Failed(failure) => failure.to_string(),
             Left::Ended { at } => format!("it ended after {at} operations"),
         };
