@@ -25,7 +25,7 @@ fn recorded() -> String {
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     let graph = by_name("linear", &Options { depth: 3, ..Options::default() }).unwrap().to_json();
-    format!("{text}{}\n", serde_json::from_str::<Value>(&graph).unwrap())
+    format!("{text}{{\"graph\":{}}}\n", serde_json::from_str::<Value>(&graph).unwrap())
 }
 
 fn changed(lines: &[&str], numbers: &mut Numbers) -> String {
