@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use burn_remat_core::{Action, Asked, Config, Schedule};
-use common::{Program, Works};
+use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
 
@@ -148,12 +148,7 @@ fn step(program: &mut Program, parameter: u64, last_kind: u64) {
 
 #[test]
 fn a_plan_is_followed_and_left_where_another_operation_comes() {
-    let mut seen = Program::new(Config { budget: Asked::Bytes(1 << 30), rehearsing: true, ..Config::default() });
-    seen.machine.world_mut().traces = true;
-    let parameter = seen.upload(1, UNIT);
-    (0..3).for_each(|_| step(&mut seen, parameter, 4));
-    seen.machine.mark(1);
-    let trace = Arc::new(seen.machine.world_mut().trace.take().expect("the step was written down"));
+    let trace = trace_of(UNIT, |program, parameter| step(program, parameter, 4));
     let (x, none) = (trace.ops[0].writes[0], vec![false; trace.storages.len()]);
     let mut plan = Schedule::new(trace, none.clone(), none);
     // The first result goes when the second is there, though there is room, and is computed again for the third.

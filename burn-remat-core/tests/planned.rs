@@ -4,8 +4,8 @@ mod common;
 
 use std::sync::Arc;
 
-use burn_remat_core::{Action, Asked, Config, Need, Schedule, Trace, replay};
-use common::{Program, Works};
+use burn_remat_core::{Action, Asked, Config, Need, Schedule, replay};
+use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
 const DEPTH: u64 = 12;
@@ -30,16 +30,6 @@ fn step(program: &mut Program, parameter: u64, between: impl FnOnce(&mut Program
 /// A plan that keeps what the forward pass has made.
 fn keeps_all() -> Arc<Schedule> {
     plan_of(UNIT, |program, parameter| step(program, parameter, |_| {}))
-}
-
-/// What a step on a parameter of so many bytes does.
-fn trace_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Trace> {
-    let mut program = Program::new(Config { budget: Asked::Bytes(1 << 30), rehearsing: true, ..Config::default() });
-    program.machine.world_mut().traces = true;
-    let parameter = program.upload(1, bytes);
-    (0..3).for_each(|_| step(&mut program, parameter));
-    program.machine.mark(1);
-    Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"))
 }
 
 /// A plan that keeps what the first operations of a step on a parameter of so many bytes have made.

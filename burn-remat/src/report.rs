@@ -315,8 +315,9 @@ impl RematReport {
         table.row("steps", format_args!("{}, {} over budget{begun}", self.steps, self.steps_over_budget))?;
         let below = self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget);
         if let Some(budget) = below {
-            let (floor, least) = (exact(self.floor_bytes), self.smallest_budget_bytes.filter(|&least| least > budget));
-            let advice = match least.filter(|&least| least < self.floor_bytes) {
+            let floor = exact(self.floor_bytes);
+            let is_between = |&least: &u64| (budget + 1..self.floor_bytes).contains(&least);
+            let advice = match self.smallest_budget_bytes.filter(is_between) {
                 Some(least) => format!(
                     "set at least {}: the least that a plan was found to hold. Without plans {floor} were needed",
                     exact(least)

@@ -126,9 +126,9 @@ impl<W: World> Machine<W> {
         let least = self.world.needs(&run);
         let need =
             self.new_bytes((op.kind, false), &op.outputs, call.produced, &call.inputs, &call.consumed).max(least);
-        self.own.taken = Some(call.consumed.clone());
+        self.own.taken = Some(core::mem::take(&mut call.consumed));
         self.make_room(need);
-        self.own.taken = None;
+        call.consumed = self.own.taken.take().unwrap_or_default();
         let update = self.update_of(&call.dying, &op.outputs);
         if call.watched {
             call.traced = self.trace_inputs(op, &call.inputs);

@@ -458,3 +458,14 @@ impl Program {
         assert!(self.machine.holdings().fixed <= self.machine.holdings().bytes);
     }
 }
+
+/// What a step on a parameter of so many bytes does.
+pub fn trace_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Trace> {
+    let mut program =
+        Program::new(Config { budget: burn_remat_core::Asked::Bytes(1 << 30), rehearsing: true, ..Config::default() });
+    program.machine.world_mut().traces = true;
+    let parameter = program.upload(1, bytes);
+    (0..3).for_each(|_| step(&mut program, parameter));
+    program.machine.mark(1);
+    Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"))
+}

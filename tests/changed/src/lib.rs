@@ -28,6 +28,19 @@ impl Numbers {
     }
 }
 
+/// A file of JSON with one to three changes.
+///
+/// # Panics
+///
+/// Where it is no JSON.
+pub fn changed(original: &str, texts: &[&str], numbers: &mut Numbers) -> Value {
+    let mut tree = serde_json::from_str(original).expect("the file itself is JSON");
+    for _ in 0..=numbers.below(3) {
+        change(&mut tree, texts, numbers);
+    }
+    tree
+}
+
 /// Changes one place of a tree. `texts` are some that mean something in it.
 pub fn change(tree: &mut Value, texts: &[&str], numbers: &mut Numbers) {
     // Down to a random depth.

@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use burn_remat_changed::{Numbers, change, damage};
+use burn_remat_changed::{Numbers, damage};
 use burn_remat_plan::format::PlanFile;
 use burn_remat_plan::{Graph, Request, Step, solve};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 use crate::planning::examples::chain;
@@ -101,10 +101,7 @@ const TEXTS: [&str; 10] =
 
 /// The file with some changes.
 fn changed(original: &str, numbers: &mut Numbers) -> String {
-    let mut tree: Value = serde_json::from_str(original).unwrap();
-    for _ in 0..=numbers.below(3) {
-        change(&mut tree, &TEXTS, numbers);
-    }
+    let mut tree = burn_remat_changed::changed(original, &TEXTS, numbers);
     if numbers.below(4) > 0 {
         let entry: Result<Entry, _> = serde_json::from_value(tree.clone());
         if let Ok(entry) = entry {
