@@ -218,8 +218,12 @@ struct Own {
     next_id: TensorId,
     /// State of the generator that seeds reseeded random operations.
     seeds: u64,
-    /// While the operation at hand makes room, the inputs that it takes: what was decided of them stays so.
-    taken: Option<Keys>,
+    /// While room is made for the operation at hand, the inputs that it takes: what was decided of them stays so.
+    taken: Keys,
+    /// Whether all is there that it needs: nothing is being brought back.
+    ready: bool,
+    /// A parameter that was updated since the last operation, and is kept for what rests on it.
+    superseded: Option<TensorKey>,
     /// The first failure of each thread since its last [`Machine::take_failure`], of so many threads at most.
     unsynced: Vec<(ThreadId, Failure)>,
     /// The last one that was told, and of which thread.
@@ -263,7 +267,9 @@ impl<W: World> Machine<W> {
                 records,
                 next_id: OWN_TENSORS,
                 seeds: 0x9E37_79B9_7F4A_7C15,
-                taken: None,
+                taken: Keys::new(),
+                ready: false,
+                superseded: None,
                 unsynced: Vec::new(),
                 last_failure: None,
             },

@@ -66,7 +66,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Whether recomputation has reached its limit in this step.
-    fn gives_up(&mut self) -> bool {
+    pub(super) fn gives_up(&mut self) -> bool {
         let totals = self.steps.totals;
         let base = totals.compute_ns.max(self.steps.last_ns);
         if totals.repeated_ns as f64 <= self.config.recompute_limit * base as f64 {

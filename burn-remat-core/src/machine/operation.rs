@@ -100,6 +100,9 @@ impl<W: World> Machine<W> {
         call.expected = self.expected(op, &call.inputs);
         let settled = self.settle_roots(op, call);
         let Settled { recordable, replaces, seed, .. } = settled;
+        self.own.taken = core::mem::take(&mut call.consumed);
+        self.cut_behind_large_roots(self.least_new(op));
+        call.consumed = core::mem::take(&mut self.own.taken);
         let limited = self.room.budget.is_some() || self.stages.any_forced || self.config.rehearsing;
         let substitute = self.history.spared(op.weak);
         let mut outputs: SmallVec<[u64; 2]> = SmallVec::new();
@@ -126,9 +129,11 @@ impl<W: World> Machine<W> {
         let least = self.world.needs(&run);
         let need =
             self.new_bytes((op.kind, false), &op.outputs, call.produced, &call.inputs, &call.consumed).max(least);
-        self.own.taken = Some(core::mem::take(&mut call.consumed));
+        self.own.taken = core::mem::take(&mut call.consumed);
+        self.own.ready = true;
         self.make_room(need);
-        call.consumed = self.own.taken.take().unwrap_or_default();
+        self.own.ready = false;
+        call.consumed = core::mem::take(&mut self.own.taken);
         let update = self.update_of(&call.dying, &op.outputs);
         if call.watched {
             call.traced = self.trace_inputs(op, &call.inputs);

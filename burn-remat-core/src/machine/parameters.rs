@@ -45,7 +45,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Whether a tensor that is succeeded now is a parameter.
-    fn is_parameter(&self, key: TensorKey) -> bool {
+    pub(super) fn is_parameter(&self, key: TensorKey) -> bool {
         let tensor = &self.history.tensors[key];
         let Lineage { updated, since, born, .. } = tensor.lineage;
         let known = updated > 0 || self.steps.detector.may_be_parameter(since, self.now.clock);
@@ -176,27 +176,28 @@ impl<W: World> Machine<W> {
         (lineage.is.fresh, lineage.is.eligible, lineage.is.regular) = (true, true, regular);
     }
 
-    /// The program lets go of a tensor: what was computed from it takes its place, that of a parameter if it is one.
-    pub(super) fn note_drop(&mut self, key: TensorKey) {
+    /// The program lets go of a tensor: what was computed from it takes its place, that of a parameter if it is one. Whether it is.
+    pub(super) fn note_drop(&mut self, key: TensorKey) -> bool {
         let tensor = &self.history.tensors[key];
-        let Some(heir) = tensor.lineage.heir.and_then(|id| self.history.find(id)) else { return };
+        let Some(heir) = tensor.lineage.heir.and_then(|id| self.history.find(id)) else { return false };
         let successor = &self.history.tensors[heir];
         let fresh = successor.alive && !self.steps.detector.is_of_this_step(successor.lineage.updated);
         // An input of a whole pass is let go of long after its heir was made.
         let recent = self.steps.detector.is_exact() || self.now.clock - successor.lineage.born <= RECENT;
         if !(tensor.alive && fresh && recent && tensor.may_be_parameter()) {
-            return;
+            return false;
         }
         let (since, is_parameter) = (tensor.lineage.since, self.is_parameter(key));
         let lineage = &mut self.history.tensors[heir].lineage;
         (lineage.since, lineage.is.eligible) = (since, true);
         if !is_parameter {
-            return;
+            return false;
         }
         self.note_update();
         if !self.threads.is_foreign(self.now.thread) {
             self.note_parameter(heir, key);
             self.trace_update(heir);
         }
+        true
     }
 }

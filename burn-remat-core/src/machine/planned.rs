@@ -233,7 +233,7 @@ impl<W: World> Machine<W> {
             let Some(buffer) = tensor.buffer else { continue };
             if tensor.recipe.is_none() && !tensor.alive && tensor.pins == 0 {
                 // A small root is kept for what it might be needed for; the plan knows that it is not.
-                self.cut(name.0, false);
+                self.cut(name.0, 0);
                 continue;
             }
             let can_go = |&owner: &TensorKey| {

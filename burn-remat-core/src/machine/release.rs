@@ -17,9 +17,11 @@ impl<W: World> Machine<W> {
     pub fn dropped(&mut self, thread: u64, id: TensorId) {
         if let Some(key) = self.history.find(id) {
             self.now.thread = thread;
-            self.note_drop(key);
+            let is_updated = self.note_drop(key);
             self.trace_drop(key);
             self.kill(key);
+            let is_kept = self.history.tensors.get(key).is_some_and(|tensor| !tensor.dependents.is_empty());
+            self.own.superseded = self.own.superseded.or((is_updated && is_kept).then_some(key));
         }
     }
 
@@ -59,7 +61,7 @@ impl<W: World> Machine<W> {
             self.release_buffer(key);
         } else if !self.history.is_worth_keeping(key) {
             // Nothing is brought back here: this may run while something else is.
-            self.cut(key, false);
+            self.cut(key, 0);
         }
     }
 

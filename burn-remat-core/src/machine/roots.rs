@@ -24,7 +24,8 @@ impl<W: World> Machine<W> {
         for &key in &call.dying {
             let tensor = &self.history.tensors[key];
             if tensor.recipe.is_none() && !tensor.held && !tensor.dependents.is_empty() {
-                self.cut(key, true);
+                let most = self.worth_bringing_back(key);
+                self.cut(key, most);
             }
         }
         let (records, training) = (self.own.records, self.steps.detector.has_begun());
@@ -67,19 +68,17 @@ impl<W: World> Machine<W> {
     /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,
     /// if that is not possible or not worth it.
     ///
-    /// With `bring_back`, evicted descendants are computed first where they are no larger than the root itself, or where
-    /// the budget has proved too small anyway: keeping the root beside its successor would then only add to what is held.
-    pub(super) fn cut(&mut self, root: TensorKey, bring_back: bool) -> bool {
+    /// Evicted descendants are computed first, if they are no more than `most` bytes.
+    pub(super) fn cut(&mut self, root: TensorKey, most: u64) -> bool {
         let dependents = self.history.tensors[root].dependents.clone();
         let Some(frontier) = self.history.live_descendants(dependents) else { return false };
-        if self.own.taken.as_ref().is_some_and(|taken| frontier.iter().any(|key| taken.contains(key))) {
+        if frontier.iter().any(|key| self.own.taken.contains(key)) {
             return false;
         }
         let tensors = &self.history.tensors;
         let evicted = frontier.iter().map(|&key| &tensors[key]).filter(|tensor| tensor.is_evicted());
         let missing: u64 = evicted.map(|tensor| tensor.facts.bytes).sum();
-        let worth_it = bring_back && (missing <= tensors[root].facts.bytes || self.room.overrun() > 0);
-        if missing > 0 && !worth_it {
+        if missing > most {
             return false;
         }
         let (passing, training) = (tensors[root].lineage.is.passing, self.steps.detector.has_begun());
@@ -110,20 +109,93 @@ impl<W: World> Machine<W> {
         if self.ledger.live <= most {
             return;
         }
-        let ready = self.own.taken.is_some();
+        // What is brought back for an operation may rest on others.
+        for root in self.dead_roots(|tensor| self.own.ready || tensor.lineage.part == Part::Backward) {
+            if self.ledger.live > most && self.history.tensors.contains(root) {
+                self.cut(root, 0);
+            }
+        }
+    }
+
+    /// Brings back what was made of roots that the program has dropped, and lets them go, where that holds less than they do: without that, a
+    /// picture that was drawn with the parameters of a step keeps all of them once they are updated. Called before so many `new` bytes are needed.
+    /// O(1) where they fit beside what cannot be evicted and no parameter was updated.
+    pub(super) fn cut_behind_large_roots(&mut self, new: u64) {
+        let superseded = self.own.superseded.take();
+        let Some(budget) = self.room.tensor_budget() else { return };
+        let fixed = self.ledger.fixed.saturating_add(new);
+        if fixed <= budget && superseded.is_none() || self.is_planned() || self.gives_up() {
+            return;
+        }
+        if let Some(root) = superseded.filter(|&root| self.history.tensors.contains(root)) {
+            let most = self.worth_bringing_back(root);
+            self.cut(root, most);
+        }
+        if self.ledger.fixed.saturating_add(new) <= budget {
+            return;
+        }
+        let bytes = |key: TensorKey| self.history.tensors[key].facts.bytes;
+        let mut roots = self.dead_roots(|_| true);
+        roots.sort_by_key(|&root| (core::cmp::Reverse(bytes(root)), root));
+        for root in roots {
+            let most = self.history.tensors.get(root).map_or(0, |tensor| tensor.facts.bytes);
+            if self.resting_on(root).is_some_and(|(_, resting)| resting < most) {
+                self.cut(root, most);
+            }
+        }
+    }
+
+    /// Most bytes that are to be brought back so that a root may go whose place another takes: its own; where it is a parameter, those of all that have
+    /// to stay for what was evicted, since they are updated next, and now there is still room.
+    fn worth_bringing_back(&mut self, root: TensorKey) -> u64 {
+        if self.room.overrun() > 0 {
+            // The budget has proved too small: what is kept beside its successor would only add to what is held.
+            return u64::MAX;
+        }
+        let own = self.history.tensors[root].facts.bytes;
+        if self.history.tensors[root].alive && !self.is_parameter(root) {
+            return own;
+        }
+        let Some((frontier, resting)) = self.resting_on(root) else { return 0 };
+        let below = self.roots_below(&frontier);
+        if resting < below { below.max(own) } else { own }
+    }
+
+    /// What would be roots if this one went, and the bytes of what is none yet.
+    fn resting_on(&mut self, root: TensorKey) -> Option<(Vec<TensorKey>, u64)> {
+        let dependents = self.history.tensors.get(root)?.dependents.clone();
+        let frontier = self.history.live_descendants(dependents)?;
+        let resting = frontier.iter().map(|&key| &self.history.tensors[key]).filter(|tensor| tensor.recipe.is_some());
+        let bytes = resting.map(|tensor| tensor.facts.bytes).sum();
+        Some((frontier, bytes))
+    }
+
+    /// Bytes of the roots from which the evicted ones of these tensors would be computed.
+    fn roots_below(&mut self, keys: &[TensorKey]) -> u64 {
+        let closure = self.history.closure(keys).unwrap_or_default();
+        let inputs = closure.iter().flat_map(|&recipe| self.history.recipes[recipe].inputs.iter().copied());
+        let mut roots: Vec<TensorKey> = inputs.filter(|&key| self.history.tensors[key].recipe.is_none()).collect();
+        roots.sort_unstable();
+        roots.dedup();
+        roots.iter().map(|&key| self.history.tensors[key].facts.bytes).sum()
+    }
+
+    /// Roots that the program has dropped and nobody uses, and that are kept for what was made of them.
+    fn dead_roots(&self, is_meant: impl Fn(&Tensor) -> bool) -> Vec<TensorKey> {
         let is_left = |owner: &TensorKey| {
             let tensor = &self.history.tensors[*owner];
             let is_dead = !tensor.alive && !tensor.held && tensor.pins == 0;
-            // What is brought back for an operation may rest on others.
-            is_dead && tensor.recipe.is_none() && (ready || tensor.lineage.part == Part::Backward)
+            is_dead && tensor.recipe.is_none() && is_meant(tensor)
         };
         let left = self.ledger.iter().filter(|(_, entry)| entry.is_fixed() && entry.owners.iter().all(is_left));
-        let left: Vec<TensorKey> = left.flat_map(|(_, entry)| entry.owners.iter().copied()).collect();
-        for root in left {
-            if self.ledger.live > most && self.history.tensors.contains(root) {
-                self.cut(root, false);
-            }
-        }
+        left.flat_map(|(_, entry)| entry.owners.iter().copied()).collect()
+    }
+
+    /// The least that an operation makes beyond what it may write over.
+    pub(super) fn least_new(&self, op: &Operation) -> u64 {
+        let taken = self.own.taken.iter().map(|&key| &self.history.tensors[key].facts);
+        let over = taken.filter(|facts| op.outputs.iter().any(|output| output.shape == facts.shape));
+        op.produced().saturating_sub(over.map(|facts| facts.bytes).sum())
     }
 
     /// Forgets how to compute a resident tensor. [`collect`](Self::collect) must follow.
