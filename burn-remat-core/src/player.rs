@@ -93,6 +93,7 @@ pub struct Player<P> {
     accounts: Accounts,
     /// How tensors can be compressed, and the bytes of their buffers.
     forms: FxHashMap<TensorId, (Compressible, u64)>,
+    /// What can stand in for tensors, wherever that was asked: a plan may leave it before the operation comes that asks.
     substitutes: FxHashMap<(TensorId, Need), Substitute>,
     names: FxHashMap<Kind, String>,
     stages: Vec<Arc<str>>,
@@ -102,12 +103,17 @@ pub struct Player<P> {
 
 impl<P> Player<P> {
     fn new(recording: Arc<Recording>, planning: P) -> Self {
+        let known = |asking: &Asking| match asking {
+            Asking::Operation(call) => call.weak.zip(call.substitute),
+            _ => None,
+        };
+        let substitutes = recording.asked().iter().filter_map(known).collect();
         Self {
             recording,
             at: 0,
             accounts: Accounts::default(),
             forms: FxHashMap::default(),
-            substitutes: FxHashMap::default(),
+            substitutes,
             names: FxHashMap::default(),
             stages: Vec::new(),
             planning,
@@ -266,9 +272,7 @@ impl<P> Driver for Player<P> {
     }
 
     fn substitute(&mut self, id: TensorId, need: Need) -> Option<Substitute> {
-        let found = self.at_hand()?.substitute?;
-        self.substitutes.insert((id, need), found);
-        Some(found)
+        self.substitutes.get(&(id, need)).copied()
     }
 
     fn leave_substitute(&mut self, id: TensorId, need: Need) -> Option<(u64, u64)> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{
-    Alternative, Asked, Asking, CheckpointPolicy, Config, Entered, Failure, Kind, LayoutFollows, Machine, Most, Trace,
+    Alternative, Asked, Asking, CheckpointPolicy, Config, Entered, Failure, Kind, LayoutFollows, Machine, Most,
 };
 use burn_std::future::DynFut;
 use burn_std::id::StreamId;
@@ -18,6 +18,7 @@ use crate::error::RematError;
 use crate::names::{NameId, name_of};
 use crate::planning::{PlanReport, Plans, Wait};
 use crate::recording::Writer;
+use crate::rehearse::Seen;
 use crate::report::{CompressionReport, PatchedSteps, RematReport, StageReport};
 
 /// See the [module](self).
@@ -40,10 +41,13 @@ impl<B: RematBackend> Engine<B> {
             probe: config.probe.clone(),
             recompute_limit: config.recompute_limit,
         };
-        let world = match &config.rehearsal {
+        let mut world = match &config.rehearsal {
             Some(Rehearsal::Dry(guide)) => Drive::dry(device.clone(), guide.clone(), settings, plans),
             _ => Drive::real(device.clone(), settings, plans),
         };
+        if matches!(config.rehearsal, Some(Rehearsal::Dry(_))) {
+            world.recorder = Some(Box::new(Writer::keeping()));
+        }
         let machine = Machine::new(core_config(&config, layout::<B>(&config)), world);
         Self { machine, device, config }
     }
@@ -103,35 +107,34 @@ impl<B: RematBackend> Engine<B> {
     #[inline]
     fn note(&mut self, asking: impl FnOnce() -> Asking) {
         if let Some(recorder) = &mut self.machine.world_mut().recorder {
-            recorder.ask(&asking());
+            recorder.ask(asking());
         }
     }
 
     /// Begins to write down what the program asks for.
     pub fn record(&mut self, path: &Path) -> Result<(), RematError> {
         let refused = |reason: String| Err(RematError::Recording { reason });
-        let world = self.machine.world();
-        if world.recorder.is_some() {
+        let recorder = self.machine.world().recorder.as_ref();
+        if recorder.is_some_and(|recorder| recorder.has_file()) {
             return refused("this device is being recorded already".to_owned());
         }
         if self.machine.holdings().tensors > 0 || self.machine.counters().operations > 0 {
             return refused("this device has been used: begin right after `remat`, before the first tensor".to_owned());
         }
         let (name, config) = (B::device_name(&self.device), core_config(&self.config, layout::<B>(&self.config)));
-        match Writer::new(path, &name, self.config.budget, &config) {
-            Ok(writer) => {
-                self.machine.world_mut().recorder = Some(Box::new(writer));
-                Ok(())
-            }
-            Err(error) => refused(format!("{}: {error}", path.display())),
-        }
+        let mut recorder = self.machine.world_mut().recorder.take().unwrap_or_default();
+        let begun = recorder.begin_file(path, &name, self.config.budget, &config);
+        self.machine.world_mut().recorder = Some(recorder).filter(|recorder| begun.is_ok() || recorder.keeps());
+        begun.or_else(|error| refused(format!("{}: {error}", path.display())))
     }
 
     /// Ends that.
     pub fn finish_recording(&mut self) -> std::io::Result<()> {
         let world = self.machine.world_mut();
         let graph = world.plans.state.schedule.as_ref().map(|schedule| &schedule.lowered.graph);
-        world.recorder.take().map_or(Ok(()), |writer| writer.finish(graph))
+        let result = world.recorder.as_mut().map_or(Ok(()), |recorder| recorder.finish_file(graph));
+        world.recorder = world.recorder.take().filter(|recorder| recorder.keeps());
+        result
     }
 
     /// Makes `new` a second name for the buffer of `source`.
@@ -205,9 +208,11 @@ impl<B: RematBackend> Engine<B> {
         self.machine.leave_stage(number);
     }
 
-    /// On a dry device: the steps that it has seen, each kind once, in order.
-    pub fn rehearsed(&self) -> Vec<Trace> {
-        self.machine.world().plans.rehearsed().to_vec()
+    /// On a device that only looks: what it has seen.
+    pub fn rehearsed(&mut self) -> Seen {
+        let world = self.machine.world_mut();
+        let recording = world.recorder.as_mut().map(|recorder| recorder.kept());
+        Seen { traces: world.plans.rehearsed().to_vec(), recording: recording.unwrap_or_default().into() }
     }
 
     /// For waiting, without the engine, until no planner is at work.

@@ -216,7 +216,7 @@ impl Forecaster {
     ) -> Result<Forecast, RematError> {
         self.say(ForecastProgress::DryRun);
         let program = Rehearsed::new(rehearse(device, &config, rehearsal, |device| drop(train(device)))?)?;
-        let MinimumBudget { store_all_bytes, minimum_bytes, op, stage } = program.needs()?;
+        let MinimumBudget { store_all_bytes, minimum_bytes, op, stage } = program.needs(&config)?;
         let budget_bytes = match config.budget {
             Budget::Unlimited => None,
             Budget::Bytes(bytes) => Some(bytes),

@@ -5,6 +5,8 @@
 //! ([`largest_batch`], the experiment of Checkmate's figure 6, by search) and plans that hold from the first step on
 //! ([`RematExt::remat_rehearsed`](crate::RematExt::remat_rehearsed)).
 
+mod trial;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,8 @@ use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
 use crate::planning::{Fit, Origin, Schedule, lower};
+pub(crate) use trial::Seen;
+use trial::Trial;
 
 /// Batch size of the measured run that guides the dry ones: small, but with a batch dimension that is not 1.
 const GUIDE_BATCH: usize = 2;
@@ -22,6 +26,9 @@ const GUIDE_BATCH: usize = 2;
 const MOST: usize = 1 << 16;
 /// A floor above the budget by one part in this many may be beaten yet.
 const NEAR: u64 = 20;
+/// So many budgets are tried one after the other until one is kept, and the time for it.
+const TRIALS: usize = 6;
+const TRIAL_TIME: Duration = Duration::from_secs(4);
 /// Time to plan one batch size. Training has more, so a batch that fits here fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
 
@@ -31,7 +38,8 @@ const PLAN_TIME: Duration = Duration::from_millis(500);
 pub struct MinimumBudget {
     /// Bytes that the step holds at its peak if nothing is evicted.
     pub store_all_bytes: u64,
-    /// The smallest budget for which a plan is known, and 0.1% for small tensors that come and go.
+    /// The smallest budget for which a plan is known, and 0.1% for small tensors that come and go; more where all of the program, gone through again
+    /// under that budget, holds more.
     pub minimum_bytes: u64,
     /// The operation that sets it.
     pub op: String,
@@ -111,7 +119,7 @@ pub fn minimum_budget_with<R>(
     train: impl FnOnce(&Device) -> R,
 ) -> Result<MinimumBudget, RematError> {
     let config = config.into().validated()?;
-    Rehearsed::new(rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?)?.needs()
+    Rehearsed::new(rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?)?.needs(&config)
 }
 
 /// A program may hold a few small tensors more than it did on a dry device (a loss that it reads later): one part in so many of what a step needs.
@@ -139,21 +147,21 @@ impl Parts {
 
 /// What a program has done on a dry device.
 pub(crate) struct Rehearsed {
-    traces: Vec<Trace>,
+    seen: Seen,
     /// What is planned of it, each kind once.
     pub kinds: Vec<Fit>,
 }
 
 impl Rehearsed {
-    pub fn new(traces: Vec<Trace>) -> Result<Self, RematError> {
-        let kinds = planned(&traces).into_iter().map(fit).collect::<Result<_, _>>()?;
-        Ok(Self { traces, kinds })
+    pub fn new(seen: Seen) -> Result<Self, RematError> {
+        let kinds = planned(&seen.traces).into_iter().map(fit).collect::<Result<_, _>>()?;
+        Ok(Self { seen, kinds })
     }
 
-    /// What the neediest step needs.
-    pub fn needs(&self) -> Result<MinimumBudget, RematError> {
+    /// The smallest budget that is kept: what the neediest step needs, or more where the whole program does.
+    pub fn needs(&self, config: &RematConfig) -> Result<MinimumBudget, RematError> {
         let mut most = self.kinds.iter().max_by_key(|fit| fit.floor().0).map(Minimum::of).ok_or(RematError::NoSteps)?;
-        for trace in &self.traces {
+        for trace in &self.seen.traces {
             let Some(before) = Parts::of(trace).before.filter(|before| before.peak() > most.bytes) else { continue };
             let of_before = Minimum::of(&fit(before)?);
             if of_before.bytes > most.bytes {
@@ -161,9 +169,27 @@ impl Rehearsed {
             }
         }
         let Minimum { bytes, op, stage } = most;
-        let store_all_bytes = self.traces.iter().map(Trace::peak).max().unwrap_or(0);
-        let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(store_all_bytes.max(bytes));
-        Ok(MinimumBudget { store_all_bytes, minimum_bytes, op, stage })
+        let of_steps = self.seen.traces.iter().map(Trace::peak).max().unwrap_or(0);
+        let store_all_bytes = of_steps.max(self.seen.try_budget(config, u64::MAX, Vec::new()).peak);
+        let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
+        let least = MinimumBudget { store_all_bytes, minimum_bytes, op, stage };
+        Ok(self.kept(config, least))
+    }
+
+    /// The smallest budget from this one on that all of the program keeps, as far as a few trials tell.
+    fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
+        let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
+        let start = Instant::now();
+        for trial in 0..TRIALS {
+            let Trial { peak, is_over, op } = self.seen.try_budget(config, least.minimum_bytes, ready.clone());
+            if !is_over {
+                break;
+            }
+            let is_last = trial + 1 == TRIALS || start.elapsed() > TRIAL_TIME;
+            least.minimum_bytes = if is_last { least.store_all_bytes } else { peak.min(least.store_all_bytes) };
+            (least.op, least.stage) = (op, None);
+        }
+        least
     }
 }
 
@@ -217,8 +243,8 @@ pub(crate) fn guide<R>(
     config: &RematConfig,
     train: impl Fn(&Device, usize) -> R,
 ) -> Result<Arc<Trace>, RematError> {
-    let traces = rehearse(device, config, Rehearsal::Real, |device| drop(train(device, GUIDE_BATCH)))?;
-    Ok(Arc::new(neediest(traces)?))
+    let seen = rehearse(device, config, Rehearsal::Real, |device| drop(train(device, GUIDE_BATCH)))?;
+    Ok(Arc::new(neediest(seen.traces)?))
 }
 
 /// [`largest_batch`] where the guide is known already.
@@ -231,7 +257,8 @@ pub(crate) fn largest_guided<R>(
 ) -> Result<LargestBatch, RematError> {
     let budget = config.budget_bytes()?;
     let dry = || Rehearsal::Dry(Some(guide.clone()));
-    let step = |batch| neediest(rehearse(device, &config, dry(), |device| drop(train(device, batch)))?);
+    let seen = |batch| rehearse(device, &config, dry(), |device| drop(train(device, batch)));
+    let step = |batch| neediest(seen(batch)?.traces);
     let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
     // The plan of the largest batch that has fitted so far.
@@ -242,17 +269,17 @@ pub(crate) fn largest_guided<R>(
     };
     let batch = last_true(store_all_batch, fits)?;
     if batch == 0 {
-        let needs = Rehearsed::new(vec![step(1)?])?.needs()?;
+        let needs = Rehearsed::new(seen(1)?)?.needs(&config)?;
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
     let Some((schedule, origin)) = found else {
         let predicted_peak_bytes = step(batch)?.peak();
         return Ok(LargestBatch { batch, store_all_batch, predicted_overhead: 0.0, predicted_peak_bytes, config });
     };
+    let kinds = planned(&seen(batch)?.traces);
     let mut config = config;
     // The other kinds of step, the first among them, need plans too.
-    let traces = rehearse(device, &config, dry(), |device| drop(train(device, batch)))?;
-    for trace in planned(&traces) {
+    for trace in kinds {
         if Spine::of(&trace).structure() == schedule.structure() {
             config.planning.ready.push((schedule.clone(), origin.clone()));
         } else {
@@ -331,8 +358,7 @@ pub(crate) fn rehearsed(
 ) -> Result<Device, RematError> {
     config = validated_on(device, config)?;
     let budget = config.budget_bytes()?;
-    let traces = rehearse(device, &config, Rehearsal::Dry(None), train)?;
-    let traces = planned(&traces);
+    let traces = planned(&rehearse(device, &config, Rehearsal::Dry(None), train)?.traces);
     let limit = config.planning.time_limit / traces.len().max(1) as u32;
     for trace in traces {
         config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));

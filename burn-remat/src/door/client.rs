@@ -16,7 +16,7 @@ use burn_backend::{
     DType, DTypeUsageSet, ExecutionError, FloatDType, ProfileDuration, ProfileOptions, ProfileToken, Shape, TensorData,
 };
 use burn_ir::{GraphBindings, GraphId, OperationIr, TensorHandle, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::{CheckpointPolicy, Trace};
+use burn_remat_core::CheckpointPolicy;
 use burn_router::{BackendRouter, Graph, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, get_client};
 use burn_std::future::DynFut;
 
@@ -32,6 +32,7 @@ use crate::engine::Engine;
 use crate::error::RematError;
 use crate::names::NameId;
 use crate::panics::lock;
+use crate::rehearse::Seen;
 use crate::report::RematReport;
 #[cfg(feature = "learner")]
 use crate::report::Usage;
@@ -234,7 +235,7 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
         planning.wait(limit)
     }
 
-    fn rehearsed(&self) -> Vec<Trace> {
+    fn rehearsed(&self) -> Seen {
         self.engine().rehearsed()
     }
 

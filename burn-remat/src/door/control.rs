@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
-use burn_remat_core::{CheckpointPolicy, Trace};
+use burn_remat_core::CheckpointPolicy;
 
 use crate::config::RematConfig;
 use crate::error::RematError;
 use crate::names::NameId;
 use crate::panics::lock;
+use crate::rehearse::Seen;
 use crate::report::RematReport;
 #[cfg(feature = "learner")]
 use crate::report::Usage;
@@ -26,7 +27,7 @@ pub(crate) trait EngineControl: Debug + Send + Sync {
     fn report(&self) -> RematReport;
     fn reset_report(&self);
     fn wait_for_plan(&self, limit: Duration) -> bool;
-    fn rehearsed(&self) -> Vec<Trace>;
+    fn rehearsed(&self) -> Seen;
     #[cfg(feature = "learner")]
     fn usage(&self) -> Usage;
     /// Begins to write down what the program asks for.

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 
 use burn::backend::{GradientCheckpointingStrategy, GroupDevice};
 use burn::tensor::Device;
-use burn_remat_core::Trace;
 use burn_router::get_client;
 
 use super::backends::{WithBackend, started, with_backend};
@@ -15,6 +14,7 @@ use crate::backend::RematBackend;
 use crate::config::{Rehearsal, RematConfig};
 use crate::error::RematError;
 use crate::panics::{lock, panic_message};
+use crate::rehearse::Seen;
 
 /// A remat device like `device`.
 ///
@@ -75,14 +75,13 @@ fn with_autodiff_of(original: &Device, device: Device) -> Device {
     }
 }
 
-/// Runs `train` on a device like `device` that is only looked at, and gives the steps that it did, each kind once, in
-/// order.
+/// Runs `train` on a device like `device` that is only looked at, and gives what was seen.
 pub(crate) fn rehearse(
     device: &Device,
     config: &RematConfig,
     rehearsal: Rehearsal,
     train: impl FnOnce(&Device),
-) -> Result<Vec<Trace>, RematError> {
+) -> Result<Seen, RematError> {
     let is_dry = matches!(rehearsal, Rehearsal::Dry(_));
     let config = config.rehearsing(rehearsal);
     let observed = match take_idle(device) {
@@ -96,7 +95,7 @@ pub(crate) fn rehearse(
     let trained = catch_unwind(AssertUnwindSafe(|| train(&observed)));
     let engine = engine_of(&observed)?;
     let _ = observed.sync();
-    let traces = engine.rehearsed();
+    let seen = engine.rehearsed();
     // It holds nothing any more, and waits for the next rehearsal.
     engine.restart(RematConfig::default());
     let observed = observed.without_autodiff();
@@ -107,7 +106,7 @@ pub(crate) fn rehearse(
         Err(payload) => resume_unwind(payload),
         Ok(()) => {}
     }
-    if traces.is_empty() { Err(RematError::NoSteps) } else { Ok(traces) }
+    if seen.traces.is_empty() { Err(RematError::NoSteps) } else { Ok(seen) }
 }
 
 /// A device that no rehearsal uses at the moment.

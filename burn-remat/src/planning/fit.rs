@@ -19,6 +19,7 @@ use super::chosen::{ChosenPlanner, is_defect};
 use super::lowering::{Lowered, lower};
 use super::plain::with_forms;
 use super::schedule::Schedule;
+use super::service::Origin;
 use super::tight::tight;
 use burn_remat_core::Trace;
 
@@ -184,6 +185,11 @@ impl Fit {
     pub fn floor(&self) -> (u64, &str) {
         let store_all = self.lowered.peak();
         (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
+    }
+
+    /// The plan that holds least, and its account of itself.
+    pub fn least(&self) -> (Arc<Schedule>, Origin) {
+        (self.fallback.clone(), Origin::of(&self.smallest, 0.0))
     }
 
     /// Which kind of step this is.

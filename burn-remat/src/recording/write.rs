@@ -1,11 +1,11 @@
-//! Writes what a program asks for to a file, line by line.
+//! Writes down what a program asks for: to a file, line by line, or for a machine of this process that plays it back.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use burn_remat_core::{
-    Asking, Buffer, Config, Input, Kind, LayoutFollows, Made, Operation, OperationCall, Ran, Run, Source, Substitute,
+    Asking, Buffer, Config, Input, Kind, LayoutFollows, Made, Operation, OperationCall, Ran, Recording, Run, Source, Substitute,
     TensorFacts, TensorId, ThreadId,
 };
 use burn_remat_plan::Graph;
@@ -17,8 +17,11 @@ use super::{Header, Layout};
 use crate::budget::Budget;
 
 /// See the [module](self).
+#[derive(Default)]
 pub(crate) struct Writer {
-    file: BufWriter<File>,
+    file: Option<BufWriter<File>>,
+    /// What was asked for, where it is played back here.
+    kept: Option<Vec<Asking>>,
     /// The operation at hand.
     call: Option<OperationCall>,
     /// The buffer of the tensor that came last.
@@ -30,11 +33,30 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    /// Keeps what is asked for.
+    pub fn keeping() -> Self {
+        Self { kept: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// What was asked for, where that was kept.
+    pub fn kept(&mut self) -> Recording {
+        Recording::of(self.kept.take().unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// Whether it is kept.
+    pub fn keeps(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Whether a file is written.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Begins a file for a device of this name.
-    pub fn new(path: &Path, device: &str, budget: Budget, config: &Config) -> io::Result<Self> {
-        let file = BufWriter::new(File::create(path)?);
-        let mut writer = Self { file, call: None, arrived: None, named: FxHashSet::default(), error: None };
-        writer.line(&Header {
+    pub fn begin_file(&mut self, path: &Path, device: &str, budget: Budget, config: &Config) -> io::Result<()> {
+        self.file = Some(BufWriter::new(File::create(path)?));
+        self.line(&Header {
             format: RECORDING_FORMAT.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device.to_owned(),
@@ -53,23 +75,24 @@ impl Writer {
                 LayoutFollows::Reuse => Layout::Reuse,
             },
         });
-        writer.error.take().map_or(Ok(writer), Err)
+        self.error.take().map_or(Ok(()), Err)
     }
 
     fn line(&mut self, of: &impl Serialize) {
-        if self.error.is_some() {
-            return;
-        }
-        let written = serde_json::to_writer(&mut self.file, of).map_err(io::Error::from);
-        self.error = written.and_then(|()| self.file.write_all(b"\n")).err();
+        let Some(file) = self.file.as_mut().filter(|_| self.error.is_none()) else { return };
+        let written = serde_json::to_writer(&mut *file, of).map_err(io::Error::from);
+        self.error = written.and_then(|()| file.write_all(b"\n")).err();
         if let Some(error) = &self.error {
             log::error!("the recording ends here: {error}");
         }
     }
 
-    /// Something is asked for that is no operation and brings no tensor.
-    pub fn ask(&mut self, asking: &Asking) {
-        self.line(asking);
+    /// Something is asked for.
+    pub fn ask(&mut self, asking: Asking) {
+        self.line(&asking);
+        if let Some(kept) = &mut self.kept {
+            kept.push(asking);
+        }
     }
 
     /// An operation is asked for.
@@ -92,7 +115,7 @@ impl Writer {
         if call.made.len() != call.outputs.len() && call.failure.is_none() {
             call.failure = Some("it did not run".to_owned());
         }
-        self.line(&Asking::Operation(call));
+        self.ask(Asking::Operation(call));
     }
 
     /// A tensor has come from elsewhere.
@@ -102,7 +125,7 @@ impl Writer {
             Some(Buffer::Unknown) => Made::Unknown,
             None => Made::New(tensor.buffer_bytes),
         };
-        self.line(&Asking::Upload { thread, tensor, made });
+        self.ask(Asking::Upload { thread, tensor, made });
     }
 
     /// The buffer of a tensor that comes from elsewhere.
@@ -176,14 +199,15 @@ impl Writer {
     }
 
     /// Ends the file, with the graph that was planned.
-    pub fn finish(mut self, graph: Option<&Graph>) -> io::Result<()> {
+    pub fn finish_file(&mut self, graph: Option<&Graph>) -> io::Result<()> {
         if let Some(graph) = graph {
             let graph: serde_json::Value = serde_json::from_str(&graph.to_json())?;
             self.line(&serde_json::json!({ "graph": graph }));
         }
-        match self.error.take() {
-            Some(error) => Err(error),
-            None => self.file.flush(),
+        let file = self.file.take();
+        match (self.error.take(), file) {
+            (Some(error), _) => Err(error),
+            (None, file) => file.map_or(Ok(()), |mut file| file.flush()),
         }
     }
 }

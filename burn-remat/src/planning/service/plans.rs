@@ -74,7 +74,7 @@ impl Plans {
 
     /// Whether steps are planned, or written down, at all.
     pub fn is_on(&self) -> bool {
-        self.settings.planner.is_some() || self.rehearsed.is_some()
+        self.settings.planner.is_some() || self.rehearsed.is_some() || self.known.has_plans()
     }
 
     /// For waiting until no planner is at work.

@@ -1,0 +1,44 @@
+//! What a budget does to a program that was seen on a dry device: the machine that will keep the budget goes through the program again.
+//!
+//! A plan speaks of one stretch of operations, and of what was held when that began. What a program does in between, and what it holds at one time and
+//! not at another, shows when all of it is gone through. Complexity: O(operations + recomputed operations) for each budget.
+
+use std::sync::Arc;
+
+use burn_remat_core::{Config, Driver, LayoutFollows, Recording, Trace, play};
+
+use super::Ready;
+use crate::config::RematConfig;
+use crate::engine::core_config;
+use crate::planning::{PlanSettings, Plans};
+
+/// What was seen of a program on a device that only looks.
+pub(crate) struct Seen {
+    /// The steps, each kind once, in order.
+    pub traces: Vec<Trace>,
+    /// All that it asked for; nothing where it ran for real.
+    pub recording: Arc<Recording>,
+}
+
+/// The outcome of a trial.
+pub(crate) struct Trial {
+    /// Most bytes held.
+    pub peak: u64,
+    /// Whether that was more than the budget.
+    pub is_over: bool,
+    /// The operation in which it was.
+    pub op: String,
+}
+
+impl Seen {
+    /// Goes through the program under a budget, by plans that are there from the start; no others are made.
+    pub fn try_budget(&self, config: &RematConfig, budget: u64, ready: Vec<Ready>) -> Trial {
+        let settings = PlanSettings { planner: None, cache: None, ready, ..PlanSettings::default() };
+        let plans = Plans::new(settings, String::new(), false);
+        let config = Config { strict: false, ..core_config(&config.within(budget), LayoutFollows::Nothing) };
+        let machine = play(&self.recording, config, plans, |_| {});
+        let counters = machine.counters();
+        let is_over = counters.steps_over_budget > 0 || machine.is_over_budget();
+        Trial { peak: counters.peak.bytes, is_over, op: machine.world().name(counters.peak.kind) }
+    }
+}
