@@ -200,7 +200,7 @@ impl<W: World> Machine<W> {
         if let Some(follow) = self.watch.follow.as_ref().filter(|follow| whole && follow.schedule.spine.is_over(at)) {
             self.skip_glue(at, follow.schedule.trace.ops.len());
         }
-        self.release_holds();
+        self.abandon_holds();
         if let Some(follow) = self.watch.follow.take()
             && whole
         {

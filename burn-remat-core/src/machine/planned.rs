@@ -6,6 +6,7 @@
 //! policy takes over, and the trace goes on from there, so that the new step can be planned too.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -17,7 +18,7 @@ use crate::driver::{Event, Left, World};
 use crate::facts::{Failure, Operation};
 use crate::follow::{Follow, Named};
 use crate::history::{ARRIVED, Spot};
-use crate::keys::TensorKey;
+use crate::keys::{RecipeKey, TensorKey};
 use crate::schedule::{Action, Schedule};
 use crate::trace::{EXTERNAL, Number, Place, Trace, extend, origin};
 
@@ -285,6 +286,31 @@ impl<W: World> Machine<W> {
         }
     }
 
+    /// Lets everything go that the plan holds, in the midst of it. What can be had again now from what goes is brought back first: a gradient that the
+    /// plan gave up for a while would take all of the pass later.
+    pub(super) fn abandon_holds(&mut self) {
+        if self.watch.follow.as_ref().is_some_and(|follow| !follow.is_complete() && !follow.held.is_empty()) {
+            let tensors = &self.history.tensors;
+            let goes = |&input: &TensorKey| tensors[input].held && !tensors[input].alive;
+            let is_there = |input: &TensorKey| tensors[*input].buffer.is_some();
+            let inputs = |recipe: RecipeKey| &self.history.recipes[recipe].inputs;
+            let sinks = |recipe: RecipeKey| {
+                inputs(recipe).iter().all(is_there) && inputs(recipe).iter().any(|input| goes(input))
+            };
+            let sinking = tensors
+                .iter()
+                .filter(|(_, tensor)| tensor.alive && tensor.is_evicted() && tensor.recipe.is_some_and(sinks));
+            let sinking: Vec<TensorKey> = sinking.map(|(key, _)| key).collect();
+            for key in sinking {
+                self.pin(key);
+                // A failure is told where it is read.
+                let _ = self.ensure(key);
+                self.unpin(key);
+            }
+        }
+        self.release_holds();
+    }
+
     /// The operation at hand is not the planned one at `at`: whether the step goes on by a plan all the same. That is one that begins with the same
     /// operations; else the same, carried to other sizes; else one for other sizes that begins in the same way.
     fn goes_on(&mut self, at: usize, op: &Operation, call: &Call) -> bool {
@@ -321,7 +347,7 @@ impl<W: World> Machine<W> {
 
     /// The step is another one than planned: another plan begins here, or the online policy takes over.
     fn differ(&mut self, at: usize, op: &Operation, call: &mut Call) {
-        self.release_holds();
+        self.abandon_holds();
         let Some(follow) = self.watch.follow.take() else { return };
         let old = follow.schedule.clone();
         let is_false_start = self.refuse(&follow, at);
@@ -403,7 +429,7 @@ impl<W: World> Machine<W> {
 
     /// Gives the plan up for this step: it does not fit what happens. `done` operations of the step have run.
     pub(super) fn leave_plan(&mut self, done: usize, why: Left) {
-        self.release_holds();
+        self.abandon_holds();
         if let Some(follow) = self.watch.follow.take() {
             self.world.left(why);
             if let Some(trace) = follow.trace() {

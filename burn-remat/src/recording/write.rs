@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use burn_remat_core::{
-    Asking, Buffer, Config, Input, Kind, LayoutFollows, Made, Operation, OperationCall, Ran, Recording, Run, Source, Substitute,
-    TensorFacts, TensorId, ThreadId,
+    Asking, Buffer, Config, Input, Kind, LayoutFollows, Made, Operation, OperationCall, Ran, Recording, Run, Source,
+    Substitute, TensorFacts, TensorId, ThreadId,
 };
 use burn_remat_plan::Graph;
 use burn_remat_plan::format::RECORDING_FORMAT;
