@@ -140,6 +140,57 @@ fn nothing_is_held_for_a_program_that_has_ended_within_a_plan() {
     assert_eq!((left.bytes, left.tensors, left.recipes), (0, 0, 0));
 }
 
+/// A gradient at the end of a chain, which an optimizer reads in some steps.
+fn step_with_gradient(program: &mut Program, parameter: u64, is_optimized: bool) -> u64 {
+    program.machine.mark(1);
+    let mut made = parameter;
+    for kind in 0..DEPTH {
+        let next = program.run(1, 100 + kind, Works::New, &[made], &[], &[UNIT])[0];
+        if made != parameter {
+            program.drop_tensor(1, made);
+        }
+        made = next;
+    }
+    let gradient = program.run(1, 200, Works::New, &[made], &[], &[UNIT])[0];
+    program.drop_tensor(1, made);
+    if is_optimized {
+        let rate = program.run(1, 300, Works::New, &[parameter], &[], &[UNIT])[0];
+        let change = program.run(1, 301, Works::New, &[gradient, rate], &[], &[UNIT])[0];
+        program.read(1, change);
+        [rate, change].into_iter().for_each(|id| program.drop_tensor(1, id));
+    }
+    gradient
+}
+
+#[test]
+fn what_a_plan_has_given_up_for_a_while_comes_back_before_what_it_holds_goes() {
+    let trace = trace_of(UNIT, |program, parameter| {
+        let gradient = step_with_gradient(program, parameter, true);
+        program.drop_tensor(1, gradient);
+    });
+    let (last, gradient) = (DEPTH as usize - 1, DEPTH as usize);
+    let place = |op: usize| trace.ops[op].writes[0];
+    let mut holds = vec![false; trace.storages.len()];
+    holds[place(last) as usize] = true;
+    let mut plan = Schedule::new(trace.clone(), holds.clone(), holds);
+    plan.after[gradient].push(Action::Evict(place(gradient)));
+    plan.before[gradient + 2].extend([Action::Recompute([place(gradient)][..].into()), Action::ReleaseAll]);
+    plan.peak = 1 << 20;
+    let mut program = Program::new(Config { budget: Asked::Bytes(4 * UNIT), ..Config::default() });
+    program.machine.world_mut().plan = Some(Arc::new(plan));
+    let parameter = program.upload(1, UNIT);
+    for _ in 0..2 {
+        let gradient = step_with_gradient(&mut program, parameter, true);
+        program.drop_tensor(1, gradient);
+    }
+    let gradient = step_with_gradient(&mut program, parameter, false);
+    program.machine.mark(1);
+    program.read(1, gradient);
+    let world = program.machine.world();
+    assert_eq!((world.followed.len(), world.left.len()), (1, 1), "the last step ends within its plan");
+    assert_eq!(program.machine.counters().recomputed, 2, "one operation in each step, and not the chain");
+}
+
 /// Forward through a chain of which the program keeps the last two results.
 fn keeping_step(program: &mut Program, parameter: u64) {
     program.machine.mark(1);

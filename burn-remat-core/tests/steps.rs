@@ -80,6 +80,22 @@ fn what_is_kept_to_compute_something_again_goes_where_nothing_else_can() {
 }
 
 #[test]
+fn what_a_large_root_is_kept_for_is_brought_back_where_that_holds_less() {
+    let mut program = Program::new(config(Asked::Bytes(6 * UNIT)));
+    let weights = program.upload(1, 4 * UNIT);
+    let picture = program.run(1, 1, Works::New, &[weights], &[], &[UNIT])[0];
+    let other = program.run(1, 2, Works::New, &[weights], &[], &[2 * UNIT])[0];
+    assert!(program.machine.world().content(picture).is_none(), "it is evicted");
+    program.drop_tensor(1, other);
+    program.drop_tensor(1, weights);
+    assert_eq!(program.machine.holdings().bytes, 4 * UNIT, "kept for the picture");
+    program.run(1, 3, Works::New, &[], &[], &[4 * UNIT]);
+    assert_eq!(program.machine.holdings().bytes, 5 * UNIT, "the picture and what is new");
+    assert_eq!(program.machine.world().peak, 6 * UNIT, "what the observer has seen");
+    program.read(1, picture);
+}
+
+#[test]
 fn a_share_is_one_of_the_first_step_and_not_of_what_came_before_it() {
     let mut program = Program::new(config(Asked::Share(0.5)));
     let large = program.upload(1, 64 * UNIT);

@@ -26,8 +26,9 @@ const GUIDE_BATCH: usize = 2;
 const MOST: usize = 1 << 16;
 /// A floor above the budget by one part in this many may be beaten yet.
 const NEAR: u64 = 20;
-/// So many budgets are tried one after the other until one is kept, and the time for it.
-const TRIALS: usize = 6;
+/// So many budgets are tried to find the smallest that is kept to one part in so many, within this time.
+const TRIALS: usize = 10;
+const FINE: u64 = 32;
 const TRIAL_TIME: Duration = Duration::from_secs(4);
 /// Time to plan one batch size. Training has more, so a batch that fits here fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
@@ -180,15 +181,25 @@ impl Rehearsed {
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
         let start = Instant::now();
-        for trial in 0..TRIALS {
-            let Trial { peak, is_over, op } = self.seen.try_budget(config, least.minimum_bytes, ready.clone());
-            if !is_over {
+        // The largest budget that was not kept, and the smallest that was.
+        let (mut low, mut high) = (0, least.store_all_bytes);
+        let mut budget = least.minimum_bytes;
+        for _ in 0..TRIALS {
+            let Trial { peak, is_over, op } = self.seen.try_budget(config, budget, ready.clone());
+            if is_over {
+                low = budget;
+                (least.op, least.stage) = (op, None);
+            } else {
+                high = budget;
+            }
+            if low == 0 || high - low <= high / FINE || start.elapsed() > TRIAL_TIME {
                 break;
             }
-            let is_last = trial + 1 == TRIALS || start.elapsed() > TRIAL_TIME;
-            least.minimum_bytes = if is_last { least.store_all_bytes } else { peak.min(least.store_all_bytes) };
-            (least.op, least.stage) = (op, None);
+            // What a budget needed instead of itself mostly is enough, if more than is needed.
+            let is_first = is_over && high == least.store_all_bytes && peak < high;
+            budget = if is_first { peak } else { low + (high - low) / 2 };
         }
+        least.minimum_bytes = high;
         least
     }
 }
