@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use burn_remat_core::{Action, Asked, Config, Need, Schedule, replay};
+use burn_remat_core::{Action, Asked, Config, Need, Planning, Recording, Schedule, play, replay};
 use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
@@ -229,7 +229,7 @@ fn what_comes_back_behind_the_last_operation_is_foreseen_too() {
 
 /// Forward through two operations, of which the second needs only the signs of what the first has made.
 fn weak_step(program: &mut Program, parameter: u64, last_kind: u64, unit: u64) {
-    program.machine.mark(1);
+    program.mark(1);
     let x = program.run(1, 1, Works::New, &[parameter], &[], &[unit])[0];
     let y = program.run_weakly(1, 2, Works::New, (&[x], Some(x)), &[], &[unit])[0];
     let z = program.run(1, 3, Works::New, &[parameter], &[], &[unit])[0];
@@ -277,6 +277,42 @@ fn no_substitute_is_left_where_there_is_no_room_for_both() {
     assert!(program.machine.counters().evictions >= 6);
     assert!(program.machine.world().followed.iter().any(|followed| followed.carried), "the plan was carried");
     assert_eq!(program.machine.world().peak, 4 * SIZE, "what the observer has seen");
+}
+
+/// All steps go by one plan.
+struct Given(Arc<Schedule>);
+
+impl Planning for Given {
+    fn is_on(&self) -> bool {
+        true
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    fn next(&self) -> Option<Arc<Schedule>> {
+        Some(self.0.clone())
+    }
+}
+
+#[test]
+fn a_program_that_was_recorded_without_a_plan_goes_by_one_as_if_it_ran() {
+    let plan = leaves_signs(true);
+    let ran = |plan: Option<&Arc<Schedule>>| {
+        let mut program = Program::new(Config { rehearsing: plan.is_none(), ..Config::default() });
+        (program.machine.world_mut().plan, program.machine.world_mut().traces) = (plan.cloned(), plan.is_none());
+        let parameter = program.upload(1, UNIT);
+        (0..4).for_each(|_| weak_step(&mut program, parameter, 4, UNIT));
+        program.mark(1);
+        program
+    };
+    let recording = Recording::of(ran(None).asked).expect("what was asked for fits together");
+    let played = play(&Arc::new(recording), Config::default(), Given(plan.clone()), |_| {});
+    let live = ran(Some(&plan));
+    let (was, is) = (live.machine.counters(), played.counters());
+    assert_eq!((is.evictions, is.recomputed), (was.evictions, was.recomputed));
+    assert_eq!(is.recomputed, 3, "what needs only the signs, in each planned step");
 }
 
 /// Through operations on large tensors, with so many on small ones before, between and behind them; one of the large ones reads what they

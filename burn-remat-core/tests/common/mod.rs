@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use burn_remat_core::{
     Alternative, Asking, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Kind, Left, Limits, Machine,
-    Made, Need, OpKey, Operation, OperationCall, Planning, Ran, Run, Schedule, Source, TensorFacts, TensorId, Trace,
-    TracedOp,
+    Made, Need, OpKey, Operation, OperationCall, Planning, Ran, Run, Schedule, Source, Substitute, TensorFacts,
+    TensorId, Trace, TracedOp,
 };
 
 pub use asked::{Asked, Content, ONE, Works, hash};
@@ -154,7 +154,7 @@ impl Driver for Sim {
         let contents: Vec<Content> = asked.inputs.iter().map(content).collect();
         let inputs: Vec<Handle> = asked.inputs.iter().filter_map(|id| self.handles.get(id).copied()).collect();
         let mut ran = Ran { ns: 10 + asked.kind % 7, ..Ran::default() };
-        let mut went = OperationCall { ns: ran.ns, ..OperationCall::default() };
+        let mut went = OperationCall { ns: ran.ns, substitute: self.went.substitute, ..OperationCall::default() };
         let mut free: Vec<u64> = takes.iter().filter_map(|id| Some(self.handles.get(id)?.buffer)).collect();
         free.retain(|&buffer| self.owners(buffer) == 1);
         // The input that it writes over, if any.
@@ -249,6 +249,11 @@ impl Driver for Sim {
 
     fn discard(&mut self, id: TensorId) {
         assert!(self.compressed.remove(&id).is_some(), "tensor {id} was not compressed");
+    }
+
+    fn substitute(&mut self, _id: TensorId, need: Need) -> Option<Substitute> {
+        self.went.substitute = Some(Substitute { need, bytes: 1, stand_in: 0, cost_ns: 0 });
+        self.went.substitute
     }
 
     fn leave_substitute(&mut self, id: TensorId, _need: Need) -> Option<(u64, u64)> {
