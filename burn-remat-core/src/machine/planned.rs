@@ -377,9 +377,8 @@ impl<W: World> Machine<W> {
 
     /// Goes over to a plan of which the first `at` operations are those that were done.
     fn switch_plan(&mut self, at: usize, schedule: Arc<Schedule>) {
-        self.release_holds();
         let Some(mut follow) = self.watch.follow.take() else { return };
-        let old = follow.schedule.clone();
+        let (old, before) = (follow.schedule.clone(), core::mem::take(&mut follow.held));
         let (places, numbers) = self.renumber(&old.trace, &schedule.trace, at);
         let renumbered = |(place, &name): (&Place, &Named)| Some((*places.get(place)?, name));
         let externals = follow.externals.iter().filter_map(renumbered).collect();
@@ -391,13 +390,41 @@ impl<W: World> Machine<W> {
         if self.needs_more(&schedule) {
             self.carry();
         }
-        for (place, held) in schedule.held_before(at).into_iter().enumerate() {
+        let held = schedule.held_before(at);
+        self.bring_in_before_switch(&held);
+        // From here on what the other plan has held is held no more, unless this one holds it.
+        for &name in &before {
+            if self.history.knows(name) {
+                self.history.tensors[name.0].held = false;
+            }
+        }
+        for (place, held) in held.into_iter().enumerate() {
             let owners = self.owners_of(place as Place);
             match owners.first() {
                 Some(&name) if held && self.history.tensors[name.0].buffer.is_some() => self.hold(name),
                 Some(_) if !held && schedule.decides[place] && self.is_carried() => self.offer(place as Place, None),
                 Some(_) if !held && schedule.decides[place] => self.give_up(place as Place),
                 _ => {}
+            }
+        }
+        for name in before {
+            let is_left = self.history.knows(name) && !self.history.tensors[name.0].held;
+            if is_left && self.history.tensors[name.0].pins == 0 && !self.history.tensors[name.0].alive {
+                self.bury(name.0);
+            }
+        }
+    }
+
+    /// What a plan holds by now and the one before has given up comes from what that one holds, as long as it is there: later it would take all
+    /// that was done so far.
+    fn bring_in_before_switch(&mut self, held: &[bool]) {
+        for place in (0..held.len()).filter(|&place| held[place]) {
+            let Some(&(key, _)) = self.owners_of(place as Place).first() else { continue };
+            if self.history.tensors[key].is_evicted() && self.history.tensors[key].recipe.is_some() {
+                self.pin(key);
+                // A failure is told where it is read.
+                let _ = self.ensure(key);
+                self.unpin(key);
             }
         }
     }
