@@ -301,12 +301,7 @@ impl<W: World> Machine<W> {
                 .iter()
                 .filter(|(_, tensor)| tensor.alive && tensor.is_evicted() && tensor.recipe.is_some_and(sinks));
             let sinking: Vec<TensorKey> = sinking.map(|(key, _)| key).collect();
-            for key in sinking {
-                self.pin(key);
-                // A failure is told where it is read.
-                let _ = self.ensure(key);
-                self.unpin(key);
-            }
+            self.bring_back_beside(sinking);
         }
         self.release_holds();
     }
@@ -418,15 +413,23 @@ impl<W: World> Machine<W> {
     /// What a plan holds by now and the one before has given up comes from what that one holds, as long as it is there: later it would take all
     /// that was done so far.
     fn bring_in_before_switch(&mut self, held: &[bool]) {
-        for place in (0..held.len()).filter(|&place| held[place]) {
-            let Some(&(key, _)) = self.owners_of(place as Place).first() else { continue };
-            if self.history.tensors[key].is_evicted() && self.history.tensors[key].recipe.is_some() {
-                self.pin(key);
-                // A failure is told where it is read.
-                let _ = self.ensure(key);
-                self.unpin(key);
-            }
+        let owner = |place: usize| self.owners_of(place as Place).first().map(|name| name.0);
+        let is_missing =
+            |key: &TensorKey| self.history.tensors[*key].is_evicted() && self.history.tensors[*key].recipe.is_some();
+        let missing = (0..held.len()).filter(|&place| held[place]).filter_map(owner).filter(is_missing).collect();
+        self.bring_back_beside(missing);
+    }
+
+    /// Brings tensors back for which no plan has made room.
+    fn bring_back_beside(&mut self, keys: Vec<TensorKey>) {
+        let beside = core::mem::replace(&mut self.now.beside, true);
+        for key in keys {
+            self.pin(key);
+            // A failure is told where it is read.
+            let _ = self.ensure(key);
+            self.unpin(key);
         }
+        self.now.beside = beside;
     }
 
     /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not
