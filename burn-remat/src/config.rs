@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use burn_remat_core::Trace;
+use burn_remat_core::{Asked, Config, LayoutFollows, Trace};
 use burn_remat_plan::registry::PlannerChoice;
 
 use crate::backend::DeviceMemory;
@@ -196,6 +196,24 @@ impl RematConfig {
         let mut config = self.clone();
         config.budget = Budget::Bytes(bytes);
         config
+    }
+
+    /// What the core has to know.
+    pub(crate) fn of_core(&self, layout: LayoutFollows) -> Config {
+        Config {
+            budget: match self.budget {
+                Budget::Unlimited => Asked::Unlimited,
+                Budget::Bytes(bytes) => Asked::Bytes(bytes),
+                // The device has made bytes of a share of its free memory.
+                Budget::Share(share) | Budget::Free(share) => Asked::Share(share),
+            },
+            reseed: self.random == RandomPolicy::Reseed,
+            strict: self.strict,
+            recompute_limit: self.recompute_limit,
+            count_workspaces: self.count_workspaces,
+            rehearsing: self.rehearsal.is_some(),
+            layout,
+        }
     }
 
     /// How plans are made: not at all without a budget.

@@ -4,15 +4,12 @@ use std::path::Path;
 
 use burn_backend::{ExecutionError, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::{
-    Alternative, Asked, Asking, CheckpointPolicy, Config, Entered, Failure, Kind, LayoutFollows, Machine, Most,
-};
+use burn_remat_core::{Alternative, Asking, CheckpointPolicy, Entered, Failure, Kind, LayoutFollows, Machine, Most};
 use burn_std::future::DynFut;
 use burn_std::id::StreamId;
 
 use crate::backend::RematBackend;
-use crate::budget::Budget;
-use crate::config::{RandomPolicy, Rehearsal, RematConfig};
+use crate::config::{Rehearsal, RematConfig};
 use crate::drive::{Boxes, Drive, Hand, Settings, asked, operation_name};
 use crate::error::RematError;
 use crate::names::{NameId, name_of};
@@ -48,7 +45,7 @@ impl<B: RematBackend> Engine<B> {
         if matches!(config.rehearsal, Some(Rehearsal::Dry(_))) {
             world.recorder = Some(Box::new(Writer::keeping()));
         }
-        let machine = Machine::new(core_config(&config, layout::<B>(&config)), world);
+        let machine = Machine::new(config.of_core(layout::<B>(&config)), world);
         Self { machine, device, config }
     }
 
@@ -121,7 +118,7 @@ impl<B: RematBackend> Engine<B> {
         if self.machine.holdings().tensors > 0 || self.machine.counters().operations > 0 {
             return refused("this device has been used: begin right after `remat`, before the first tensor".to_owned());
         }
-        let (name, config) = (B::device_name(&self.device), core_config(&self.config, layout::<B>(&self.config)));
+        let (name, config) = (B::device_name(&self.device), self.config.of_core(layout::<B>(&self.config)));
         let mut recorder = self.machine.world_mut().recorder.take().unwrap_or_default();
         let begun = recorder.begin_file(path, &name, self.config.budget, &config);
         self.machine.world_mut().recorder = Some(recorder).filter(|recorder| begun.is_ok() || recorder.keeps());
@@ -314,24 +311,6 @@ impl<B: RematBackend> Engine<B> {
     pub fn reset_report(&mut self) {
         self.machine.reset_counters();
         self.machine.world().forget_late_failure();
-    }
-}
-
-/// What the core has to know of a configuration.
-pub(crate) fn core_config(config: &RematConfig, layout: LayoutFollows) -> Config {
-    Config {
-        budget: match config.budget {
-            Budget::Unlimited => Asked::Unlimited,
-            Budget::Bytes(bytes) => Asked::Bytes(bytes),
-            // The device has made bytes of a share of its free memory.
-            Budget::Share(share) | Budget::Free(share) => Asked::Share(share),
-        },
-        reseed: config.random == RandomPolicy::Reseed,
-        strict: config.strict,
-        recompute_limit: config.recompute_limit,
-        count_workspaces: config.count_workspaces,
-        rehearsing: config.rehearsal.is_some(),
-        layout,
     }
 }
 

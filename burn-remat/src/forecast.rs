@@ -17,10 +17,10 @@ use crate::budget::{Budget, DisplayBytes};
 use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
-use crate::planning::budgets;
 #[cfg(feature = "show")]
 use crate::planning::picture::{self, Curve};
-use crate::rehearse::{LargestBatch, MinimumBudget, Ready, Rehearsed, best, guide, largest_guided};
+use crate::planning::{Ready, budgets};
+use crate::rehearse::{LargestBatch, MinimumBudget, Rehearsed, best, guide, largest_guided};
 
 /// Forecasts what `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget.
 ///

@@ -16,7 +16,7 @@ use burn_remat_core::{Spine, Trace};
 use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
-use crate::planning::{Fit, Origin, Schedule, lower};
+use crate::planning::{Fit, Origin, Ready, lower};
 pub(crate) use trial::Seen;
 use trial::Trial;
 
@@ -30,6 +30,8 @@ const NEAR: u64 = 20;
 const TRIALS: usize = 10;
 const FINE: u64 = 32;
 const TRIAL_TIME: Duration = Duration::from_secs(4);
+/// A batch with which all of the program does not keep the budget is made smaller by one part in so many.
+const LESS: usize = 32;
 /// Time to plan one batch size. Training has more, so a batch that fits here fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
 
@@ -171,7 +173,7 @@ impl Rehearsed {
         }
         let Minimum { bytes, op, stage } = most;
         let of_steps = self.seen.traces.iter().map(Trace::peak).max().unwrap_or(0);
-        let store_all_bytes = of_steps.max(self.seen.try_budget(config, u64::MAX, Vec::new()).peak);
+        let store_all_bytes = of_steps.max(self.seen.peak(config));
         let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
         let least = MinimumBudget { store_all_bytes, minimum_bytes, op, stage };
         Ok(self.kept(config, least))
@@ -270,7 +272,7 @@ pub(crate) fn largest_guided<R>(
     let dry = || Rehearsal::Dry(Some(guide.clone()));
     let seen = |batch| rehearse(device, &config, dry(), |device| drop(train(device, batch)));
     let step = |batch| neediest(seen(batch)?.traces);
-    let fits_whole = |batch| Ok(step(batch)?.peak() <= budget);
+    let fits_whole = |batch| Ok(seen(batch)?.peak(&config) <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
     // The plan of the largest batch that has fitted so far.
     let mut found = None;
@@ -278,27 +280,44 @@ pub(crate) fn largest_guided<R>(
         let plan = plan(step(batch)?, &config, budget, overhead_limit)?;
         Ok(plan.map(|plan| found = Some(plan)).is_some())
     };
-    let batch = last_true(store_all_batch, fits)?;
-    if batch == 0 {
+    let mut batch = last_true(store_all_batch, fits)?;
+    while let Some(plan) = found.take().filter(|_| batch > store_all_batch) {
+        let seen = seen(batch)?;
+        let ready = plans_beside(&plan, &seen, &config, budget)?;
+        if !seen.try_budget(&config, budget, ready.clone()).is_over {
+            let (predicted_overhead, predicted_peak_bytes) = (plan.0.overhead(), plan.0.peak);
+            let mut config = config.clone();
+            config.planning.ready = ready;
+            return Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config });
+        }
+        // What is held between the steps, or in another one, leaves too little.
+        batch -= (batch / LESS).max(1);
+        found = self::plan(step(batch)?, &config, budget, overhead_limit)?;
+    }
+    if store_all_batch == 0 {
         let needs = Rehearsed::new(seen(1)?)?.needs(&config)?;
         return Err(RematError::NothingFits { budget, minimum: needs.minimum_bytes, op: needs.op });
     }
-    let Some((schedule, origin)) = found else {
-        let predicted_peak_bytes = step(batch)?.peak();
-        return Ok(LargestBatch { batch, store_all_batch, predicted_overhead: 0.0, predicted_peak_bytes, config });
-    };
-    let kinds = planned(&seen(batch)?.traces);
-    let mut config = config;
-    // The other kinds of step, the first among them, need plans too.
-    for trace in kinds {
+    let (batch, predicted_peak_bytes) = (store_all_batch, seen(store_all_batch)?.peak(&config));
+    Ok(LargestBatch { batch, store_all_batch, predicted_overhead: 0.0, predicted_peak_bytes, config: config.clone() })
+}
+
+/// Plans for all kinds of step that were seen, of which one has its plan.
+fn plans_beside(
+    (schedule, origin): &Ready,
+    seen: &Seen,
+    config: &RematConfig,
+    budget: u64,
+) -> Result<Vec<Ready>, RematError> {
+    let mut ready = Vec::new();
+    for trace in planned(&seen.traces) {
         if Spine::of(&trace).structure() == schedule.structure() {
-            config.planning.ready.push((schedule.clone(), origin.clone()));
+            ready.push((schedule.clone(), origin.clone()));
         } else {
-            config.planning.ready.extend(best(&fit(trace)?, &config, budget, PLAN_TIME));
+            ready.extend(best(&fit(trace)?, config, budget, PLAN_TIME));
         }
     }
-    let (predicted_overhead, predicted_peak_bytes) = (schedule.overhead(), schedule.peak);
-    Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config })
+    Ok(ready)
 }
 
 /// What is planned of what was seen, each kind once.
@@ -320,9 +339,6 @@ fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
     let from = usize::from(traces.len() > 1);
     traces.into_iter().skip(from).max_by_key(Trace::peak).ok_or(RematError::NoSteps)
 }
-
-/// A plan for a step, and its account of itself.
-pub(crate) type Ready = (Arc<Schedule>, Origin);
 
 /// The cheapest plan that is found within the time limit.
 pub(crate) fn best(fit: &Fit, config: &RematConfig, budget: u64, limit: Duration) -> Option<Ready> {

@@ -294,9 +294,7 @@ impl<W: World> Machine<W> {
             let goes = |&input: &TensorKey| tensors[input].held && !tensors[input].alive;
             let is_there = |input: &TensorKey| tensors[*input].buffer.is_some();
             let inputs = |recipe: RecipeKey| &self.history.recipes[recipe].inputs;
-            let sinks = |recipe: RecipeKey| {
-                inputs(recipe).iter().all(is_there) && inputs(recipe).iter().any(|input| goes(input))
-            };
+            let sinks = |recipe: RecipeKey| inputs(recipe).iter().all(is_there) && inputs(recipe).iter().any(goes);
             let sinking = tensors
                 .iter()
                 .filter(|(_, tensor)| tensor.alive && tensor.is_evicted() && tensor.recipe.is_some_and(sinks));

@@ -32,7 +32,6 @@ pub(crate) use fit::Fit;
 pub(crate) use fused::shares;
 pub(crate) use lowering::lower;
 pub use report::{PlanReport, StagePlan};
-pub(crate) use schedule::Schedule;
-pub(crate) use service::{Origin, PlanSettings, Plans, Wait};
+pub(crate) use service::{Origin, PlanSettings, Plans, Ready, Wait};
 #[cfg(feature = "show")]
 pub(crate) use show::picture;

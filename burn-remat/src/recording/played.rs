@@ -7,7 +7,6 @@ use burn_remat_core::play;
 use super::RecordedProgram;
 use crate::budget::Budget;
 use crate::config::RematConfig;
-use crate::engine::core_config;
 use crate::error::RematError;
 use crate::planning::{PlanReport, Plans};
 
@@ -60,7 +59,7 @@ impl RecordedProgram {
         let wait = |plans: &mut Plans| {
             plans.wait().wait(limit);
         };
-        let machine = play(&self.recording, core_config(&config, self.layout()), plans, wait);
+        let machine = play(&self.recording, config.of_core(self.layout()), plans, wait);
         let (counters, plans) = (machine.counters(), &machine.world().planning);
         let followed = (counters.times.followed, counters.times.followed_recompute);
         Ok(ReplayReport {

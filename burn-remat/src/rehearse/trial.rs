@@ -7,10 +7,8 @@ use std::sync::Arc;
 
 use burn_remat_core::{Config, Driver, LayoutFollows, Recording, Trace, play};
 
-use super::Ready;
 use crate::config::RematConfig;
-use crate::engine::core_config;
-use crate::planning::{PlanSettings, Plans};
+use crate::planning::{PlanSettings, Plans, Ready};
 
 /// What was seen of a program on a device that only looks.
 pub(crate) struct Seen {
@@ -31,11 +29,16 @@ pub(crate) struct Trial {
 }
 
 impl Seen {
+    /// Most bytes that it holds without a budget.
+    pub fn peak(&self, config: &RematConfig) -> u64 {
+        self.try_budget(config, u64::MAX, Vec::new()).peak
+    }
+
     /// Goes through the program under a budget, by plans that are there from the start; no others are made.
     pub fn try_budget(&self, config: &RematConfig, budget: u64, ready: Vec<Ready>) -> Trial {
         let settings = PlanSettings { planner: None, cache: None, ready, ..PlanSettings::default() };
         let plans = Plans::new(settings, String::new(), false);
-        let config = Config { strict: false, ..core_config(&config.within(budget), LayoutFollows::Nothing) };
+        let config = Config { strict: false, ..config.within(budget).of_core(LayoutFollows::Nothing) };
         let machine = play(&self.recording, config, plans, |_| {});
         let counters = machine.counters();
         let is_over = counters.steps_over_budget > 0 || machine.is_over_budget();

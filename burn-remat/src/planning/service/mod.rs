@@ -12,5 +12,5 @@ mod state;
 
 pub(crate) use background::Wait;
 pub(crate) use plans::Plans;
-pub(crate) use settings::PlanSettings;
+pub(crate) use settings::{PlanSettings, Ready};
 pub(crate) use state::{Origin, PlanState};

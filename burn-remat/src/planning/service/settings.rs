@@ -9,6 +9,9 @@ use super::state::Origin;
 use crate::planning::chosen::ChosenPlanner;
 use crate::planning::schedule::Schedule;
 
+/// A plan for a step, and its account of itself.
+pub(crate) type Ready = (Arc<Schedule>, Origin);
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct PlanSettings {
@@ -18,7 +21,7 @@ pub(crate) struct PlanSettings {
     pub cache: Option<PathBuf>,
     /// Plans to begin with, in the order of the steps for which they are. Their costs are guesses: once they have been
     /// followed a few times, their steps are planned anew with what was measured.
-    pub ready: Vec<(Arc<Schedule>, Origin)>,
+    pub ready: Vec<Ready>,
 }
 
 impl PlanSettings {
