@@ -17,6 +17,7 @@ use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
 use crate::planning::{Fit, Origin, Ready, lower};
+use crate::recording::RecordedProgram;
 pub(crate) use trial::Seen;
 use trial::Trial;
 
@@ -123,6 +124,19 @@ pub fn minimum_budget_with<R>(
 ) -> Result<MinimumBudget, RematError> {
     let config = config.into().validated()?;
     Rehearsed::new(rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?)?.needs(&config)
+}
+
+impl RecordedProgram {
+    /// The smallest budget that the program is known to keep, as [`minimum_budget`] finds it: with the sizes and times that were recorded, and for what
+    /// the program did with what it read. It must have done at least three training steps.
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::NoSteps`] if no whole step was recorded.
+    pub fn minimum_budget(&self) -> Result<MinimumBudget, RematError> {
+        let config = self.config();
+        Rehearsed::new(Seen::of(&self.recording, &config))?.needs(&config)
+    }
 }
 
 /// A program may hold a few small tensors more than it did on a dry device (a loss that it reads later): one part in so many of what a step needs.

@@ -36,7 +36,7 @@ pub enum RecordingError {
 pub struct RecordedProgram {
     header: Header,
     budget: Budget,
-    pub(super) recording: Arc<Recording>,
+    pub(crate) recording: Arc<Recording>,
     graph: Option<Graph>,
 }
 

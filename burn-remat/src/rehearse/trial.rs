@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use burn_remat_core::{Config, Driver, LayoutFollows, Recording, Trace, play};
+use burn_remat_core::{Asked, Config, Driver, LayoutFollows, Recording, Trace, play};
 
 use crate::config::RematConfig;
 use crate::planning::{PlanSettings, Plans, Ready};
@@ -29,6 +29,15 @@ pub(crate) struct Trial {
 }
 
 impl Seen {
+    /// What a recorded program does.
+    pub fn of(recording: &Arc<Recording>, config: &RematConfig) -> Self {
+        let settings = PlanSettings { planner: None, cache: None, ..PlanSettings::default() };
+        let plans = Plans::new(settings, String::new(), true);
+        let unlimited = Config { budget: Asked::Unlimited, strict: false, rehearsing: true, ..of_core(config) };
+        let machine = play(recording, unlimited, plans, |_| {});
+        Self { traces: machine.world().planning.rehearsed().to_vec(), recording: recording.clone() }
+    }
+
     /// Most bytes that it holds without a budget.
     pub fn peak(&self, config: &RematConfig) -> u64 {
         self.try_budget(config, u64::MAX, Vec::new()).peak
@@ -38,10 +47,14 @@ impl Seen {
     pub fn try_budget(&self, config: &RematConfig, budget: u64, ready: Vec<Ready>) -> Trial {
         let settings = PlanSettings { planner: None, cache: None, ready, ..PlanSettings::default() };
         let plans = Plans::new(settings, String::new(), false);
-        let config = Config { strict: false, ..config.within(budget).of_core(LayoutFollows::Nothing) };
+        let config = Config { strict: false, ..of_core(&config.within(budget)) };
         let machine = play(&self.recording, config, plans, |_| {});
         let counters = machine.counters();
         let is_over = counters.steps_over_budget > 0 || machine.is_over_budget();
         Trial { peak: counters.peak.bytes, is_over, op: machine.world().name(counters.peak.kind) }
     }
+}
+
+fn of_core(config: &RematConfig) -> Config {
+    config.of_core(LayoutFollows::Nothing)
 }

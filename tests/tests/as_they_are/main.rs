@@ -13,7 +13,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::*;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use burn_remat::{RematConfig, RematExt, RematReport, minimum_budget};
+use burn_remat::{RecordedProgram, RematConfig, RematExt, RematReport, minimum_budget};
 use burn_remat_examples::device::under_test;
 
 const WIDTH: usize = 64;
@@ -236,6 +236,36 @@ fn programs_train_as_they_are() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The smallest budget that a program is known to keep, by what it did without one.
+fn recorded_minimum(program: Program) -> u64 {
+    let path = std::env::temp_dir().join(format!("burn-remat-as-they-are-{}.jsonl", std::process::id()));
+    let device = under_test().remat("unlimited").unwrap();
+    let recording = device.remat_record(&path).unwrap();
+    run(program, &device);
+    recording.finish().unwrap();
+    let recorded = RecordedProgram::read(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    recorded.minimum_budget().unwrap().minimum_bytes
+}
+
+/// Programs whose passes begin alike and go on in other ways, that hold most between their passes, or that cannot be run dry.
+const NAMED: [&str; 4] =
+    ["layers skipped at random", "early exit", "as many moments as it takes", "mixture of experts"];
+
+#[test]
+fn a_named_minimum_is_kept() {
+    let _ = env_logger::try_init();
+    for (name, program) in PROGRAMS.into_iter().filter(|(name, _)| NAMED.contains(name)) {
+        let (plain, peak) = unlimited(name, program);
+        let named = minimum_budget(&under_test(), |device| drop(run(program, device)));
+        let named = named.map_or_else(|_| recorded_minimum(program), |needs| needs.minimum_bytes);
+        let Trained { late, report, .. } = within(name, program, &plain, named, "the minimum");
+        println!("| {name} | {:.1}% | {late} of {} |", 100.0 * named as f64 / peak as f64, report.steps);
+        assert!(named < peak, "{name}: {named} of {peak}");
+        assert_eq!(late, 0, "{name}: steps over a named minimum of {named} bytes after the first rounds");
+    }
+}
+
 #[test]
 #[ignore = "slow: a table of an ample and of tight budgets"]
 fn programs_train_within_all_budgets() {
@@ -247,7 +277,8 @@ fn programs_train_within_all_budgets() {
         let minimum = named.map(|needs| needs.minimum_bytes);
         let budgets =
             [("80%", peak * 80 / 100), ("45%", peak * 45 / 100)].into_iter().map(|(share, of)| (share, Ok(of)));
-        for (share, budget) in budgets.chain([("the minimum", minimum.clone())]) {
+        let minima = [("the minimum", minimum.clone()), ("a recording's minimum", Ok(recorded_minimum(program)))];
+        for (share, budget) in budgets.chain(minima) {
             let budget = match budget {
                 Ok(budget) => budget,
                 Err(error) => {
