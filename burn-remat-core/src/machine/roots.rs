@@ -14,6 +14,9 @@ use crate::passes::Part;
 use super::Machine;
 use super::call::{Call, Settled};
 
+/// Of the roots that were dropped, so many are looked at, the largest first.
+const LARGEST: usize = 8;
+
 impl<W: World> Machine<W> {
     /// Decides which consumed roots the operation may really take, and whether it can be recorded.
     ///
@@ -119,7 +122,7 @@ impl<W: World> Machine<W> {
 
     /// Brings back what was made of roots that the program has dropped, and lets them go, where that holds less than they do: without that, a
     /// picture that was drawn with the parameters of a step keeps all of them once they are updated. Called before so many `new` bytes are needed.
-    /// O(1) where they fit beside what cannot be evicted and no parameter was updated.
+    /// O(1) where they fit beside what cannot be evicted and no parameter was updated, else O(buffers + history).
     pub(super) fn cut_behind_large_roots(&mut self, new: u64) {
         let superseded = self.own.superseded.take();
         let Some(budget) = self.room.tensor_budget() else { return };
@@ -127,7 +130,8 @@ impl<W: World> Machine<W> {
         if fixed <= budget && superseded.is_none() || self.is_planned() || self.gives_up() {
             return;
         }
-        if let Some(root) = superseded.filter(|&root| self.history.tensors.contains(root)) {
+        let is_dead = |tensor: &Tensor| !tensor.alive && tensor.recipe.is_none();
+        if let Some(root) = superseded.filter(|&root| self.history.tensors.get(root).is_some_and(is_dead)) {
             let most = self.worth_bringing_back(root);
             self.cut(root, most);
         }
@@ -137,7 +141,7 @@ impl<W: World> Machine<W> {
         let bytes = |key: TensorKey| self.history.tensors[key].facts.bytes;
         let mut roots = self.dead_roots(|_| true);
         roots.sort_by_key(|&root| (core::cmp::Reverse(bytes(root)), root));
-        for root in roots {
+        for root in roots.into_iter().take(LARGEST) {
             let most = self.history.tensors.get(root).map_or(0, |tensor| tensor.facts.bytes);
             if self.resting_on(root).is_some_and(|(_, resting)| resting < most) {
                 self.cut(root, most);
@@ -148,12 +152,13 @@ impl<W: World> Machine<W> {
     /// Most bytes that are to be brought back so that a root may go whose place another takes: its own; where it is a parameter, those of all that have
     /// to stay for what was evicted, since they are updated next, and now there is still room.
     fn worth_bringing_back(&mut self, root: TensorKey) -> u64 {
-        if self.room.overrun() > 0 {
+        let Tensor { alive, facts, .. } = self.history.tensors[root];
+        if alive && self.room.overrun() > 0 {
             // The budget has proved too small: what is kept beside its successor would only add to what is held.
             return u64::MAX;
         }
-        let own = self.history.tensors[root].facts.bytes;
-        if self.history.tensors[root].alive && !self.is_parameter(root) {
+        let own = facts.bytes;
+        if alive && !self.is_parameter(root) {
             return own;
         }
         let Some((frontier, resting)) = self.resting_on(root) else { return 0 };
