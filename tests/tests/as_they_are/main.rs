@@ -7,6 +7,7 @@ mod regimes;
 mod structures;
 
 use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use burn::module::Module;
@@ -66,6 +67,13 @@ fn numbers(values: impl Iterator<Item = i64>, device: &Device) -> Tensor<1, Int>
 
 fn chance(round: usize, at: usize) -> usize {
     ((round as u64 * 1009 + at as u64 + 7).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
+}
+
+/// All devices draw from one generator: only one program runs at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
@@ -225,6 +233,7 @@ fn problems(name: &str, share: &str, trained: &Trained) -> Vec<String> {
 
 #[test]
 fn programs_train_as_they_are() {
+    let _alone = alone();
     let _ = env_logger::try_init();
     let mut wrong = Vec::new();
     for (name, program) in PROGRAMS {
@@ -254,6 +263,7 @@ const NAMED: [&str; 4] =
 
 #[test]
 fn a_named_minimum_is_kept() {
+    let _alone = alone();
     let _ = env_logger::try_init();
     for (name, program) in PROGRAMS.into_iter().filter(|(name, _)| NAMED.contains(name)) {
         let (plain, peak) = unlimited(name, program);
@@ -268,6 +278,7 @@ fn a_named_minimum_is_kept() {
 #[test]
 #[ignore = "slow: a table of an ample and of tight budgets"]
 fn programs_train_within_all_budgets() {
+    let _alone = alone();
     let _ = env_logger::try_init();
     let mut wrong = Vec::new();
     for (name, program) in PROGRAMS.into_iter().chain(FURTHER) {
