@@ -101,7 +101,7 @@ impl<W: World> Machine<W> {
         let settled = self.settle_roots(op, call);
         let Settled { recordable, replaces, seed, .. } = settled;
         self.own.taken = core::mem::take(&mut call.consumed);
-        self.cut_behind_large_roots(self.least_new(op));
+        self.cut_behind_large_roots(op, call.produced);
         call.consumed = core::mem::take(&mut self.own.taken);
         let limited = self.room.budget.is_some() || self.stages.any_forced || self.config.rehearsing;
         let substitute = self.history.spared(op.weak);

@@ -121,13 +121,16 @@ impl<W: World> Machine<W> {
     }
 
     /// Brings back what was made of roots that the program has dropped, and lets them go, where that holds less than they do: without that, a
-    /// picture that was drawn with the parameters of a step keeps all of them once they are updated. Called before so many `new` bytes are needed.
-    /// O(1) where they fit beside what cannot be evicted and no parameter was updated, else O(buffers + history).
-    pub(super) fn cut_behind_large_roots(&mut self, new: u64) {
+    /// picture that was drawn with the parameters of a step keeps all of them once they are updated. Called before an operation that has so many
+    /// bytes in its outputs. O(1) where they fit beside what cannot be evicted and no parameter was updated, else O(buffers + history).
+    pub(super) fn cut_behind_large_roots(&mut self, op: &Operation, produced: u64) {
         let superseded = self.own.superseded.take();
         let Some(budget) = self.room.tensor_budget() else { return };
-        let fixed = self.ledger.fixed.saturating_add(new);
-        if fixed <= budget && superseded.is_none() || self.is_planned() || self.gives_up() {
+        let fits = |machine: &Self, new: u64| machine.ledger.fixed.saturating_add(new) <= budget;
+        if superseded.is_none() && (fits(self, produced) || fits(self, self.least_new(op))) {
+            return;
+        }
+        if self.is_planned() || self.gives_up() {
             return;
         }
         let is_dead = |tensor: &Tensor| !tensor.alive && tensor.recipe.is_none();
@@ -135,7 +138,7 @@ impl<W: World> Machine<W> {
             let most = self.worth_bringing_back(root);
             self.cut(root, most);
         }
-        if self.ledger.fixed.saturating_add(new) <= budget {
+        if fits(self, self.least_new(op)) {
             return;
         }
         let bytes = |key: TensorKey| self.history.tensors[key].facts.bytes;
@@ -197,7 +200,7 @@ impl<W: World> Machine<W> {
     }
 
     /// The least that an operation makes beyond what it may write over.
-    pub(super) fn least_new(&self, op: &Operation) -> u64 {
+    fn least_new(&self, op: &Operation) -> u64 {
         let taken = self.own.taken.iter().map(|&key| &self.history.tensors[key].facts);
         let over = taken.filter(|facts| op.outputs.iter().any(|output| output.shape == facts.shape));
         op.produced().saturating_sub(over.map(|facts| facts.bytes).sum())
