@@ -152,6 +152,12 @@ impl Tensor {
         self.small.as_ref().is_some_and(|small| small.is_compressed)
     }
 
+    /// Whether neither the program nor a plan nor an operation under way uses it.
+    #[inline]
+    pub fn is_unused(&self) -> bool {
+        !self.alive && !self.held && self.pins == 0
+    }
+
     /// Whether it has neither a buffer nor anything that it could be had from at once.
     pub fn is_evicted(&self) -> bool {
         self.buffer.is_none() && !self.is_compressed()
@@ -401,7 +407,7 @@ impl History {
             if let Some(at) = tensor.dependents.iter().rposition(|&other| other == key) {
                 tensor.dependents.swap_remove(at);
             }
-            if tensor.dependents.is_empty() && !tensor.alive && tensor.pins == 0 && !tensor.held {
+            if tensor.dependents.is_empty() && tensor.is_unused() {
                 self.garbage.push(input);
             }
         }

@@ -459,7 +459,7 @@ impl<W: World> Machine<W> {
         if let Some(buffer) = tensor.buffer {
             self.ledger.unpin(buffer);
         }
-        if tensor.pins == 0 && !tensor.alive && !tensor.held {
+        if tensor.is_unused() {
             self.bury(key);
         }
     }

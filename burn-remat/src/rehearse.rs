@@ -271,7 +271,7 @@ pub(crate) fn guide<R>(
     train: impl Fn(&Device, usize) -> R,
 ) -> Result<Arc<Trace>, RematError> {
     let seen = rehearse(device, config, Rehearsal::Real, |device| drop(train(device, GUIDE_BATCH)))?;
-    Ok(Arc::new(neediest(seen.traces)?))
+    Ok(Arc::new(neediest(&seen.traces)?))
 }
 
 /// [`largest_batch`] where the guide is known already.
@@ -285,18 +285,18 @@ pub(crate) fn largest_guided<R>(
     let budget = config.budget_bytes()?;
     let dry = || Rehearsal::Dry(Some(guide.clone()));
     let seen = |batch| rehearse(device, &config, dry(), |device| drop(train(device, batch)));
-    let step = |batch| neediest(seen(batch)?.traces);
     let fits_whole = |batch| Ok(seen(batch)?.peak(&config) <= budget);
     let store_all_batch = last_true(0, fits_whole)?;
-    // The plan of the largest batch that has fitted so far.
-    let mut found = None;
-    let fits = |batch| {
-        let plan = plan(step(batch)?, &config, budget, overhead_limit)?;
-        Ok(plan.map(|plan| found = Some(plan)).is_some())
-    };
-    let mut batch = last_true(store_all_batch, fits)?;
-    while let Some(plan) = found.take().filter(|_| batch > store_all_batch) {
+    let attempt = |batch| -> Result<Option<(Ready, Seen)>, RematError> {
         let seen = seen(batch)?;
+        let plan = plan(neediest(&seen.traces)?, &config, budget, overhead_limit)?;
+        Ok(plan.map(|plan| (plan, seen)))
+    };
+    // The plan of the largest batch that has fitted so far, and what was seen with it.
+    let mut found = None;
+    let fits = |batch| Ok(attempt(batch)?.map(|attempt| found = Some(attempt)).is_some());
+    let mut batch = last_true(store_all_batch, fits)?;
+    while let Some((plan, seen)) = found.take().filter(|_| batch > store_all_batch) {
         let ready = plans_beside(&plan, &seen, &config, budget)?;
         if !seen.try_budget(&config, budget, ready.clone()).is_over {
             let (predicted_overhead, predicted_peak_bytes) = (plan.0.overhead(), plan.0.peak);
@@ -306,7 +306,7 @@ pub(crate) fn largest_guided<R>(
         }
         // What is held between the steps, or in another one, leaves too little.
         batch -= (batch / LESS).max(1);
-        found = self::plan(step(batch)?, &config, budget, overhead_limit)?;
+        found = attempt(batch)?;
     }
     if store_all_batch == 0 {
         let needs = Rehearsed::new(seen(1)?)?.needs(&config)?;
@@ -348,10 +348,10 @@ fn planned(traces: &[Trace]) -> Vec<Trace> {
     kinds
 }
 
-fn neediest(traces: Vec<Trace>) -> Result<Trace, RematError> {
+fn neediest(traces: &[Trace]) -> Result<Trace, RematError> {
     // The first step initialises parameters; it counts only where there is no other.
     let from = usize::from(traces.len() > 1);
-    traces.into_iter().skip(from).max_by_key(Trace::peak).ok_or(RematError::NoSteps)
+    traces.iter().skip(from).max_by_key(|trace| trace.peak()).cloned().ok_or(RematError::NoSteps)
 }
 
 /// The cheapest plan that is found within the time limit.

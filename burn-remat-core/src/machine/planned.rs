@@ -216,7 +216,7 @@ impl<W: World> Machine<W> {
             return;
         }
         let tensor = &mut self.history.tensors[name.0];
-        if core::mem::take(&mut tensor.held) && tensor.pins == 0 && !tensor.alive {
+        if core::mem::take(&mut tensor.held) && tensor.is_unused() {
             self.bury(name.0);
         }
     }
@@ -401,8 +401,7 @@ impl<W: World> Machine<W> {
             }
         }
         for name in before {
-            let is_left = self.history.knows(name) && !self.history.tensors[name.0].held;
-            if is_left && self.history.tensors[name.0].pins == 0 && !self.history.tensors[name.0].alive {
+            if self.history.knows(name) && self.history.tensors[name.0].is_unused() {
                 self.bury(name.0);
             }
         }

@@ -39,7 +39,7 @@ impl<W: World> Machine<W> {
         self.history.end(key);
         let tensor = &mut self.history.tensors[key];
         tensor.alias = None;
-        let is_unused = tensor.pins == 0 && !tensor.held;
+        let is_unused = tensor.is_unused();
         self.count_no_more(key);
         if is_unused {
             self.bury(key);
@@ -69,7 +69,7 @@ impl<W: World> Machine<W> {
     pub(super) fn collect(&mut self) {
         while let Some(key) = self.history.garbage.pop() {
             let Some(tensor) = self.history.tensors.get(key) else { continue };
-            if tensor.alive || tensor.held || tensor.pins > 0 || !tensor.dependents.is_empty() {
+            if !tensor.is_unused() || !tensor.dependents.is_empty() {
                 continue;
             }
             if tensor.buffer.is_some() || tensor.small.is_some() {

@@ -192,8 +192,7 @@ impl<W: World> Machine<W> {
     fn dead_roots(&self, is_meant: impl Fn(&Tensor) -> bool) -> Vec<TensorKey> {
         let is_left = |owner: &TensorKey| {
             let tensor = &self.history.tensors[*owner];
-            let is_dead = !tensor.alive && !tensor.held && tensor.pins == 0;
-            is_dead && tensor.recipe.is_none() && is_meant(tensor)
+            tensor.is_unused() && tensor.recipe.is_none() && is_meant(tensor)
         };
         let left = self.ledger.iter().filter(|(_, entry)| entry.is_fixed() && entry.owners.iter().all(is_left));
         left.flat_map(|(_, entry)| entry.owners.iter().copied()).collect()

@@ -31,10 +31,8 @@ pub(crate) struct Trial {
 impl Seen {
     /// What a recorded program does.
     pub fn of(recording: &Arc<Recording>, config: &RematConfig) -> Self {
-        let settings = PlanSettings { planner: None, cache: None, ..PlanSettings::default() };
-        let plans = Plans::new(settings, String::new(), true);
         let unlimited = Config { budget: Asked::Unlimited, strict: false, rehearsing: true, ..of_core(config) };
-        let machine = play(recording, unlimited, plans, |_| {});
+        let machine = play(recording, unlimited, plans(Vec::new(), true), |_| {});
         Self { traces: machine.world().planning.rehearsed().to_vec(), recording: recording.clone() }
     }
 
@@ -45,10 +43,8 @@ impl Seen {
 
     /// Goes through the program under a budget, by plans that are there from the start; no others are made.
     pub fn try_budget(&self, config: &RematConfig, budget: u64, ready: Vec<Ready>) -> Trial {
-        let settings = PlanSettings { planner: None, cache: None, ready, ..PlanSettings::default() };
-        let plans = Plans::new(settings, String::new(), false);
         let config = Config { strict: false, ..of_core(&config.within(budget)) };
-        let machine = play(&self.recording, config, plans, |_| {});
+        let machine = play(&self.recording, config, plans(ready, false), |_| {});
         let counters = machine.counters();
         let is_over = counters.steps_over_budget > 0 || machine.is_over_budget();
         Trial { peak: counters.peak.bytes, is_over, op: machine.world().name(counters.peak.kind) }
@@ -57,4 +53,10 @@ impl Seen {
 
 fn of_core(config: &RematConfig) -> Config {
     config.of_core(LayoutFollows::Nothing)
+}
+
+/// Plans to go by; none is made.
+fn plans(ready: Vec<Ready>, rehearsing: bool) -> Plans {
+    let settings = PlanSettings { planner: None, cache: None, ready, ..PlanSettings::default() };
+    Plans::new(settings, String::new(), rehearsing)
 }
