@@ -23,9 +23,15 @@ use super::service::Origin;
 use super::tight::tight;
 use burn_remat_core::Trace;
 
-/// Most quick plans from one graph, and time of each.
+/// Most quick plans from one graph.
 const ROUNDS: u32 = 8;
+/// Time of each, at least and at most, and for each op of the graph.
+const QUICKEST: Duration = Duration::from_millis(25);
 const QUICK: Duration = Duration::from_millis(400);
+const QUICK_PER_OP: Duration = Duration::from_micros(150);
+/// So many longer searches in a row that gain nothing worth having are enough, and what is worth having, as a part of the step's time.
+const MOST_IN_VAIN: u32 = 3;
+const WORTH: f64 = 0.0005;
 /// A planner that is late so often is broken: once it may be the machine that is busy.
 const LATE: u32 = 3;
 /// So many times its limit a search may take until it has found a plan that is not the one that holds least.
@@ -291,15 +297,17 @@ struct Search<'a, F> {
 }
 
 impl<F: FnMut(Found<'_>)> Search<'_, F> {
-    /// A few quick plans find what the planner is given and how much it can be told, longer searches use it.
+    /// A few quick plans find what the planner is given and how much it can be told, longer searches use it, each twice as long as the one before,
+    /// until several in a row have gained nothing.
     fn through_budgets(&mut self, start: Instant) {
         let grain = self.target / GRAIN;
-        let mut quick = QUICK.min(self.terms.limit / ROUNDS);
+        let ops = u32::try_from(self.fit.lowered.graph.ops().len()).unwrap_or(u32::MAX);
+        let mut time = QUICK_PER_OP.saturating_mul(ops).clamp(QUICKEST, QUICK).min(self.terms.limit / ROUNDS);
         let mut chosen = None;
         loop {
             for given in self.fit.given(self.target) {
                 let before = self.best;
-                let told = self.quickly(given, quick);
+                let told = self.quickly(given, time);
                 if chosen.is_none() || self.best < before {
                     chosen = Some((given, told));
                 }
@@ -309,22 +317,25 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
             }
             // Where there is a plan within the budget there are cheaper ones than that which holds least: beside other work they take longer to find.
             let is_open = self.is_least && self.defect.is_none() && self.target == self.terms.budget;
-            if !is_open || start.elapsed() + quick > PATIENCE * self.terms.limit {
+            if !is_open || start.elapsed() + time > PATIENCE * self.terms.limit {
                 break;
             }
-            quick *= 2;
+            time *= 2;
         }
         let Some((given, Told { budget: mut told, done })) = chosen else { return };
-        // A longer search finds another plan, which may hold more than the quick one, or less.
-        while !done && start.elapsed() + quick < self.terms.limit {
-            let left = self.terms.limit.saturating_sub(start.elapsed());
-            let Some(Attempt { peak, .. }) = self.attempt(given, told, left / 4 * 3) else { break };
-            let (before, target) = (told, self.target);
-            told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
-            told = told.max(given.least);
-            if before.abs_diff(told) <= grain && peak <= target || before == told {
+        let mut in_vain = 0;
+        while !done && in_vain < MOST_IN_VAIN && start.elapsed() + time < self.terms.limit {
+            let (left, before) = (self.terms.limit.saturating_sub(start.elapsed()), self.best);
+            time = (2 * time).min(left / 4 * 3);
+            let Some(Attempt { peak, is_proven, .. }) = self.attempt(given, told, time) else { break };
+            let target = self.target;
+            if is_proven && peak <= target && target - peak <= grain {
                 break;
             }
+            in_vain = if self.best < before * (1.0 - WORTH) { 0 } else { in_vain + 1 };
+            // A longer search finds another plan, which may hold more than the quick one, or less.
+            told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
+            told = told.max(given.least);
         }
     }
 

@@ -6,7 +6,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear, PaddingConfig2d};
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, activation};
 
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
 
 #[derive(Module, Debug)]
 struct Autoencoder {
@@ -27,7 +27,7 @@ pub fn variational(device: &Device) -> Vec<Vec<u8>> {
         decoder: Net::new(device, 4),
     };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let seen = model.encoder.forward(x.clone());
@@ -48,7 +48,7 @@ pub fn diffusion(device: &Device) -> Vec<Vec<u8>> {
     let mut net = Net::new(device, 8);
     let (mut average, mut optimizer, mut log) = (net.clone(), AdamWConfig::new().init(), Vec::new());
     let levels: Tensor<1> = Tensor::arange(1..101, device).float() / 101.0;
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let level = levels.clone().select(0, numbers((0..ROWS).map(|at| (chance(round, at) % 100) as i64), device));
@@ -85,7 +85,7 @@ pub fn policy(device: &Device) -> Vec<Vec<u8>> {
     let mut player =
         Player { body: Net::new(device, 5), policy: linear(WIDTH, 8, device), value: linear(WIDTH, 1, device) };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS / 2 {
+    for round in 0..rounds() / 2 {
         begin_round(device);
         let (mut states, mut actions, mut before, mut gains) = (vec![], vec![], vec![], vec![]);
         let actor = player.valid();
@@ -125,7 +125,7 @@ pub fn policy(device: &Device) -> Vec<Vec<u8>> {
 /// Messages along the edges of graphs of any size, added up where they arrive.
 pub fn graphs(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let nodes = 96 + chance(round, 0) % 96;
         let edges = 3 * nodes + chance(round, 1) % nodes;
@@ -155,7 +155,7 @@ pub fn mixture(device: &Device) -> Vec<Vec<u8>> {
     let experts = (0..4).map(|_| Net::new(device, 3)).collect();
     let mut model = Mixture { router: linear(WIDTH, 4, device), experts };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let odds = activation::softmax(model.router.forward(x.clone()) * 8.0, 1);
@@ -233,7 +233,7 @@ pub fn pictures(device: &Device) -> Vec<Vec<u8>> {
     let mut painter = Painter::new(device);
     let mut judge = Judge { layers: vec![layer([2, 12]), layer([12, 24]), layer([24, 1])] };
     let (mut painter_optimizer, mut judge_optimizer) = (AdamConfig::new().init(), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x: Tensor<4> = input(round, 128, device).reshape([8, 1, 32, 32]);
         let wanted = x.clone().flip([3]);
@@ -254,7 +254,7 @@ pub fn pictures(device: &Device) -> Vec<Vec<u8>> {
 /// Triplets of which only the hardest half is learned from: which those are is decided by a forward without gradients.
 pub fn hard_triplets(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), SgdConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let [anchor, same, other] = [0, 1, 2].map(|part| input(3 * round + part, ROWS, device));
         let far = |a: Tensor<2>, b: Tensor<2>| (a - b).powf_scalar(2.0).sum_dim(1);
@@ -288,7 +288,7 @@ pub fn translation(device: &Device) -> Vec<Vec<u8>> {
         say: linear(WIDTH, WIDTH, device),
     };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let (rows, length) = (64, 5 + chance(round, 0) % 6);
         let mut state: Tensor<2> = Tensor::zeros([rows, WIDTH], device);

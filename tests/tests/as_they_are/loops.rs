@@ -8,7 +8,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear};
 use burn::optim::*;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData, activation};
 
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, input, trained, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, input, rounds, trained, weights};
 
 pub fn plain(device: &Device) -> Vec<Vec<u8>> {
     weights(&trained(device, Net::new(device, 8), |net, round| net.gradients(input(round, ROWS, device))))
@@ -28,7 +28,7 @@ pub fn accumulation(device: &Device) -> Vec<Vec<u8>> {
 pub fn accumulation_with_average(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     let mut average: Vec<Tensor<2>> = net.layers.iter().map(|layer| layer.weight.val().detach()).collect();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let mut sum = GradientsAccumulator::new();
         for part in 0..8 {
@@ -50,7 +50,7 @@ pub fn copy_before(device: &Device) -> Vec<Vec<u8>> {
 pub fn copy_after_first(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     let mut best = None;
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let gradients = net.gradients(input(round, ROWS, device));
         net = optimizer.step(1e-3, net, gradients);
@@ -63,7 +63,7 @@ pub fn replay(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamWConfig::new().init());
     let mut target = net.clone();
     let mut memory: VecDeque<(Tensor<2>, Tensor<2>)> = VecDeque::new();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let mut state = input(round, 1, device).inner();
         for _ in 0..4 {
@@ -102,7 +102,7 @@ pub fn padding(device: &Device) -> Vec<Vec<u8>> {
     const LONGEST: usize = 16;
     let mut reader = Reader { tokens: EmbeddingConfig::new(50, WIDTH).init(device), net: Net::new(device, 6) };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let mut ids: Tensor<2, Int> = Tensor::zeros([32, LONGEST], device);
         let mut mask: Tensor<2, Bool> = Tensor::full([32, LONGEST], true, device);
@@ -155,7 +155,7 @@ pub fn any_length(device: &Device) -> Vec<Vec<u8>> {
 pub fn validation(device: &Device) -> Vec<Vec<u8>> {
     let mut log = Vec::new();
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let gradients = net.gradients(input(round, ROWS, device));
         net = optimizer.step(1e-3, net, gradients);

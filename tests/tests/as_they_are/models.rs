@@ -5,7 +5,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::*;
 use burn::tensor::{Device, Tensor, activation};
 
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, input, trained, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, input, rounds, trained, weights};
 
 /// Whether something that happens by chance happens here, to one in `of`.
 fn happens(round: usize, at: usize, of: u64) -> bool {
@@ -45,7 +45,7 @@ pub fn truncated(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Recurrent { cell: linear(2 * WIDTH, WIDTH), head: linear(WIDTH, WIDTH) };
     let mut optimizer = SgdConfig::new().init();
     let mut state: Tensor<2> = Tensor::zeros([ROWS, WIDTH], device);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         state = state.detach();
         let mut losses: Tensor<1> = Tensor::zeros([1], device);
@@ -64,7 +64,7 @@ pub fn truncated(device: &Device) -> Vec<Vec<u8>> {
 pub fn adversaries(device: &Device) -> Vec<Vec<u8>> {
     let (mut maker, mut critic) = (Net::new(device, 5), Net::new(device, 5));
     let (mut maker_optimizer, mut critic_optimizer) = (AdamConfig::new().init(), RmsPropConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let noise = input(3 * round, ROWS, device);
         let (made, data) = (maker.forward(noise.clone()).detach(), input(3 * round + 1, ROWS, device));
@@ -85,7 +85,7 @@ pub fn adversaries(device: &Device) -> Vec<Vec<u8>> {
 pub fn made_once(device: &Device, order: [bool; 2]) -> Vec<Vec<u8>> {
     let (mut maker, mut critic) = (Net::new(device, 6), Net::new(device, 4));
     let (mut maker_optimizer, mut critic_optimizer) = (AdamConfig::new().init(), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let (noise, data) = (input(2 * round, ROWS, device), input(2 * round + 1, ROWS, device));
         let judged = |critic: &Net, x: Tensor<2>, is_made: bool| {
@@ -120,7 +120,7 @@ struct Encoders {
 pub fn contrastive(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Encoders { left: Net::new(device, 4), right: Net::new(device, 6) };
     let mut optimizer = AdamWConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let left = model.left.forward(x.clone());
@@ -150,7 +150,7 @@ pub fn adapters(device: &Device) -> Vec<Vec<u8>> {
     let base = Net::new(device, 8).no_grad();
     let mut model = Adapted { base, down: params([WIDTH, 4]), up: params([4, WIDTH]) };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let mut x = input(round, ROWS, device);
         for (at, layer) in model.base.layers.iter().enumerate() {

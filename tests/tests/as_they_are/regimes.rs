@@ -5,7 +5,7 @@ use burn::nn::Linear;
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, Tensor, activation};
 
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
 
 /// Moves each parameter along its gradient.
 struct Along {
@@ -34,7 +34,7 @@ fn mean_square(net: &Net, x: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
 /// Sharpness-aware: the gradient that counts is that of weights moved uphill, by a second forward and backward on the same batch.
 pub fn sharpness(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), SgdConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let uphill = net.gradients(x.clone());
@@ -49,7 +49,7 @@ pub fn sharpness(device: &Device) -> Vec<Vec<u8>> {
 /// Learning to learn, to first order: from the same start two updates on each of three tasks, and the gradients where they lead to move the start.
 pub fn meta(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
-    for round in 0..ROUNDS / 2 {
+    for round in 0..rounds() / 2 {
         begin_round(device);
         let mut sum = GradientsAccumulator::new();
         for task in 0..3 {
@@ -69,7 +69,7 @@ pub fn meta(device: &Device) -> Vec<Vec<u8>> {
 /// What is learned from has been changed against the model first, by gradients of the input.
 pub fn attacked(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
-    for round in 0..ROUNDS / 2 {
+    for round in 0..rounds() / 2 {
         begin_round(device);
         let x = input(round, ROWS, device);
         let mut bad = x.clone().inner();
@@ -90,7 +90,7 @@ pub fn attacked(device: &Device) -> Vec<Vec<u8>> {
 pub fn mutual(device: &Device) -> Vec<Vec<u8>> {
     let (mut left, mut right) = (Net::new(device, 5), Net::new(device, 7));
     let (mut left_optimizer, mut right_optimizer) = (AdamConfig::new().init(), AdamWConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let (one, other) = (left.forward(x.clone()), right.forward(x.clone()));
@@ -120,7 +120,7 @@ pub fn distillation(device: &Device) -> Vec<Vec<u8>> {
     let mut pupil =
         Pupil { net: Net::new(device, 5), hint: linear(WIDTH, WIDTH, device), head: linear(WIDTH, 16, device) };
     let mut optimizer = AdamWConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let mut hints = vec![];
@@ -155,7 +155,7 @@ pub fn two_views(device: &Device) -> Vec<Vec<u8>> {
         Pupil { net: Net::new(device, 5), hint: linear(WIDTH, WIDTH, device), head: linear(WIDTH, WIDTH, device) };
     let mut target = online.net.valid();
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let view = |strength: f64| {
@@ -188,7 +188,7 @@ pub fn folds(device: &Device) -> Vec<Vec<u8>> {
     let mut log = Vec::new();
     for fold in 0..4 {
         let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-        for part in (0..ROUNDS / 4 + 1).filter(|part| part % 4 != fold) {
+        for part in (0..rounds() / 4 + 1).filter(|part| part % 4 != fold) {
             begin_round(device);
             let gradients = net.gradients(input(part, ROWS, device));
             net = optimizer.step(1e-3, net, gradients);
@@ -219,7 +219,7 @@ pub fn rate_finder(device: &Device) -> Vec<Vec<u8>> {
         rate *= 1.5;
     }
     let (mut net, mut optimizer) = (net, AdamWConfig::new().init());
-    for round in 0..ROUNDS - 12 {
+    for round in 0..rounds() - 12 {
         begin_round(device);
         let gradients = net.gradients(input(round, ROWS, device));
         net = optimizer.step(rate / 100.0, net, gradients);
@@ -230,7 +230,7 @@ pub fn rate_finder(device: &Device) -> Vec<Vec<u8>> {
 /// The lower layers are frozen halfway through, and set free for the last rounds.
 pub fn freezing(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         if round == 14 {
             let freeze = |(at, layer): (usize, Linear)| if at < 4 { layer.no_grad() } else { layer };
@@ -252,7 +252,7 @@ pub fn freezing(device: &Device) -> Vec<Vec<u8>> {
 /// Batches double in size every ten rounds.
 pub fn doubling(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let gradients = net.gradients(input(round, 64 << (round / 10), device));
         net = optimizer.step(1e-3, net, gradients);
@@ -264,7 +264,7 @@ pub fn doubling(device: &Device) -> Vec<Vec<u8>> {
 pub fn best_kept(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), SgdConfig::new().init());
     let (mut best, mut least, mut worse, mut rate) = (net.clone(), f32::MAX, 0, 0.5);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let gradients = net.gradients(input(round, ROWS, device));
         net = optimizer.step(rate, net, gradients);
@@ -297,7 +297,7 @@ pub fn tasks_in_turns(device: &Device) -> Vec<Vec<u8>> {
     let mut heads = [2, 4].map(|layers| Head { net: Net::new(device, layers), out: linear(WIDTH, 8, device) });
     let mut trunk_optimizer = AdamConfig::new().init();
     let mut optimizers = [AdamConfig::new().init(), AdamConfig::new().init()];
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let tasks: &[usize] = match round % 5 {
             4 => &[0, 1],

@@ -12,7 +12,7 @@ use burn::tensor::module::{adaptive_avg_pool2d, interpolate, max_pool2d};
 use burn::tensor::ops::{InterpolateMode, InterpolateOptions, MaxPoolOptions};
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, activation};
 
-use crate::{Net, ROUNDS, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
 
 fn pixels(round: usize, [count, channels, side]: [usize; 3], device: &Device) -> Tensor<4> {
     let rows = (count * channels * side * side).div_ceil(WIDTH);
@@ -95,7 +95,7 @@ pub fn decoder(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Decoder::new(device);
     let clipping = GradientClippingConfig::Norm(1.0).init();
     let mut optimizer = AdamWConfig::new().init().with_grad_clipping(clipping);
-    for round in 0..ROUNDS / 2 {
+    for round in 0..rounds() / 2 {
         begin_round(device);
         let mut sum = GradientsAccumulator::new();
         for (part, rows) in [6, 4, 3].into_iter().enumerate() {
@@ -122,7 +122,7 @@ pub fn growing(device: &Device) -> Vec<Vec<u8>> {
         head: linear(24, 10, device),
     };
     let mut optimizer = SgdConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let (side, count) = [(12, 12), (16, 8), (22, 6), (24, 5)][round / 10];
         let mut x = pixels(round, [count, 3, side], device);
@@ -189,7 +189,7 @@ pub fn segmenter(device: &Device) -> Vec<Vec<u8>> {
         heads: [16, 8].map(|channels| Conv2dConfig::new([channels, 1], [1, 1]).init(device)).to_vec(),
     };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = pixels(round, [4, 2, 27], device);
         let wanted = pixels(round, [4, 1, 27], device).greater_elem(0.1).float();
@@ -202,7 +202,7 @@ pub fn segmenter(device: &Device) -> Vec<Vec<u8>> {
 /// One field followed for as many moments as the batch takes: the same layers again and again, five to eleven times.
 pub fn ode(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 2), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let moments = 5 + chance(round / 2, 0) % 7;
         let x = input(round, ROWS, device);
@@ -222,7 +222,7 @@ pub fn ode(device: &Device) -> Vec<Vec<u8>> {
 pub fn equilibrium(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 3), AdamConfig::new().init());
     let step = |net: &Net, x: &Tensor<2>, y: Tensor<2>| activation::tanh(net.forward(y) * 0.3 + x.clone());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let (fixed, still) = (net.valid(), x.clone().inner());
@@ -248,7 +248,7 @@ pub fn equilibrium(device: &Device) -> Vec<Vec<u8>> {
 /// One forward for all rows; which of them lie too near is found on the host, from distances that are read before the loss is there.
 pub fn mined(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let seen = net.forward(input(round, ROWS, device));
         let still = seen.clone().detach();
@@ -284,7 +284,7 @@ pub fn mixer(device: &Device) -> Vec<Vec<u8>> {
     let layers = |width: usize| (0..4).map(|_| linear(width, width, device)).collect();
     let mut model = Mixer { across: layers(32), within: layers(WIDTH), norm: LayerNormConfig::new(WIDTH).init(device) };
     let mut optimizer = LambConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let wanted: Tensor<3> = input(round, ROWS, device).reshape([8, 32, WIDTH]);
         let mut x = wanted.clone();
@@ -327,7 +327,7 @@ pub fn flow(device: &Device) -> Vec<Vec<u8>> {
         let hidden = activation::relu(coupling.hidden.forward(x));
         (activation::tanh(coupling.scale.forward(hidden.clone())), coupling.shift.forward(hidden))
     };
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
         let [mut a, mut b] = [x.clone().narrow(1, 0, HALF), x.narrow(1, HALF, HALF)];
@@ -369,7 +369,7 @@ pub fn packed(device: &Device) -> Vec<Vec<u8>> {
         head: linear(WIDTH, 4, device),
     };
     let mut optimizer = AdamConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let mut lengths: Vec<usize> = (0..128).map(|at| 3 + chance(round % 7, at) % 10).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
@@ -402,7 +402,7 @@ pub fn queue(device: &Device) -> Vec<Vec<u8>> {
     let mut slow = net.valid();
     let plain = device.clone().inner();
     let mut queue: Tensor<2> = Tensor::random([512, WIDTH], Distribution::Normal(0.0, 0.1), &plain);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS / 2, device);
         let keys = slow.forward(x.clone().inner().flip([1]));
@@ -437,7 +437,7 @@ pub fn masked(device: &Device) -> Vec<Vec<u8>> {
         hidden: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, WIDTH], device),
     };
     let mut optimizer = AdamWConfig::new().init();
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         begin_round(device);
         let x = input(round, 2 * ROWS, device);
         let mut order: Vec<usize> = (0..2 * ROWS).collect();

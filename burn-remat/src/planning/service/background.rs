@@ -1,7 +1,7 @@
 //! Planning in the background: one thread at a time, what it sends, and how another thread waits for it.
 //!
 //! It plans first for a moment, so that a plan is there soon, then for the time that the user allows, and sends each plan that is
-//! better than those before. It gives way to the program.
+//! better than those before. It gives way to the program, the more so once there is a plan.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -19,9 +19,10 @@ use crate::planning::fit::{Fit, Found, Terms};
 use crate::planning::lowering::Lowered;
 use crate::planning::schedule::Schedule;
 
-/// Niceness of the planner's thread: it gets a tenth of a processor that the program wants as well, and what is left of it else.
-#[cfg(target_os = "linux")]
-const PLANNER_NICENESS: i32 = 10;
+/// Niceness of the planner's thread until there is a plan: it gets a tenth of a processor that the program wants as well, and what is left of it else.
+const UNTIL_A_PLAN: i32 = 10;
+/// Niceness while it looks for a better one: what is left.
+const FOR_A_BETTER_ONE: i32 = 19;
 
 /// A step to be planned.
 pub(super) struct Task {
@@ -122,7 +123,7 @@ impl Background {
         let (worker, wait, since) = (Worker { task, sender }, self.wait(), Instant::now());
         self.wait.set(Stage::Planning);
         let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
-            give_way();
+            give_way(UNTIL_A_PLAN);
             // Whatever goes wrong, nobody waits in vain.
             if let Err(cause) = catch_unwind(AssertUnwindSafe(|| worker.plan())) {
                 worker.say(Message::Problem(format!("planning failed: {}", panic_message(&*cause))));
@@ -156,11 +157,14 @@ impl Background {
 }
 
 /// Has the thread at hand, and those that it starts, wait where others want its processor.
-fn give_way() {
-    // On other systems this would be about the whole process.
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(unused_variables, reason = "elsewhere this would be about the whole process")
+)]
+fn give_way(niceness: i32) {
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(None, PLANNER_NICENESS) {
-        log::debug!("the planner runs at the program's own priority: {error}");
+    if let Err(error) = rustix::process::setpriority_process(None, niceness) {
+        log::debug!("the planner goes on at the priority that it has: {error}");
     }
 }
 
@@ -211,6 +215,7 @@ impl Worker {
                     cache.store(*limit, &lowered.graph, &file);
                 }
                 self.say(Message::Plan(schedule, origin, *budget));
+                give_way(FOR_A_BETTER_ONE);
             }
             Found::Problem(error) => self.say(Message::Problem(error.to_string())),
         });
