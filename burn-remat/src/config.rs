@@ -148,7 +148,8 @@ impl RematConfig {
         self
     }
 
-    /// Sets how long the planner may work on one kind of step, in the background. Default: 10 s.
+    /// Sets how long the planner may work on one kind of step, in the background. Default: 10 s. It stops sooner where longer searches
+    /// gain nothing.
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.planning.time_limit = limit;
         self

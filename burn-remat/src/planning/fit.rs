@@ -2,8 +2,8 @@
 //!
 //! A graph counts more than the engine holds while it follows a plan (see [`replay`](burn_remat_core::replay)), so a planner that
 //! keeps to the budget leaves a part of it unused. Here the planner is given a graph that counts less of that (`tight.rs`), and told a larger
-//! budget, raised for as long as what its plans really hold is within the true one: a few quick plans find how large, one long search
-//! uses it. Every plan that is handed on holds at most the budget; where none is found that does, the least that a plan holds takes the
+//! budget, raised for as long as what its plans really hold is within the true one: a few quick plans find how large, longer
+//! searches use it. Every plan that is handed on holds at most the budget; where none is found that does, the least that a plan holds takes the
 //! budget's place.
 
 use std::cell::OnceCell;
