@@ -29,9 +29,10 @@ const ROUNDS: u32 = 8;
 const QUICKEST: Duration = Duration::from_millis(25);
 const QUICK: Duration = Duration::from_millis(400);
 const QUICK_PER_OP: Duration = Duration::from_micros(150);
-/// So many longer searches in a row that gain nothing worth having are enough, and what is worth having, as a part of the step's time.
+/// So many longer searches in a row that gain nothing are enough where little can be gained, both as parts of the step's time.
 const MOST_IN_VAIN: u32 = 3;
-const WORTH: f64 = 0.0005;
+const NOTHING: f64 = 0.0005;
+const LITTLE: f64 = 0.02;
 /// A planner that is late so often is broken: once it may be the machine that is busy.
 const LATE: u32 = 3;
 /// So many times its limit a search may take until it has found a plan that is not the one that holds least.
@@ -105,6 +106,8 @@ struct Told {
 struct Attempt {
     /// What it really holds.
     peak: u64,
+    /// No plan for what the planner was told takes less; 0 where nothing is known.
+    bound: f64,
     /// Whether it is all but proven to be the cheapest for what the planner was told.
     is_proven: bool,
     /// Whether it recomputes next to nothing.
@@ -298,7 +301,7 @@ struct Search<'a, F> {
 
 impl<F: FnMut(Found<'_>)> Search<'_, F> {
     /// A few quick plans find what the planner is given and how much it can be told, longer searches use it, each twice as long as the one before,
-    /// until several in a row have gained nothing.
+    /// until little can be gained and several in a row have gained nothing.
     fn through_budgets(&mut self, start: Instant) {
         let grain = self.target / GRAIN;
         let ops = u32::try_from(self.fit.lowered.graph.ops().len()).unwrap_or(u32::MAX);
@@ -324,15 +327,16 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
         }
         let Some((given, Told { budget: mut told, done })) = chosen else { return };
         let mut in_vain = 0;
-        while !done && in_vain < MOST_IN_VAIN && start.elapsed() + time < self.terms.limit {
+        while !done && start.elapsed() + time < self.terms.limit {
             let (left, before) = (self.terms.limit.saturating_sub(start.elapsed()), self.best);
             time = (2 * time).min(left / 4 * 3);
-            let Some(Attempt { peak, is_proven, .. }) = self.attempt(given, told, time) else { break };
+            let Some(Attempt { peak, bound, is_proven, .. }) = self.attempt(given, told, time) else { break };
             let target = self.target;
-            if is_proven && peak <= target && target - peak <= grain {
+            in_vain = if self.best < before * (1.0 - NOTHING) { 0 } else { in_vain + 1 };
+            let is_enough = in_vain >= MOST_IN_VAIN && self.best * (1.0 - LITTLE) <= bound;
+            if is_enough || is_proven && peak <= target && target - peak <= grain {
                 break;
             }
-            in_vain = if self.best < before * (1.0 - WORTH) { 0 } else { in_vain + 1 };
             // A longer search finds another plan, which may hold more than the quick one, or less.
             told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
             told = told.max(given.least);
@@ -348,7 +352,7 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
         let mut told = self.target.max(least);
         let mut done = false;
         for _ in 0..ROUNDS {
-            let Some(Attempt { peak, is_proven, is_free }) = self.attempt(given, told, quick) else { break };
+            let Some(Attempt { peak, is_proven, is_free, .. }) = self.attempt(given, told, quick) else { break };
             if peak <= self.target {
                 fits = Some(told);
                 done = is_proven || is_free;
@@ -409,6 +413,7 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
         let near = |bound: f64| makespan <= bound * (1.0 + GOOD_ENOUGH);
         Some(Attempt {
             peak,
+            bound: outcome.lower_bound.unwrap_or(0.0),
             is_proven: outcome.status == Status::Optimal || outcome.lower_bound.is_some_and(near),
             is_free: near(lowered.graph.ops().iter().map(|op| op.cost).sum()),
         })
