@@ -111,6 +111,28 @@ impl Schedule {
         held
     }
 
+    /// Which storages are of use from `position` on, of those `held` there: operations read them, or what is computed again from there on rests on them.
+    pub fn of_use_from(&self, position: usize, held: &[bool]) -> Vec<bool> {
+        let ops = &self.trace.ops;
+        let mut is_of_use = vec![false; self.holds.len()];
+        ops[position..].iter().flat_map(|op| &op.reads).for_each(|&place| is_of_use[place as usize] = true);
+        let coming = self.before[position..].iter().chain(&self.after[position..]).flatten();
+        let again =
+            coming.filter_map(|action| if let Action::Recompute(places) = action { Some(places) } else { None });
+        let mut rests: Vec<Place> = again.flatten().copied().collect();
+        let mut is_known = vec![false; self.holds.len()];
+        while let Some(place) = rests.pop() {
+            let maker = self.owners[place as usize].first().map(|&(maker, _)| &ops[maker as usize]);
+            for &read in maker.into_iter().flat_map(|op| &op.reads) {
+                is_of_use[read as usize] = true;
+                if !held[read as usize] && !core::mem::replace(&mut is_known[read as usize], true) {
+                    rests.push(read);
+                }
+            }
+        }
+        is_of_use
+    }
+
     /// The next operation at or after `position` that reads a storage.
     pub fn next_use(&self, place: Place, position: usize) -> Option<usize> {
         let uses = &self.uses[place as usize];

@@ -89,18 +89,38 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// How much sooner a buffer may go for what the plan says about it: operations until it is needed next, and more if the plan has given it up.
-    /// `None` where no plan knows it.
+    /// How much sooner a buffer may go for what the plan says about it: operations until it is needed next, and more if the plan has given it up; less
+    /// if it outlives the plan and the program reads what is made like it, when it may take the whole pass to compute. `None` where no plan knows it.
     pub(super) fn patience(&self, buffer: BufferKey) -> Option<f64> {
         let follow = self.watch.follow.as_ref()?;
         let position = self.steps.position as usize;
         let places = self.planned_places(buffer);
-        let next = |place: Place| follow.schedule.next_use(place, position);
-        let never = 2 * follow.schedule.trace.ops.len();
-        let next = places.clone().map(|place| next(place).unwrap_or(never)).min()?;
+        let next = places.clone().map(|place| follow.schedule.next_use(place, position).unwrap_or(usize::MAX)).min()?;
+        let trace = &follow.schedule.trace;
         let is_given_up = |place| follow.carried.as_ref().is_some_and(|carried| carried.is_given_up(place).is_some());
-        let first = if places.clone().any(is_given_up) { FIRST } else { 1.0 };
+        let outlives = |place: Place| trace.storages[place as usize].died.is_none();
+        let is_read = |&owner: &TensorKey| self.watch.read.contains(&self.history.tensors[owner].lineage.made_by);
+        let is_result = || places.clone().any(outlives) && self.ledger.get(buffer).owners.iter().any(is_read);
+        let first = if places.clone().any(is_given_up) {
+            FIRST
+        } else if next == usize::MAX && is_result() {
+            1.0 / FIRST
+        } else {
+            1.0
+        };
+        let next = next.min(2 * trace.ops.len());
         Some((1 + next.saturating_sub(position)) as f64 * first)
+    }
+
+    /// The program reads a tensor: notes what has made it, and what it is a view of.
+    pub(super) fn note_read(&mut self, key: TensorKey) {
+        let mut looked_at = Some(key);
+        while let Some(key) = looked_at {
+            let tensor = &self.history.tensors[key];
+            self.watch.read.insert(tensor.lineage.made_by);
+            let recipe = tensor.recipe.map(|recipe| &self.history.recipes[recipe]);
+            looked_at = recipe.filter(|recipe| recipe.nature.view).and_then(|recipe| recipe.inputs.first().copied());
+        }
     }
 
     /// What the plan calls the storages of a buffer.

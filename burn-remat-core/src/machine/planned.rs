@@ -384,7 +384,7 @@ impl<W: World> Machine<W> {
             self.carry();
         }
         let held = schedule.held_before(at);
-        self.bring_in_before_switch(&held);
+        self.bring_in_before_switch(&schedule, at, &held);
         // From here on what the other plan has held is held no more, unless this one holds it.
         for &name in &before {
             if self.history.knows(name) {
@@ -407,13 +407,17 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// What a plan holds by now and the one before has given up comes from what that one holds, as long as it is there: later it would take all
-    /// that was done so far.
-    fn bring_in_before_switch(&mut self, held: &[bool]) {
-        let owner = |place: usize| self.owners_of(place as Place).first().map(|name| name.0);
-        let is_missing =
-            |key: &TensorKey| self.history.tensors[*key].is_evicted() && self.history.tensors[*key].recipe.is_some();
-        let missing = (0..held.len()).filter(|&place| held[place]).filter_map(owner).filter(is_missing).collect();
+    /// What a plan holds by now, for what is still to come, and the one before has given up comes from what that one holds, as long as it is there:
+    /// later it would take all that was done so far.
+    fn bring_in_before_switch(&mut self, schedule: &Schedule, at: usize, held: &[bool]) {
+        let is_of_use = schedule.of_use_from(at, held);
+        let missing = |place: usize| {
+            let (key, _) = *self.owners_of(place as Place).first()?;
+            let tensor = &self.history.tensors[key];
+            let is_wanted = tensor.alive || is_of_use[place];
+            (is_wanted && tensor.is_evicted() && tensor.recipe.is_some()).then_some(key)
+        };
+        let missing: Vec<TensorKey> = (0..held.len()).filter(|&place| held[place]).filter_map(missing).collect();
         self.bring_back_beside(missing);
     }
 

@@ -374,6 +374,13 @@ impl Plans {
     }
 
     fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin) {
+        log::info!(
+            "a plan of `{}` for steps of {} operations: {:.1}% recomputation, {} bytes",
+            origin.planner,
+            schedule.run().trace.ops.len(),
+            100.0 * schedule.overhead(),
+            schedule.peak
+        );
         self.known.take_up(schedule.clone());
         self.state.take_up(schedule, origin);
     }
