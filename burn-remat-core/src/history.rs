@@ -101,6 +101,8 @@ pub(crate) struct Flags {
     pub fresh: bool,
     /// Its updates come as regularly as steps.
     pub regular: bool,
+    /// It was evicted because its plan has no use for it any more, though it outlives that.
+    pub parted: bool,
 }
 
 /// Where a tensor stands in the step.

@@ -182,8 +182,8 @@ struct Watch {
     left: Option<Left>,
     /// First operations of what was taken for a pass like a planned one and soon was none.
     refused: FxHashSet<u64>,
-    /// What kinds of operations have made that the program has read.
-    read: FxHashSet<Kind>,
+    /// Kinds of operations whose results were wanted again when their plan had no use for them any more.
+    wanted_late: FxHashSet<Kind>,
     /// Where passes have differed from their plans.
     differences: Differences,
     /// Most bytes held since the last operation of the program.

@@ -41,7 +41,7 @@ fn step_with_result(program: &mut Program, parameter: u64, before: Option<u64>) 
 }
 
 #[test]
-fn what_the_program_reads_when_a_pass_is_over_is_not_the_first_to_go() {
+fn what_was_wanted_when_a_pass_was_over_is_not_the_first_to_go_again() {
     let before = std::cell::Cell::new(None);
     let trace = trace_of(UNIT, |program, parameter| {
         before.set(Some(step_with_result(program, parameter, before.get())));
@@ -63,7 +63,7 @@ fn what_the_program_reads_when_a_pass_is_over_is_not_the_first_to_go() {
         program.drop_tensor(1, beside);
         let recomputed = program.machine.counters().recomputed - recomputed;
         assert!(
-            round == 0 || recomputed < DEPTH as u64 / 2,
+            round < 2 || recomputed < DEPTH as u64 / 2,
             "round {round}: the whole chain for a result, {recomputed}"
         );
         result = Some(made);

@@ -236,7 +236,7 @@ impl Minimum {
 
 fn fit(trace: Trace) -> Result<Fit, RematError> {
     let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
-    Fit::new(Arc::new(trace), lowered, None).map_err(|violations| {
+    Fit::new(Arc::new(trace), lowered, None, 0).map_err(|violations| {
         log::error!("internal error: the checker refuses the smallest plan of a step: {violations}");
         RematError::NoSteps
     })

@@ -77,7 +77,7 @@ impl<W: World> Machine<W> {
             return Err(format!("tensor {id} is not on this device").into());
         };
         self.trace_read(key);
-        self.note_read(key);
+        self.note_wanted(key);
         self.pin(key);
         let result = self.ensure(key).and_then(|()| {
             self.history.tensors[key].lineage.used = self.now.clock;

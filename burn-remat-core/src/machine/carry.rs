@@ -90,36 +90,42 @@ impl<W: World> Machine<W> {
     }
 
     /// How much sooner a buffer may go for what the plan says about it: operations until it is needed next, and more if the plan has given it up; less
-    /// if it outlives the plan and the program reads what is made like it, when it may take the whole pass to compute. `None` where no plan knows it.
+    /// if it outlives the plan and what is made like it was wanted then, when it may take the whole pass to compute. `None` where no plan knows it.
     pub(super) fn patience(&self, buffer: BufferKey) -> Option<f64> {
         let follow = self.watch.follow.as_ref()?;
         let position = self.steps.position as usize;
         let places = self.planned_places(buffer);
-        let next = places.clone().map(|place| follow.schedule.next_use(place, position).unwrap_or(usize::MAX)).min()?;
-        let trace = &follow.schedule.trace;
+        let next = |place: Place| follow.schedule.next_use(place, position);
+        let never = 2 * follow.schedule.trace.ops.len();
+        let next = places.clone().map(|place| next(place).unwrap_or(never)).min()?;
         let is_given_up = |place| follow.carried.as_ref().is_some_and(|carried| carried.is_given_up(place).is_some());
-        let outlives = |place: Place| trace.storages[place as usize].died.is_none();
-        let is_read = |&owner: &TensorKey| self.watch.read.contains(&self.history.tensors[owner].lineage.made_by);
-        let is_result = || places.clone().any(outlives) && self.ledger.get(buffer).owners.iter().any(is_read);
+        let is_wanted_late =
+            |&owner: &TensorKey| self.watch.wanted_late.contains(&self.history.tensors[owner].lineage.made_by);
         let first = if places.clone().any(is_given_up) {
             FIRST
-        } else if next == usize::MAX && is_result() {
+        } else if self.outlives_plan(buffer) && self.ledger.get(buffer).owners.iter().any(is_wanted_late) {
             1.0 / FIRST
         } else {
             1.0
         };
-        let next = next.min(2 * trace.ops.len());
         Some((1 + next.saturating_sub(position)) as f64 * first)
     }
 
-    /// The program reads a tensor: notes what has made it, and what it is a view of.
-    pub(super) fn note_read(&mut self, key: TensorKey) {
-        let mut looked_at = Some(key);
-        while let Some(key) = looked_at {
-            let tensor = &self.history.tensors[key];
-            self.watch.read.insert(tensor.lineage.made_by);
-            let recipe = tensor.recipe.map(|recipe| &self.history.recipes[recipe]);
-            looked_at = recipe.filter(|recipe| recipe.nature.view).and_then(|recipe| recipe.inputs.first().copied());
+    /// Whether the plan has no use for a buffer any more and the program holds it when the plan is over.
+    fn outlives_plan(&self, buffer: BufferKey) -> bool {
+        let Some(Follow { schedule, .. }) = &self.watch.follow else { return false };
+        let position = self.steps.position as usize;
+        let mut places = self.planned_places(buffer);
+        places.clone().any(|place| schedule.trace.storages[place as usize].died.is_none())
+            && places.all(|place| schedule.next_use(place, position).is_none())
+    }
+
+    /// The program reads a tensor, works on it outside any backward, or holds it when its step ends, from when on it is not computed again: what was evicted
+    /// because its plan had no more use for it is not the first to go next time.
+    pub(super) fn note_wanted(&mut self, key: TensorKey) {
+        let tensor = &mut self.history.tensors[key];
+        if core::mem::take(&mut tensor.lineage.is.parted) && tensor.is_evicted() {
+            self.watch.wanted_late.insert(tensor.lineage.made_by);
         }
     }
 
@@ -140,6 +146,9 @@ impl<W: World> Machine<W> {
         let need = |carried: &Carried| self.planned_places(buffer).find_map(|place| carried.is_given_up(place)?);
         let need = follow.carried.as_ref().and_then(need);
         let owners = self.ledger.owners(buffer);
+        if self.outlives_plan(buffer) {
+            owners.iter().for_each(|&owner| self.history.tensors[owner].lineage.is.parted = true);
+        }
         if let (Some(need), Some(&first)) = (need, owners.first()) {
             let bytes = need.most_bytes(self.history.tensors[first].facts.bytes);
             if self.ledger.live.saturating_add(bytes) <= most {

@@ -11,6 +11,7 @@ use crate::driver::{Buffer, Event, OpKey, Ran, Run, Source, World};
 use crate::facts::{CheckpointPolicy, Failure, Operation, ThreadId};
 use crate::history::{Again, Recipe, Small};
 use crate::keys::{BufferKey, Keys, TensorKey, add};
+use crate::passes::Part;
 
 /// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
@@ -87,7 +88,11 @@ impl<W: World> Machine<W> {
     /// Has all inputs there, but for one that has left what is needed of it.
     pub(super) fn ensure_inputs(&mut self, op: &Operation, call: &Call) -> Result<(), Failure> {
         let spared = self.history.spared(op.weak).map(|(key, _)| key);
+        let is_backward = call.inputs.iter().any(|&input| self.history.tensors[input].lineage.part == Part::Backward);
         for &input in call.inputs.iter().filter(|&&input| spared != Some(input)) {
+            if !is_backward {
+                self.note_wanted(input);
+            }
             self.ensure(input)?;
             self.history.tensors[input].lineage.used = self.now.clock;
         }

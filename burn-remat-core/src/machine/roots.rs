@@ -250,6 +250,7 @@ impl<W: World> Machine<W> {
             if tensor.is_compressed() && !tensor.alive {
                 continue;
             }
+            self.note_wanted(key);
             if let Err(failure) = self.ensure(key) {
                 self.fail(key, failure);
             }

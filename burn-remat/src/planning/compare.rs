@@ -54,7 +54,7 @@ fn plan(schedule: &Schedule, allowed: Compression, budget: u64, limit: Duration)
     let trace = Trace::clone(&schedule.trace).with_alternatives(|one| allowed.allows(one));
     let lowered = lower(&trace, schedule.lowered.graph.name()).ok()?;
     let cost_ns = lowered.cost_ns.max(1) as f64;
-    let fit = Fit::new(Arc::new(trace), lowered, None).ok()?;
+    let fit = Fit::new(Arc::new(trace), lowered, None, 0).ok()?;
     let found = fit.best(&ChosenPlanner::auto(), budget, limit).filter(|(schedule, _)| schedule.peak <= budget);
     let floor = found.as_ref().map_or(u64::MAX, |(schedule, _)| schedule.peak).min(fit.floor().0);
     let bound = found.as_ref().and_then(|(_, outcome)| outcome.lower_bound);

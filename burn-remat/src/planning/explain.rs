@@ -176,7 +176,7 @@ mod tests {
     fn explained(trace: Trace) -> Explanation {
         let trace = Arc::new(trace);
         let lowered = lower(&trace, "test").unwrap();
-        let fit = Fit::new(trace, lowered, Some(1)).unwrap();
+        let fit = Fit::new(trace, lowered, Some(1), 0).unwrap();
         let (schedule, _) = fit.best(&ChosenPlanner::auto(), fit.floor().0, Duration::from_millis(300)).unwrap();
         Explanation::of(&schedule)
     }

@@ -65,7 +65,7 @@ pub(crate) struct Fit {
     smallest: Outcome,
     blocking_op: OpId,
     /// A plan made before, with other costs perhaps.
-    known: Option<(Arc<Schedule>, Outcome)>,
+    known: Option<Planned>,
     /// The same step without other forms, where there are any, once it has been asked for.
     plain: OnceCell<Option<Box<Self>>>,
 }
@@ -114,36 +114,80 @@ struct Attempt {
     is_free: bool,
 }
 
+/// A plan, and its account of itself.
+pub(crate) type Planned = (Arc<Schedule>, Outcome);
+
+/// A plan within the budget in little time, from the graph as it is: what a step goes by until the plan that holds least is known, and with that what
+/// planners may be told. None where the graph counts too much for that, or the planner fails.
+pub(crate) fn first(
+    trace: &Arc<Trace>,
+    lowered: &Lowered,
+    threads: Option<usize>,
+    terms: &Terms<'_>,
+) -> Option<Planned> {
+    let request = request(terms.budget, quick(lowered).min(terms.limit / ROUNDS), threads);
+    let (schedule, outcome) = planned(trace, lowered, &lowered.graph, terms.planner, &request).ok()??;
+    (schedule.peak <= terms.budget).then(|| (Arc::new(schedule), outcome))
+}
+
+/// The time of a quick plan.
+fn quick(lowered: &Lowered) -> Duration {
+    let ops = u32::try_from(lowered.graph.ops().len()).unwrap_or(u32::MAX);
+    QUICK_PER_OP.saturating_mul(ops).clamp(QUICKEST, QUICK)
+}
+
+/// For planners that may use so many threads; all that the machine has without a number.
+fn request(budget: u64, time_limit: Duration, threads: Option<usize>) -> Request {
+    let request = Request { time_limit, ..Request::new(budget) };
+    Request { threads: threads.unwrap_or(request.threads), ..request }
+}
+
+/// What a planner finds for a `graph` of the step, if that can be followed.
+fn planned(
+    trace: &Arc<Trace>,
+    lowered: &Lowered,
+    graph: &Graph,
+    planner: &ChosenPlanner,
+    request: &Request,
+) -> Result<Option<(Schedule, Outcome)>, PlanError> {
+    let Solved { mut outcome, checked } = planner.solve(graph, request)?;
+    if lowered.is_weighted() {
+        // Its costs are preferences, and a bound on them is none on time.
+        (outcome.status, outcome.lower_bound) = (Status::Feasible, None);
+    }
+    Ok(checked.map(|checked| (Schedule::new(trace.clone(), lowered.clone(), &checked), outcome)))
+}
+
 impl Fit {
-    /// Finds the plan that holds least, with planners that may use so many threads; all that the machine has without a number.
+    /// Finds the plan that holds least, with planners that may use so many threads; all that the machine has without a number. Where one holds no more
+    /// than `enough`, one that holds still less is not looked for everywhere.
     ///
     /// # Errors
     ///
     /// What the checker finds wrong with it.
-    pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>) -> Result<Self, Violations> {
+    pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>, enough: u64) -> Result<Self, Violations> {
         let start = Instant::now();
         let (mut given, mut known) = (Vec::new(), Vec::new());
         // Plans are found for a graph with some costs, and planners are given the same one with those of the step.
-        let mut go_through = |first: &Graph| -> Result<(), Violations> {
+        let mut go_through = |first: &Graph| -> Result<u64, Violations> {
             let mut graphs = Some((first.clone(), lowered.graph.clone()));
             for _ in 0..=TIGHTER {
                 let Some((asked, graph)) = graphs else { break };
-                let mut request = Request::new(u64::MAX);
-                request.time_limit = LEAST_TIME.saturating_sub(start.elapsed());
-                request.threads = threads.unwrap_or(request.threads);
-                let found = minimum_within(&asked, &request);
+                let left = LEAST_TIME.saturating_sub(start.elapsed());
+                let found = minimum_within(&asked, &request(u64::MAX, left, threads));
                 let checked = check(&lowered.graph, &found.plan, u64::MAX)?;
                 let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
                 graphs = tight(first, &schedule).zip(tight(&lowered.graph, &schedule));
                 given.push(Given { graph, least: found.achieved, holds: schedule.peak });
                 known.push((found, schedule));
             }
-            Ok(())
+            Ok(known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX))
         };
-        go_through(&lowered.graph)?;
+        let least = go_through(&lowered.graph)?;
         // Of several plans that need equally little of a graph one really holds less than another, and which is found depends on costs. With
         // those of a dry device too, training does with what was named before it.
-        if let Ok(dry) = lower(&with_dry_costs(&trace), lowered.graph.name())
+        if least > enough
+            && let Ok(dry) = lower(&with_dry_costs(&trace), lowered.graph.name())
             && dry.graph != lowered.graph
         {
             // With other costs it may have other forms; then its plans are none for this graph.
@@ -169,13 +213,13 @@ impl Fit {
         }
     }
 
-    fn without_forms(&self) -> Option<Box<Self>> {
+    fn without_forms(&self, enough: u64) -> Option<Box<Self>> {
         if self.lowered.forms.small.is_empty() {
             return None;
         }
         let trace = Arc::new(Trace::clone(&self.trace).with_alternatives(|_| false));
         let lowered = lower(&trace, self.lowered.graph.name()).ok()?;
-        Self::new(trace, lowered, self.threads).ok().map(Box::new)
+        Self::new(trace, lowered, self.threads, enough).ok().map(Box::new)
     }
 
     /// Takes over a plan that `planner` made for a step of the same operations: what is found is then no dearer.
@@ -188,6 +232,11 @@ impl Fit {
             (Arc::new(schedule), outcome)
         });
         self
+    }
+
+    /// Takes over a plan for this very step: what is found is no dearer.
+    pub fn beginning_with(self, first: Planned) -> Self {
+        Self { known: Some(first), ..self }
     }
 
     /// The smallest budget for which a plan is known, and the operation that sets it.
@@ -212,7 +261,7 @@ impl Fit {
     }
 
     /// The cheapest plan that the planner finds.
-    pub fn best(&self, planner: &ChosenPlanner, budget: u64, limit: Duration) -> Option<(Arc<Schedule>, Outcome)> {
+    pub fn best(&self, planner: &ChosenPlanner, budget: u64, limit: Duration) -> Option<Planned> {
         let mut best = None;
         self.run(&Terms { planner, budget, limit }, |found| {
             if let Found::Plan(schedule, outcome) = found {
@@ -260,8 +309,8 @@ impl Fit {
 
     /// A plan that makes no use of other forms, where there are any: more choices then never make a step dearer, however short the
     /// search.
-    fn plain(&self, terms: &Terms<'_>) -> Option<(Arc<Schedule>, Outcome)> {
-        let plain = self.plain.get_or_init(|| self.without_forms());
+    fn plain(&self, terms: &Terms<'_>) -> Option<Planned> {
+        let plain = self.plain.get_or_init(|| self.without_forms(terms.budget));
         let fit = plain.as_deref().filter(|fit| fit.floor().0 <= terms.budget)?;
         let mut best = None;
         let terms = Terms { limit: terms.limit / PLAIN_SHARE, ..*terms };
@@ -304,8 +353,7 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
     /// until little can be gained and several in a row have gained nothing.
     fn through_budgets(&mut self, start: Instant) {
         let grain = self.target / GRAIN;
-        let ops = u32::try_from(self.fit.lowered.graph.ops().len()).unwrap_or(u32::MAX);
-        let mut time = QUICK_PER_OP.saturating_mul(ops).clamp(QUICKEST, QUICK).min(self.terms.limit / ROUNDS);
+        let mut time = quick(&self.fit.lowered).min(self.terms.limit / ROUNDS);
         let mut chosen = None;
         loop {
             for given in self.fit.given(self.target) {
@@ -375,11 +423,9 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
     /// Plans once and hands on what is better and fits.
     fn attempt(&mut self, given: &Given, budget: u64, limit: Duration) -> Option<Attempt> {
         let Fit { trace, lowered, threads, .. } = self.fit;
-        let mut request = Request::new(budget);
-        request.time_limit = limit;
-        request.threads = threads.unwrap_or(request.threads);
-        let Solved { mut outcome, checked } = match self.terms.planner.solve(&given.graph, &request) {
-            Ok(solved) => solved,
+        let request = request(budget, limit, *threads);
+        let (schedule, outcome) = match planned(trace, lowered, &given.graph, self.terms.planner, &request) {
+            Ok(planned) => planned?,
             Err(error) => {
                 // That there is none within what it was told says nothing of the budget: the plan that holds least does.
                 let is_late = matches!(error, PlanError::Overdue { .. });
@@ -392,11 +438,6 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
                 return None;
             }
         };
-        let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked?);
-        if lowered.is_weighted() {
-            // Its costs are preferences, and a bound on them is none on time.
-            (outcome.status, outcome.lower_bound) = (Status::Feasible, None);
-        }
         let (peak, makespan) = (schedule.peak, outcome.makespan);
         if budget >= self.target && outcome.lower_bound > self.bound {
             self.bound = outcome.lower_bound;

@@ -249,7 +249,11 @@ impl Placing<'_> {
         let stays = |value: ValueId| updates && lowered.until[lowered.places[value] as usize] <= start;
         let mut after: Vec<Action> = visit.drops().collect();
         after.extend(visit.evicted.iter().filter(|gone| !stays(gone.value)).flat_map(|gone| self.give_up(gone)));
-        self.run.after[end.max(1) - 1].extend(after);
+        // What is read behind an operation, by the host too, is there until the next one begins.
+        match self.run.before.get_mut(end).filter(|_| start == end) {
+            Some(before_next) => before_next.extend(after),
+            None => self.run.after[end.max(1) - 1].extend(after),
+        }
     }
 
     /// Which steps evict a value that is next unpacked from its form.
@@ -299,5 +303,55 @@ impl Placing<'_> {
             }
         }
         stubs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planning::examples::chain;
+    use crate::planning::lowering::lower;
+    use burn_remat_plan::check;
+
+    /// The first activation of the chain is read by the host behind this operation; nothing reads it later than that.
+    fn read_behind(position: u32) -> Schedule {
+        let mut trace = chain().with_alternatives(|_| false);
+        let (place, last) = (1, trace.ops.len() as u32 - 1);
+        for op in trace.ops.iter_mut().skip(2) {
+            op.reads.retain(|read| *read != place);
+            op.inputs.retain(|(number, _)| *number != place);
+        }
+        trace.storages[place as usize].died = Some(last);
+        trace.reads.push((position, place));
+        let lowered = lower(&trace, "read").unwrap();
+        let value = lowered.values[place as usize].unwrap();
+        let graph = &lowered.graph;
+        let reader = (0..graph.ops().len()).rev().find(|&op| graph.ops()[op].inputs.contains(&value)).unwrap();
+        let steps = (0..graph.ops().len()).flat_map(|op| {
+            let evict = (op == reader).then_some(Step::Evict(value));
+            [Step::Compute(op)].into_iter().chain(evict)
+        });
+        let plan = Plan { steps: steps.collect() };
+        let checked = check(graph, &plan, u64::MAX).unwrap();
+        Schedule::new(Arc::new(trace), lowered.clone(), &checked)
+    }
+
+    #[test]
+    fn what_the_host_reads_behind_an_operation_is_there_until_the_next() {
+        let schedule = read_behind(4);
+        let gives_up = |list: &Vec<Action>| list.contains(&Action::Evict(1));
+        let run = schedule.run();
+        assert_eq!(run.before.iter().position(gives_up), Some(5));
+        assert!(!run.after.iter().any(gives_up));
+    }
+
+    #[test]
+    fn what_the_host_reads_when_a_step_is_over_is_there_then() {
+        let schedule = read_behind(15);
+        let gives_up = |list: &Vec<Action>| list.contains(&Action::Evict(1));
+        let run = schedule.run();
+        assert!(!run.before.iter().chain(&run.after).any(gives_up));
+        let value = schedule.lowered.values[1].unwrap();
+        assert_eq!(schedule.lowered.graph.ops().last().unwrap().inputs, [value]);
     }
 }

@@ -127,7 +127,7 @@ fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> Gra
     net
 }
 
-const PROGRAMS: [(&str, Program); 36] = [
+const PROGRAMS: [(&str, Program); 37] = [
     ("plain loop", loops::plain),
     ("accumulation", loops::accumulation),
     ("accumulation with an average", loops::accumulation_with_average),
@@ -138,6 +138,7 @@ const PROGRAMS: [(&str, Program); 36] = [
     ("every third round", loops::third),
     ("lengths", loops::lengths),
     ("any length", loops::any_length),
+    ("metrics of another thread", loops::metrics),
     ("validation and saving", loops::validation),
     ("activations are read", loops::activations_are_read),
     ("layers skipped at random", models::skipping),

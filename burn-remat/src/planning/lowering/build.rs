@@ -304,11 +304,12 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Without an update at its end, what outlives the step is there then.
+    /// Without an update at its end, what outlives the step, or is read when it is over, is there then.
     fn end(&mut self) {
         let trace = self.step.trace;
         if self.step.updates.is_empty() {
-            let survives = |&&place: &&Place| trace.storages[place as usize].died.is_none();
+            let is_read = |place: Place| trace.reads.contains(&(trace.ops.len() as Position - 1, place));
+            let survives = |&&place: &&Place| trace.storages[place as usize].died.is_none() || is_read(place);
             let places = self.draft.places.iter().filter(survives);
             let mut end = hold(places.filter_map(|&place| self.step.value(place)).collect());
             end.cost = self.rest as f64;

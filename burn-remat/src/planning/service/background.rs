@@ -9,18 +9,19 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn_remat_core::Trace;
+use burn_remat_plan::Outcome;
 use burn_remat_plan::format::PlanFile;
 
 use super::cache::CacheFile;
 use super::state::{Floor, Origin};
 use crate::panics::{lock, panic_message};
 use crate::planning::chosen::ChosenPlanner;
-use crate::planning::fit::{Fit, Found, Terms};
+use crate::planning::fit::{Fit, Found, Terms, first};
 use crate::planning::lowering::Lowered;
 use crate::planning::schedule::Schedule;
 
-/// Niceness of the planner's thread until there is a plan: it gets a tenth of a processor that the program wants as well, and what is left of it else.
-const UNTIL_A_PLAN: i32 = 10;
+/// Niceness of the planner's thread until there is a plan: it gets a quarter of a processor that the program wants as well, and what is left of it else.
+const UNTIL_A_PLAN: i32 = 5;
 /// Niceness while it looks for a better one: what is left.
 const FOR_A_BETTER_ONE: i32 = 19;
 
@@ -183,16 +184,25 @@ impl Worker {
     fn plan(&self) {
         let start = Instant::now();
         let Task { trace, lowered, budget, planner, limit, known, .. } = &self.task;
+        let terms = Terms { planner, budget: *budget, limit: *limit };
         // One thread leaves the others to the program.
-        let fit = match Fit::new(trace.clone(), lowered.clone(), Some(1)) {
+        let threads = Some(1);
+        let first = if known.is_none() { first(trace, lowered, threads, &terms) } else { None };
+        if let Some((schedule, outcome)) = &first {
+            self.hand_on(schedule, outcome, start);
+        }
+        let fit = match Fit::new(trace.clone(), lowered.clone(), threads, *budget) {
             Ok(fit) => fit,
             Err(violations) => return self.say(Message::Problem(violations.to_string())),
         };
-        let fit = match known {
-            Some((known, planner)) => fit.with_known(&known.plan, planner),
-            None => fit,
+        let mut told = first.as_ref().map(|(schedule, _)| schedule.clone());
+        let fit = match (known, first) {
+            (Some((known, planner)), _) => fit.with_known(&known.plan, planner),
+            (None, Some(first)) => fit.beginning_with(first),
+            (None, None) => fit,
         };
         let (mut floor, op) = fit.floor();
+        log::debug!("the plan that holds least, {floor} bytes, was found in {:.3} s", start.elapsed().as_secs_f64());
         let say_floor =
             |bytes| self.say(Message::Floor(Floor { structure: fit.structure(), bytes, op: op.to_owned() }));
         if floor > *budget {
@@ -201,23 +211,30 @@ impl Worker {
             );
         }
         say_floor(floor);
-        fit.run(&Terms { planner, budget: *budget, limit: *limit }, |found| match found {
+        fit.run(&terms, |found| match found {
+            Found::Plan(schedule, _) if told.take_if(|told| Arc::ptr_eq(told, &schedule)).is_some() => {}
             Found::Plan(schedule, outcome) => {
                 if schedule.peak < floor {
                     floor = schedule.peak;
                     say_floor(floor);
                 }
-                let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
-                if let Some(cache) = self.task.cache.as_ref().filter(|_| schedule.peak <= *budget) {
-                    let store_all: f64 = lowered.graph.ops().iter().map(|op| op.cost).sum();
-                    let mut file = PlanFile::of_outcome(outcome, store_all);
-                    file.solve_seconds = Some(origin.seconds);
-                    cache.store(*limit, &lowered.graph, &file);
-                }
-                self.say(Message::Plan(schedule, origin, *budget));
-                give_way(FOR_A_BETTER_ONE);
+                self.hand_on(&schedule, outcome, start);
             }
             Found::Problem(error) => self.say(Message::Problem(error.to_string())),
         });
+    }
+
+    /// Hands on a plan that was found since `start`, and keeps it for other runs.
+    fn hand_on(&self, schedule: &Arc<Schedule>, outcome: &Outcome, start: Instant) {
+        let Task { lowered, budget, limit, cache, .. } = &self.task;
+        let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
+        if let Some(cache) = cache.as_ref().filter(|_| schedule.peak <= *budget) {
+            let store_all: f64 = lowered.graph.ops().iter().map(|op| op.cost).sum();
+            let mut file = PlanFile::of_outcome(outcome, store_all);
+            file.solve_seconds = Some(origin.seconds);
+            cache.store(*limit, &lowered.graph, &file);
+        }
+        self.say(Message::Plan(schedule.clone(), origin, *budget));
+        give_way(FOR_A_BETTER_ONE);
     }
 }

@@ -28,7 +28,7 @@ pub struct Others {
 
 /// Plans the step of `schedule` anew at several budgets, with `limit` for each.
 pub fn others(schedule: &Schedule, limit: Duration) -> Result<Others, String> {
-    let fit = Fit::new(schedule.trace.clone(), schedule.lowered.clone(), None)
+    let fit = Fit::new(schedule.trace.clone(), schedule.lowered.clone(), None, 0)
         .map_err(|violations| violations.to_string())?;
     let planner = ChosenPlanner::auto();
     let least = fit.floor().0.min(schedule.peak);

@@ -78,7 +78,7 @@ mod tests {
     fn a_page_has_the_times_and_bytes_of_the_device_and_names_other_forms() {
         let trace = Arc::new(chain());
         let lowered = lower(&trace, "test").unwrap();
-        let fit = Fit::new(trace, lowered, Some(1)).unwrap();
+        let fit = Fit::new(trace, lowered, Some(1), 0).unwrap();
         let (budget, _) = fit.floor();
         let (schedule, outcome) = fit.best(&ChosenPlanner::auto(), budget, Duration::from_millis(500)).unwrap();
         let others = Others { least: budget, most: schedule.lowered.peak(), plans: Vec::new() };

@@ -199,7 +199,7 @@ mod tests {
         }
         let trace = Arc::new(trace.with_alternatives(|_| false));
         let lowered = lower(&trace, "test").unwrap();
-        let fit = Fit::new(trace, lowered, Some(1)).unwrap();
+        let fit = Fit::new(trace, lowered, Some(1), 0).unwrap();
         fit.best(&ChosenPlanner::auto(), fit.floor().0, Duration::from_millis(500)).unwrap().0
     }
 
