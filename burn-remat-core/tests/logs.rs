@@ -153,7 +153,7 @@ fn a_plan_is_followed_and_left_where_another_operation_comes() {
     let mut plan = Schedule::new(trace, none.clone(), none);
     // The first result goes when the second is there, though there is room, and is computed again for the third.
     plan.after[1] = vec![Action::Evict(x)];
-    plan.peak = 1 << 20;
+    plan.peak = 64;
 
     let mut program = within(64);
     let parameter = program.upload(1, UNIT);

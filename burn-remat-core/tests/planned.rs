@@ -246,7 +246,7 @@ fn leaves_signs(both: bool) -> Arc<Schedule> {
     let mut plan = Schedule::new(trace, none.clone(), none);
     plan.after[2] = vec![Action::LeaveSubstitute(x, Need::Signs, 1), Action::Evict(x)];
     plan.after[2].extend(both.then_some(Action::Evict(y)));
-    plan.peak = 1 << 20;
+    plan.peak = 4 * UNIT;
     Arc::new(plan)
 }
 

@@ -285,7 +285,11 @@ impl<W: World> Machine<W> {
         let is_step = |schedule: &Arc<Schedule>| !schedule.trace.is_pass || self.steps.detector.goes_by_marks();
         if let Some(schedule) = self.world.next().filter(is_step) {
             self.clear_for(&schedule);
+            let needs_more = self.needs_more(&schedule);
             self.follow(schedule);
+            if needs_more {
+                self.carry();
+            }
         }
     }
 

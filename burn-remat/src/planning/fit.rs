@@ -50,7 +50,7 @@ const GRAIN: u64 = 200;
 /// One part in so many of the time goes to plans without other forms, where there are any.
 const PLAIN_SHARE: u32 = 4;
 /// A plan this near to its lower bound is not improved further.
-const GOOD_ENOUGH: f64 = 0.002;
+pub(crate) const GOOD_ENOUGH: f64 = 0.002;
 
 /// A step to be planned.
 pub(crate) struct Fit {

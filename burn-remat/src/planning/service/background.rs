@@ -16,7 +16,7 @@ use super::cache::CacheFile;
 use super::state::{Floor, Origin};
 use crate::panics::{lock, panic_message};
 use crate::planning::chosen::ChosenPlanner;
-use crate::planning::fit::{Fit, Found, Terms, first};
+use crate::planning::fit::{Fit, Found, GOOD_ENOUGH, Terms, first};
 use crate::planning::lowering::Lowered;
 use crate::planning::schedule::Schedule;
 
@@ -190,6 +190,9 @@ impl Worker {
         let first = if known.is_none() { first(trace, lowered, threads, &terms) } else { None };
         if let Some((schedule, outcome)) = &first {
             self.hand_on(schedule, outcome, start);
+            if schedule.overhead() <= GOOD_ENOUGH {
+                return;
+            }
         }
         let fit = match Fit::new(trace.clone(), lowered.clone(), threads, *budget) {
             Ok(fit) => fit,
