@@ -37,7 +37,7 @@ impl Known {
         let expected = self.sequence.next();
         let is_expected = |known: &&Arc<Running>| expected == Some(known.structure());
         // Where none is there yet for what is expected, the step may be another one after all: the first operation tells.
-        self.runs().find(is_expected).or_else(|| self.runs().last()).cloned()
+        self.runs().find(is_expected).or_else(|| self.schedules.last().map(|known| known.run())).cloned()
     }
 
     /// Whether it is known with which plan the next step goes.

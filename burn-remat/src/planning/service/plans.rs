@@ -215,7 +215,7 @@ impl Plans {
         };
         let (is_settled, is_known) = (known.settled, known.is_known());
         let is_guided = self.kinds.like(structure).any(|like| self.known.knows(like));
-        if !is_guided && self.kinds.are_enough() {
+        if trace.is_pass && !is_guided && self.kinds.are_enough() {
             self.known.know(trace.clone());
         }
         let is_busy = self.background.since().is_some() || self.settings.planner.is_none();
