@@ -285,21 +285,21 @@ impl<W: World> Machine<W> {
         let is_step = |schedule: &Arc<Schedule>| !schedule.trace.is_pass || self.steps.detector.goes_by_marks();
         if let Some(schedule) = self.world.next().filter(is_step) {
             self.clear_for(&schedule);
-            let needs_more = self.needs_more(&schedule);
             self.follow(schedule);
-            if needs_more {
-                self.carry();
-            }
         }
     }
 
     /// Begins to go by a plan.
     pub(super) fn follow(&mut self, schedule: Arc<Schedule>) {
+        let needs_more = self.needs_more(&schedule);
         let measures = self.world.is_unmeasured(&schedule);
         let Times { compute: compute_ns, recompute: recompute_ns, .. } = self.counters.times;
         let (clock, held, needed) = (self.now.clock, self.steps.held_at_start, self.needed());
         let start = Start { clock, like: 0, held, needed, compute_ns, recompute_ns };
         self.watch.follow = Some(Follow::new(schedule, measures, start));
+        if needs_more {
+            self.carry();
+        }
     }
 
     /// What is planned begins: notes what is held.

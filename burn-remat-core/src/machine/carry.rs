@@ -103,7 +103,7 @@ impl<W: World> Machine<W> {
             |&owner: &TensorKey| self.watch.wanted_late.contains(&self.history.tensors[owner].lineage.made_by);
         let first = if places.clone().any(is_given_up) {
             FIRST
-        } else if self.outlives_plan(buffer) && self.ledger.get(buffer).owners.iter().any(is_wanted_late) {
+        } else if self.ledger.get(buffer).owners.iter().any(is_wanted_late) && self.outlives_plan(buffer) {
             1.0 / FIRST
         } else {
             1.0

@@ -88,9 +88,10 @@ impl<W: World> Machine<W> {
     /// Has all inputs there, but for one that has left what is needed of it.
     pub(super) fn ensure_inputs(&mut self, op: &Operation, call: &Call) -> Result<(), Failure> {
         let spared = self.history.spared(op.weak).map(|(key, _)| key);
-        let is_backward = call.inputs.iter().any(|&input| self.history.tensors[input].lineage.part == Part::Backward);
         for &input in call.inputs.iter().filter(|&&input| spared != Some(input)) {
-            if !is_backward {
+            let tensors = &self.history.tensors;
+            let is_backward = |&input: &TensorKey| tensors[input].lineage.part == Part::Backward;
+            if tensors[input].lineage.is.parted && !call.inputs.iter().any(is_backward) {
                 self.note_wanted(input);
             }
             self.ensure(input)?;

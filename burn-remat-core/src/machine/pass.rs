@@ -187,9 +187,8 @@ impl<W: World> Machine<W> {
         if self.exceeds(&schedule, schedule.peak) {
             self.world.outgrown(schedule.structure());
         }
-        let needs_more = self.needs_more(&schedule);
         self.follow(schedule);
-        if needs_more || like != 0 {
+        if like != 0 {
             self.carry();
         }
         if let Some(follow) = &mut self.watch.follow {
