@@ -39,8 +39,13 @@ const LATE: u32 = 3;
 const PATIENCE: u32 = 4;
 /// What the plan that holds least is called, where no planner has found another one.
 pub(crate) const LEAST: &str = "minimum";
-/// Most time for it.
+/// Most time for it, and for another look where that holds more than it may.
 const LEAST_TIME: Duration = Duration::from_secs(2);
+const LEAST_AGAIN: Duration = Duration::from_secs(6);
+/// What planners may take of memory: one part in so many of what the step holds without evictions, or this where that is more. Half of it changes no
+/// plan of a thousand operations.
+const MEMORY_SHARE: u64 = 16;
+const LEAST_MEMORY: u64 = 32 << 20;
 /// How often the graph is made to count less, each time by the plan that holds least then.
 const TIGHTER: usize = 2;
 /// How little more a plan may hold than the one that holds least, or than the online policy, as one part of that, where both are beyond the budget.
@@ -125,7 +130,7 @@ pub(crate) fn first(
     threads: Option<usize>,
     terms: &Terms<'_>,
 ) -> Option<Planned> {
-    let request = request(terms.budget, quick(lowered).min(terms.limit / ROUNDS), threads);
+    let request = request(terms.budget, quick(lowered).min(terms.limit / ROUNDS), threads, lowered);
     let (schedule, outcome) = planned(trace, lowered, &lowered.graph, terms.planner, &request).ok()??;
     (schedule.peak <= terms.budget).then(|| (Arc::new(schedule), outcome))
 }
@@ -136,10 +141,12 @@ fn quick(lowered: &Lowered) -> Duration {
     QUICK_PER_OP.saturating_mul(ops).clamp(QUICKEST, QUICK)
 }
 
-/// For planners that may use so many threads; all that the machine has without a number.
-fn request(budget: u64, time_limit: Duration, threads: Option<usize>) -> Request {
+/// For planners that may use so many threads; all that the machine has without a number. They take memory beside the step that they plan, so what
+/// they may take goes by what it holds.
+fn request(budget: u64, time_limit: Duration, threads: Option<usize>, step: &Lowered) -> Request {
     let request = Request { time_limit, ..Request::new(budget) };
-    Request { threads: threads.unwrap_or(request.threads), ..request }
+    let memory_limit = request.memory_limit.min((step.peak() / MEMORY_SHARE).max(LEAST_MEMORY));
+    Request { threads: threads.unwrap_or(request.threads), memory_limit, ..request }
 }
 
 /// What a planner finds for a `graph` of the step, if that can be followed.
@@ -166,15 +173,15 @@ impl Fit {
     ///
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>, enough: u64) -> Result<Self, Violations> {
-        let start = Instant::now();
         let (mut given, mut known) = (Vec::new(), Vec::new());
         // Plans are found for a graph with some costs, and planners are given the same one with those of the step.
-        let mut go_through = |first: &Graph| -> Result<u64, Violations> {
+        let mut go_through = |first: &Graph, limit: Duration| -> Result<u64, Violations> {
+            let start = Instant::now();
             let mut graphs = Some((first.clone(), lowered.graph.clone()));
             for _ in 0..=TIGHTER {
                 let Some((asked, graph)) = graphs else { break };
-                let left = LEAST_TIME.saturating_sub(start.elapsed());
-                let found = minimum_within(&asked, &request(u64::MAX, left, threads));
+                let left = limit.saturating_sub(start.elapsed());
+                let found = minimum_within(&asked, &request(u64::MAX, left, threads, &lowered));
                 let checked = check(&lowered.graph, &found.plan, u64::MAX)?;
                 let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
                 graphs = tight(first, &schedule).zip(tight(&lowered.graph, &schedule));
@@ -183,7 +190,7 @@ impl Fit {
             }
             Ok(known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX))
         };
-        let least = go_through(&lowered.graph)?;
+        let least = go_through(&lowered.graph, LEAST_TIME)?;
         // Of several plans that need equally little of a graph one really holds less than another, and which is found depends on costs. With
         // those of a dry device too, training does with what was named before it.
         if least > enough
@@ -191,7 +198,7 @@ impl Fit {
             && dry.graph != lowered.graph
         {
             // With other costs it may have other forms; then its plans are none for this graph.
-            let _ = go_through(&dry.graph);
+            let _ = go_through(&dry.graph, LEAST_AGAIN);
         }
         let least = known.into_iter().min_by_key(|(_, schedule)| schedule.peak);
         let (found, fallback) = least.expect("internal error: a graph has a plan that holds least");
@@ -423,7 +430,7 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
     /// Plans once and hands on what is better and fits.
     fn attempt(&mut self, given: &Given, budget: u64, limit: Duration) -> Option<Attempt> {
         let Fit { trace, lowered, threads, .. } = self.fit;
-        let request = request(budget, limit, *threads);
+        let request = request(budget, limit, *threads, lowered);
         let (schedule, outcome) = match planned(trace, lowered, &given.graph, self.terms.planner, &request) {
             Ok(planned) => planned?,
             Err(error) => {

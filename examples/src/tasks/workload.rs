@@ -1,6 +1,6 @@
 //! Tasks by name, for `larger-batches`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use burn_remat::{RematExt, RematReport};
@@ -14,7 +14,7 @@ use super::text_classification::TextClassification;
 use super::text_generation::TextGeneration;
 use super::wgan::Wgan;
 use crate::cli::{Outcome, read};
-use crate::training::{Job, ModelKind};
+use crate::training::{Job, ModelKind, median};
 
 /// Trains on a device with a batch size for some steps, and tells each step's number when it is done.
 type Run = fn(&Device, usize, usize, &mut dyn FnMut(usize)) -> Result<(), String>;
@@ -81,21 +81,34 @@ impl Workload {
     ///
     /// Those of [`train`](Self::train), and [`burn_remat::RematError::NotRemat`] for any other device.
     pub fn report_with_plan(&self, device: &Device, batch_size: usize) -> Outcome<RematReport> {
+        self.seconds_per_step(device, batch_size)?;
+        Ok(device.remat_report()?)
+    }
+
+    /// Trains as [`report_with_plan`](Self::report_with_plan) does, on any device, and measures the last steps: their median.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`train`](Self::train).
+    pub fn seconds_per_step(&self, device: &Device, batch_size: usize) -> Outcome<f64> {
         const WARMUP: usize = 6;
-        let mut result = Ok(());
-        self.train(device, batch_size, WARMUP + 4, |step| {
+        let plans = device.remat_report().is_ok();
+        let (mut result, mut times, mut begun) = (Ok(()), Vec::new(), Instant::now());
+        self.train(device, batch_size, WARMUP + 6, |step| {
+            times.push(begun.elapsed().as_secs_f64());
             let next = match step + 1 {
-                WARMUP => device.remat_wait_for_plan(Duration::from_secs(60)).map(drop),
+                WARMUP if plans => device.remat_wait_for_plan(Duration::from_secs(60)).map(drop),
                 // The plan is in force from the step after next on.
-                step if step == WARMUP + 1 => device.remat_reset_report(),
+                step if plans && step == WARMUP + 1 => device.remat_reset_report(),
                 _ => Ok(()),
             };
             if result.is_ok() {
                 result = next;
             }
+            begun = Instant::now();
         })?;
         result?;
-        Ok(device.remat_report()?)
+        Ok(median(&times, WARMUP + 1))
     }
 }
 
