@@ -173,6 +173,7 @@ impl Fit {
     ///
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>, enough: u64) -> Result<Self, Violations> {
+        let start = Instant::now();
         let (mut given, mut known) = (Vec::new(), Vec::new());
         // Plans are found for a graph with some costs, and planners are given the same one with those of the step.
         let mut go_through = |first: &Graph, limit: Duration| -> Result<u64, Violations> {
@@ -198,7 +199,9 @@ impl Fit {
             && dry.graph != lowered.graph
         {
             // With other costs it may have other forms; then its plans are none for this graph.
-            let _ = go_through(&dry.graph, LEAST_AGAIN);
+            // A budget that is missed is worth more time than a question without one.
+            let limit = if enough > 0 { LEAST_AGAIN } else { LEAST_TIME.saturating_sub(start.elapsed()) };
+            let _ = go_through(&dry.graph, limit);
         }
         let least = known.into_iter().min_by_key(|(_, schedule)| schedule.peak);
         let (found, fallback) = least.expect("internal error: a graph has a plan that holds least");
