@@ -13,6 +13,7 @@ macro_rules! pages {
 
 pages! {
     Readme = "README.md",
+    Attention = "docs/src/attention.md",
     Budgets = "docs/src/budgets.md",
     ComingFrom = "docs/src/coming-from.md",
     Compression = "docs/src/compression.md",

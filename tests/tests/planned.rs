@@ -370,8 +370,9 @@ fn is_a_timeline(text: &str, plan: &burn_remat::PlanReport) {
         });
         for slice in own {
             let (start, end) = (number(slice, "ts"), number(slice, "ts") + number(slice, "dur"));
-            open.retain(|&until| until > start + 1e-6);
-            assert!(open.iter().all(|&until| end <= until + 1e-6), "{slice}");
+            // To the last bit: readers add beginnings and durations, and take slices that overlap by a rounding error for nested ones.
+            open.retain(|&until| until > start);
+            assert!(open.iter().all(|&until| end <= until), "{slice}");
             open.push(end);
         }
     }

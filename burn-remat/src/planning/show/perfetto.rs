@@ -31,10 +31,10 @@ pub fn trace(report: &PlanReport) -> Json {
     let mut timeline = Timeline::new(schedule);
     timeline.run();
     let Timeline { mut events, spans, now, .. } = timeline;
-    let end = now / 1000.0;
+    let end = us(now);
     let held = if report.measured.len() == spans.len() { &report.measured[..] } else { &schedule.foreseen };
     for (span, bytes) in spans.iter().zip(held) {
-        events.push(counter("held", span.start / 1000.0, *bytes));
+        events.push(counter("held", us(span.start), *bytes));
     }
     if let Some(budget) = report.budget {
         events.extend([0.0, end].map(|ts| counter("budget", ts, budget)));
@@ -50,6 +50,13 @@ pub fn trace(report: &PlanReport) -> Json {
 
 fn counter(name: &str, ts: f64, bytes: u64) -> Json {
     json!({ "name": name, "ph": "C", "pid": PROCESS, "ts": ts, "args": { "bytes": bytes } })
+}
+
+/// A time in ns as the format has it, in us: to a part that sums of floating-point numbers are exact in. Readers add a slice's beginning and duration, and
+/// where one slice ends another begins.
+fn us(ns: f64) -> f64 {
+    const PARTS: f64 = 1024.0;
+    (ns / 1000.0 * PARTS).round() / PARTS
 }
 
 /// Puts the steps of a plan on a line of time, in ns.
@@ -127,7 +134,7 @@ impl<'a> Timeline<'a> {
     fn slice(&mut self, name: &str, category: &str, ns: f64, args: Json) {
         self.events.push(json!({
             "name": name, "cat": category, "ph": "X", "pid": PROCESS, "tid": OPERATIONS,
-            "ts": self.now / 1000.0, "dur": ns / 1000.0, "args": args,
+            "ts": us(self.now), "dur": us(self.now + ns) - us(self.now), "args": args,
         }));
         self.now += ns;
     }
@@ -156,7 +163,7 @@ fn stages(schedule: &Schedule, spans: &[Range<f64>]) -> Vec<Json> {
         for Open { name, since } in open.drain(depth..).rev() {
             events.push(json!({
                 "name": name, "cat": "stage", "ph": "X", "pid": PROCESS, "tid": STAGES,
-                "ts": since / 1000.0, "dur": (until - since) / 1000.0,
+                "ts": us(since), "dur": us(until) - us(since),
             }));
         }
     };
@@ -211,10 +218,10 @@ mod tests {
         let number = |event: &Json, key: &str| event[key].as_f64().unwrap();
         let mut now = 0.0;
         for event in &timeline.events {
-            assert!((number(event, "ts") - now).abs() < 1e-9, "{event}");
+            assert_eq!(number(event, "ts"), now, "{event}");
             now = number(event, "ts") + number(event, "dur");
         }
-        assert!((now * 1000.0 - schedule.makespan).abs() < 1e-6 * schedule.makespan, "{now} us");
+        assert!((now * 1000.0 - schedule.makespan).abs() <= 1.0, "{now} us");
         let of = |again: bool| timeline.events.iter().filter(move |event| (event["cat"] == "recomputed") == again);
         let runs = schedule.plan.steps.iter().filter(|step| step.op().is_some()).count();
         assert_eq!(of(true).count(), runs - schedule.lowered.graph.ops().len());
