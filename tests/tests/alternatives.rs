@@ -130,6 +130,9 @@ fn branches(device: &Device, keeps: bool) -> Vec<f32> {
     losses
 }
 
+/// Less than the second by which a planner may be late.
+const LONG_ENOUGH: Duration = Duration::from_millis(600);
+
 /// Plans as if convolutions were dear and everything else cheap, so that which forms are worth while does not depend on what else runs on this machine.
 struct AtFixedCosts;
 
@@ -152,7 +155,9 @@ impl Planner for AtFixedCosts {
         }
         let none = || PlanError::no_plan(request.budget);
         let fixed = fixed.build().map_err(|_| none())?;
-        let plan = planner("auto").ok_or_else(none)?.solve(&fixed, request)?.plan.ok_or_else(none)?;
+        // A plan of a moment that does without other forms may be the cheaper one by what operations really cost here, and stay.
+        let request = Request { time_limit: request.time_limit.max(LONG_ENOUGH), ..request.clone() };
+        let plan = planner("auto").ok_or_else(none)?.solve(&fixed, &request)?.plan.ok_or_else(none)?;
         Ok(Outcome::of_plan(self.name(), graph, plan, Status::Feasible, StopReason::Heuristic))
     }
 }
