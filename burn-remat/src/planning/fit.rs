@@ -173,15 +173,14 @@ impl Fit {
     ///
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>, enough: u64) -> Result<Self, Violations> {
-        let start = Instant::now();
+        let end = Instant::now() + LEAST_TIME;
         let (mut given, mut known) = (Vec::new(), Vec::new());
         // Plans are found for a graph with some costs, and planners are given the same one with those of the step.
-        let mut go_through = |first: &Graph, limit: Duration| -> Result<u64, Violations> {
-            let start = Instant::now();
+        let mut go_through = |first: &Graph, end: Instant| -> Result<u64, Violations> {
             let mut graphs = Some((first.clone(), lowered.graph.clone()));
             for _ in 0..=TIGHTER {
                 let Some((asked, graph)) = graphs else { break };
-                let left = limit.saturating_sub(start.elapsed());
+                let left = end.saturating_duration_since(Instant::now());
                 let found = minimum_within(&asked, &request(u64::MAX, left, threads, &lowered));
                 let checked = check(&lowered.graph, &found.plan, u64::MAX)?;
                 let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
@@ -191,7 +190,7 @@ impl Fit {
             }
             Ok(known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX))
         };
-        let least = go_through(&lowered.graph, LEAST_TIME)?;
+        let least = go_through(&lowered.graph, end)?;
         // Of several plans that need equally little of a graph one really holds less than another, and which is found depends on costs. With
         // those of a dry device too, training does with what was named before it.
         if least > enough
@@ -200,8 +199,8 @@ impl Fit {
         {
             // With other costs it may have other forms; then its plans are none for this graph.
             // A budget that is missed is worth more time than a question without one.
-            let limit = if enough > 0 { LEAST_AGAIN } else { LEAST_TIME.saturating_sub(start.elapsed()) };
-            let _ = go_through(&dry.graph, limit);
+            let end = if enough > 0 { Instant::now() + LEAST_AGAIN } else { end };
+            let _ = go_through(&dry.graph, end);
         }
         let least = known.into_iter().min_by_key(|(_, schedule)| schedule.peak);
         let (found, fallback) = least.expect("internal error: a graph has a plan that holds least");
