@@ -50,6 +50,9 @@ struct Arguments {
     /// symbols. Slow: some seventy steps each, of up to a minute on two cores, and several GiB of memory.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
+    /// A further budget: what plain Burn holds between two steps, and this share, in percent, of what a step holds beside that.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
+    activations: Option<u64>,
     /// Seconds for planning. Default: 10, or 1 with `--quick`.
     #[arg(long)]
     time_limit: Option<u64>,
@@ -219,6 +222,21 @@ struct Trained {
     entrant: Entrant<'static>,
 }
 
+/// Bytes of tensors that a program holds.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Most at once.
+    most: u64,
+    /// Between two steps: parameters and the state of the optimizer.
+    between: u64,
+}
+
+impl Held {
+    fn with_activations(self, percent: u64) -> u64 {
+        self.between + (self.most - self.between) / 100 * percent
+    }
+}
+
 /// The measurements of one model.
 struct Contest<'a> {
     arguments: &'a Arguments,
@@ -234,18 +252,20 @@ impl Contest<'_> {
         let mut counted = Vec::new();
         for (way, name) in own.into_iter().zip(names) {
             self.say(&format!("counting the bytes of {name}"));
-            let bytes = self.count(way)?;
-            counted.push(bytes);
-            trained.push(self.trained(name, way, Some(bytes), Device::flex())?);
+            let held = self.count(way)?;
+            counted.push(held);
+            trained.push(self.trained(name, way, Some(held.most), Device::flex())?);
         }
         self.say("the smallest budget");
         let minimum = self.minimum()?;
-        let half = counted.iter().min().copied().unwrap_or_default() / 2;
+        let half = counted.iter().map(|held| held.most).min().unwrap_or_default() / 2;
         let least =
             if half < minimum { ("remat, smallest budget", minimum) } else { ("remat, half of the smallest", half) };
-        for (name, budget) in
-            [("remat, as much as balanced", counted[1]), ("remat, as much as by hand", counted[2]), least]
-        {
+        let mut budgets =
+            vec![("remat, as much as balanced", counted[1].most), ("remat, as much as by hand", counted[2].most), least];
+        let asked = self.arguments.activations.map(|percent| counted[0].with_activations(percent));
+        budgets.extend(asked.map(|budget| ("remat, share of the activations", budget)));
+        for (name, budget) in budgets {
             let config = RematConfig::new(budget).with_time_limit(self.arguments.time_limit()).without_cache();
             trained.push(self.trained(name, Way::Remat, None, Device::flex().remat(config)?)?);
         }
@@ -262,11 +282,12 @@ impl Contest<'_> {
         Entrant::new("", device, training)
     }
 
-    /// Most bytes of tensors that the program holds, as an engine counts them that evicts nothing.
-    fn count(&self, way: Way) -> Outcome<u64> {
+    /// What the program holds, as an engine counts it that evicts nothing.
+    fn count(&self, way: Way) -> Outcome<Held> {
         let mut entrant = self.begin(way, &Device::flex().remat("unlimited")?);
         (0..3).try_for_each(|_| entrant.step())?;
-        Ok(entrant.device.remat_report()?.peak_bytes)
+        let report = entrant.device.remat_report()?;
+        Ok(Held { most: report.peak_bytes, between: report.live_bytes })
     }
 
     fn minimum(&self) -> Outcome<u64> {
