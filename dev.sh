@@ -6,6 +6,7 @@
 #   bash dev.sh docs          rustdoc, with warnings as errors
 #   bash dev.sh book          compiles and runs the code in README and book
 #   bash dev.sh package       packs the library's crates; with --verify it also builds what was packed, all of Burn included
+#   bash dev.sh pictures      the picture of README and book, made anew
 #   bash dev.sh benchmarks    all tables of BENCHMARKS.md, one small case of each; with --full everything, an hour or more on an idle machine
 # Several tasks run one after the other, until one fails.
 set -euo pipefail
@@ -36,6 +37,10 @@ for name in "${names[@]}"; do
         docs) RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features "$features" ;;
         book) cargo test --doc -p burn-remat-examples --features learner,serve,wgpu ;;
         package) cargo package "${packages[@]}" --allow-dirty $verify ;;
+        pictures)
+            cargo run --release --bin train -- --model unet --budget 35% --plan-report target/pictures
+            cp target/pictures/memory.svg docs/src/memory.svg
+            ;;
         benchmarks) cargo run --release --bin benchmarks -- $effort ;;
         *) echo "there is no \`$name\`: see the top of dev.sh" >&2; exit 2 ;;
     esac

@@ -273,7 +273,12 @@ impl Contest<'_> {
     }
 
     fn say(&self, what: &str) {
-        self.bar.set_message(format!("{}: {what}", self.model.name()));
+        let message = format!("{}: {what}", self.model.name());
+        // A bar shows in a terminal only.
+        if self.bar.is_hidden() {
+            eprintln!("{message}");
+        }
+        self.bar.set_message(message);
     }
 
     fn begin(&self, way: Way, device: &Device) -> Entrant<'static> {
