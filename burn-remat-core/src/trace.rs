@@ -69,6 +69,13 @@ pub struct TracedOp {
     pub stub: Option<TracedStub>,
 }
 
+impl TracedOp {
+    /// Whether it may be the gradient of the loss, where a backward pass begins: a scalar made of nothing.
+    pub fn is_seed(&self, storages: &[TracedStorage]) -> bool {
+        self.reads.is_empty() && self.writes.iter().all(|&place| storages[place as usize].bytes <= 8)
+    }
+}
+
 /// What would do in place of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedStub {
@@ -250,17 +257,28 @@ impl Trace {
         self
     }
 
-    /// An update is one only if what it makes outlives the step: in the first step, where nothing tells a parameter from
-    /// a dropout mask, this does.
+    /// An update is one only if what it makes outlives the step, or becomes in place what does and takes the place of what was there before the
+    /// backward pass, which gradients do not: in the first step, where nothing tells a parameter from a dropout mask or a gradient, this does.
     pub fn with_lasting_updates(mut self) -> Self {
-        let mut lasts: Vec<bool> = self.storages.iter().map(|storage| storage.died.is_none()).collect();
+        let stays: Vec<bool> = self.storages.iter().map(|storage| storage.died.is_none()).collect();
+        let mut lasts = stays.clone();
         for place in (0..self.storages.len()).rev() {
             if let (true, Some(base)) = (lasts[place], self.storages[place].reuses) {
                 lasts[base as usize] = true;
             }
         }
-        for op in self.ops.iter_mut().filter(|op| op.updates) {
-            op.updates = op.writes.iter().any(|&place| lasts[place as usize]);
+        let mut turn = None;
+        for (at, op) in (0..).zip(&mut self.ops) {
+            let storage = |place: &Place| &self.storages[*place as usize];
+            if op.is_seed(&self.storages) {
+                turn = Some(at);
+            }
+            let succeeds = |made: &Place| {
+                let is_old = |read: &Place| turn.is_none_or(|turn| storage(read).appeared < turn);
+                op.reads.iter().any(|read| storage(read).bytes == storage(made).bytes && is_old(read))
+            };
+            let is_kept = |place: &Place| stays[*place as usize] || lasts[*place as usize] && succeeds(place);
+            op.updates = op.updates && op.writes.iter().any(is_kept);
         }
         self
     }

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use burn_remat_core::{Asked, Config, LayoutFollows, Trace};
+use burn_remat_core::{Asked, Config, LayoutFollows};
 use burn_remat_plan::registry::PlannerChoice;
 
 use crate::backend::DeviceMemory;
 use crate::budget::{Budget, BudgetError, DisplayBytes};
 use crate::compression::Compression;
 use crate::error::RematError;
+use crate::guide::Guide;
 use crate::planning::{ChosenPlanner, PlanSettings};
 
 /// What happens to the results of random operations, such as dropout masks and noise.
@@ -43,8 +44,8 @@ pub trait MemoryProbe: Debug + Send + Sync {
 /// How a program is rehearsed.
 #[derive(Clone, Debug)]
 pub(crate) enum Rehearsal {
-    /// Nothing is executed. A trace of the same operations on other shapes tells what is written in place, and times.
-    Dry(Option<Arc<Trace>>),
+    /// Nothing is executed. Steps with the same operations on other shapes tell what is written in place, and times.
+    Dry(Option<Arc<Guide>>),
     /// Everything is executed and measured.
     Real,
 }

@@ -65,7 +65,7 @@ type Progress = dyn Fn(ForecastProgress);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForecastProgress {
-    /// A few steps with a small batch run for real and are measured.
+    /// A few steps with small batches run for real and are measured.
     Measuring,
     /// The program runs on a dry device.
     DryRun,
@@ -104,7 +104,7 @@ pub struct Forecast {
     /// What budgets cost, in ascending order, including the budget asked about if there is a plan for it. The time added never rises with
     /// the budget.
     pub points: Vec<ForecastPoint>,
-    /// Whether times were measured with a small batch and scaled. If not, the time of an operation is estimated from the bytes that it reads
+    /// Whether times were measured with small batches and scaled. If not, the time of an operation is estimated from the bytes that it reads
     /// and writes.
     pub is_measured: bool,
     /// The batch size of the program, if it is known.
@@ -182,7 +182,7 @@ impl Forecaster {
     ) -> Result<Forecast, RematError> {
         let config = validated_on(device, self.config.clone())?;
         self.say(ForecastProgress::Measuring);
-        let guide = guide(device, &config, &train)?;
+        let guide = guide(device, &config, batch, &train)?;
         let dry = Rehearsal::Dry(Some(guide.clone()));
         let mut forecast = self.planned(device, config, dry, |device| train(device, batch))?;
         (forecast.batch, forecast.is_measured) = (Some(batch), true);
@@ -354,7 +354,7 @@ impl fmt::Display for Forecast {
 impl fmt::Display for ForecastProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Measuring => f.write_str("measuring a small batch"),
+            Self::Measuring => f.write_str("measuring small batches"),
             Self::DryRun => f.write_str("running the program on a dry device"),
             Self::Planning { budget, done, of } => {
                 write!(f, "planning {} ({} of {of})", DisplayBytes(budget), done + 1)

@@ -36,6 +36,7 @@ mod drive;
 mod engine;
 mod error;
 mod forecast;
+mod guide;
 #[cfg(feature = "learner")]
 mod learner;
 mod module;

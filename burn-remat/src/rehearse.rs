@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use burn_remat_core::{Spine, Trace};
 
+use crate::budget::Budget;
 use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
+use crate::guide::Guide;
 use crate::planning::{Fit, Origin, Ready, lower};
 use crate::recording::RecordedProgram;
 pub(crate) use trial::Seen;
@@ -23,6 +25,10 @@ use trial::Trial;
 
 /// Batch size of the measured run that guides the dry ones: small, but with a batch dimension that is not 1.
 const GUIDE_BATCH: usize = 2;
+/// Batch size of a second one, at most: together they tell what grows with the batch.
+const SECOND_BATCH: usize = 8;
+/// The share of free memory that this one may be expected to take, where no budget in bytes is asked about.
+const FREE_SHARE: f64 = 0.5;
 /// Batch sizes are not tried beyond this.
 const MOST: usize = 1 << 16;
 /// A floor above the budget by one part in this many may be beaten yet.
@@ -31,7 +37,7 @@ const NEAR: u64 = 20;
 const TRIALS: usize = 10;
 const FINE: u64 = 32;
 const TRIAL_TIME: Duration = Duration::from_secs(4);
-/// A batch with which all of the program does not keep the budget is made smaller by one part in so many.
+/// A batch with which all of the program does not keep the budget is made smaller by one part in so many, and by half as much again each time.
 const LESS: usize = 32;
 /// Time to plan one batch size. Training has more, so a batch that fits here fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
@@ -247,7 +253,7 @@ fn fit(trace: Trace) -> Result<Fit, RematError> {
 ///
 /// `config` is what a device would be made with: a budget in bytes, such as `"8 GiB"`, a share of free memory, such as `"80% free"`,
 /// or a [`RematConfig`] with one of these. `train(device, batch)` must do at least three training steps with that batch. It runs
-/// once for real, with a batch of two, to measure, and then about 20 times on dry devices.
+/// twice for real, with a batch of two and with one of at most eight, to measure, and then about 20 times on dry devices.
 ///
 /// # Errors
 ///
@@ -260,18 +266,29 @@ pub fn largest_batch<R>(
 ) -> Result<LargestBatch, RematError> {
     let config = validated_on(device, config.into())?;
     config.budget_bytes()?;
-    let guide = guide(device, &config, &train)?;
+    let guide = guide(device, &config, SECOND_BATCH, &train)?;
     largest_guided(device, config, overhead_limit, &guide, train)
 }
 
-/// The neediest step of a small measured run, which tells dry ones what is written in place and what operations take.
+/// What small measured runs tell dry ones: what is written in place, and what operations take. The second is with a batch of at most `most`, and
+/// with one that fits.
 pub(crate) fn guide<R>(
     device: &Device,
     config: &RematConfig,
+    most: usize,
     train: impl Fn(&Device, usize) -> R,
-) -> Result<Arc<Trace>, RematError> {
-    let seen = rehearse(device, config, Rehearsal::Real, |device| drop(train(device, GUIDE_BATCH)))?;
-    Ok(Arc::new(neediest(&seen.traces)?))
+) -> Result<Arc<Guide>, RematError> {
+    let measured = |batch| {
+        let seen = rehearse(device, config, Rehearsal::Real, |device| drop(train(device, batch)))?;
+        neediest(&seen.traces)
+    };
+    let small = measured(GUIDE_BATCH)?;
+    let free = || validated_on(device, RematConfig::new(Budget::Free(FREE_SHARE)));
+    let room = config.budget_bytes().or_else(|_| free()?.budget_bytes()).unwrap_or(0);
+    let fits = GUIDE_BATCH as u64 * room / small.peak().max(1);
+    let second = usize::try_from(fits).unwrap_or(usize::MAX).min(most).min(SECOND_BATCH);
+    let larger = if second > GUIDE_BATCH { measured(second).ok() } else { None };
+    Ok(Arc::new(Guide::new(small, larger.as_ref())))
 }
 
 /// [`largest_batch`] where the guide is known already.
@@ -279,7 +296,7 @@ pub(crate) fn largest_guided<R>(
     device: &Device,
     config: RematConfig,
     overhead_limit: f64,
-    guide: &Arc<Trace>,
+    guide: &Arc<Guide>,
     train: impl Fn(&Device, usize) -> R,
 ) -> Result<LargestBatch, RematError> {
     let budget = config.budget_bytes()?;
@@ -296,17 +313,23 @@ pub(crate) fn largest_guided<R>(
     let mut found = None;
     let fits = |batch| Ok(attempt(batch)?.map(|attempt| found = Some(attempt)).is_some());
     let mut batch = last_true(store_all_batch, fits)?;
-    while let Some((plan, seen)) = found.take().filter(|_| batch > store_all_batch) {
-        let ready = plans_beside(&plan, &seen, &config, budget)?;
-        if !seen.try_budget(&config, budget, ready.clone()).is_over {
-            let (predicted_overhead, predicted_peak_bytes) = (plan.0.overhead(), plan.0.peak);
-            let mut config = config.clone();
-            config.planning.ready = ready;
-            return Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config });
+    let mut less = (batch / LESS).max(1);
+    while batch > store_all_batch {
+        if let Some((plan, seen)) = found.take() {
+            let ready = plans_beside(&plan, &seen, &config, budget)?;
+            if !seen.try_budget(&config, budget, ready.clone()).is_over {
+                let (predicted_overhead, predicted_peak_bytes) = (plan.0.overhead(), plan.0.peak);
+                let mut config = config.clone();
+                config.planning.ready = ready;
+                return Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config });
+            }
         }
-        // What is held between the steps, or in another one, leaves too little.
-        batch -= (batch / LESS).max(1);
-        found = attempt(batch)?;
+        // What is held between the steps, or in another one, leaves too little; or no plan is found in time for a batch, though one is for a larger.
+        batch = batch.saturating_sub(less).max(store_all_batch);
+        less += less.div_ceil(2);
+        if batch > store_all_batch {
+            found = attempt(batch)?;
+        }
     }
     if store_all_batch == 0 {
         let needs = Rehearsed::new(seen(1)?)?.needs(&config)?;

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use burn_backend::{DType, Shape};
 use burn_ir::{ModuleOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::Trace;
 use rustc_hash::FxHashMap;
 
 use super::operation::{facts, is_reshape, is_view};
 use crate::backend::{BufferId, Padding};
+use crate::guide::{Guide, like};
 
 #[derive(Clone, Copy)]
 struct Buffer {
@@ -32,8 +32,6 @@ enum Outcome {
     New,
 }
 
-/// How many operations of the guide are looked through for the one at hand.
-const WINDOW: usize = 4;
 /// So many operations in a row must be the guide's next ones for it to be believed: the first step of a program, which initialises its
 /// parameters, meets some of the guide's kinds of operation by chance.
 const IN_STEP: usize = 4;
@@ -44,7 +42,7 @@ pub(super) struct Dry {
     buffers: FxHashMap<TensorId, Buffer>,
     owners: FxHashMap<u64, u32>,
     next: u64,
-    guide: Option<Arc<Trace>>,
+    guide: Option<Arc<Guide>>,
     /// The guide's operation that the next one should be, and the one that the operation at hand is.
     expected: usize,
     guiding: Option<usize>,
@@ -56,7 +54,7 @@ pub(super) struct Dry {
 }
 
 impl Dry {
-    pub fn new(guide: Option<Arc<Trace>>, padding: Padding, on_host: bool) -> Self {
+    pub fn new(guide: Option<Arc<Guide>>, padding: Padding, on_host: bool) -> Self {
         Self { guide, padding, on_host, ..Self::default() }
     }
 
@@ -67,8 +65,7 @@ impl Dry {
             (self.expected, self.in_step) = (0, IN_STEP);
         }
         let Some(guide) = &self.guide else { return };
-        let ahead = guide.ops[self.expected.min(guide.ops.len())..].iter().take(WINDOW);
-        self.guiding = ahead.zip(self.expected..).find(|(op, _)| op.kind == kind).map(|(_, at)| at);
+        self.guiding = like(&guide.trace, self.expected, kind);
         let is_next = self.guiding == Some(self.expected);
         self.in_step = if is_next { self.in_step + 1 } else { 0 };
         if let Some(at) = self.guiding {
@@ -76,13 +73,12 @@ impl Dry {
         }
     }
 
-    /// Time that the guide measured for this operation, scaled to `bytes`; without a guide the bytes themselves stand for
-    /// it.
+    /// Time that this operation takes on tensors of so many bytes, as the guide tells; without one the bytes themselves stand for it.
     pub fn cost(&self, bytes: u64) -> u64 {
-        let Some((guide, at)) = self.guide.as_ref().zip(self.guiding) else { return bytes.max(1) };
-        let op = &guide.ops[at];
-        let touched: u64 = op.reads.iter().chain(&op.writes).map(|&p| guide.storages[p as usize].bytes).sum();
-        (op.cost_ns as f64 * bytes as f64 / touched.max(1) as f64) as u64 + 1
+        match self.guide.as_ref().zip(self.guiding) {
+            Some((guide, at)) => guide.cost(at, bytes),
+            None => bytes.max(1),
+        }
     }
 
     pub fn buffer(&self, id: TensorId) -> BufferId {
@@ -126,9 +122,9 @@ impl Dry {
     /// What the guide's operation here did for its output `k`; `None` if it does not know.
     fn guided(&self, k: usize) -> Option<Outcome> {
         let (guide, at) = self.guide.as_ref().zip(self.guiding).filter(|_| self.in_step >= IN_STEP)?;
-        let op = &guide.ops[at];
+        let op = &guide.trace.ops[at];
         let place = *op.writes.get(k)?;
-        let storage = &guide.storages[place as usize];
+        let storage = &guide.trace.storages[place as usize];
         Some(if storage.made_by != Some(at as u32) {
             Outcome::View(op.reads.iter().position(|&read| read == place)?)
         } else if storage.reuses.is_some() {
@@ -146,7 +142,8 @@ impl Dry {
     /// Bytes of a new buffer for output `k`: of its shape, or of what it is cut from.
     fn new_bytes(&self, op: &OperationIr, k: usize, output: &TensorIr) -> u64 {
         let own = facts(output, self.padding);
-        if let Some((guide, at)) = self.guide.as_ref().zip(self.guiding)
+        let guided = self.guide.as_ref().zip(self.guiding).map(|(guide, at)| (&guide.trace, at));
+        if let Some((guide, at)) = guided
             && let Some(&place) = guide.ops[at].writes.get(k)
         {
             let (storage, tensor) =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn_backend::{DType, ExecutionError, Shape, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr, TensorStatus};
-use burn_remat_core::{Failure, TensorFacts, Trace};
+use burn_remat_core::{Failure, TensorFacts};
 use burn_router::TensorInterpreter;
 use burn_std::Strides;
 use burn_std::future::DynFut;
@@ -18,6 +18,7 @@ use super::look::Shown;
 use super::operation::facts;
 use super::tensors::{bare, typed};
 use crate::backend::{BufferId, Extent, Padding, RematBackend, tensor_bytes};
+use crate::guide::Guide;
 use crate::panics::caught;
 
 /// See the [module](self).
@@ -45,7 +46,7 @@ impl<B: RematBackend> Executor<B> {
         Self { place: Place::Backend(Shown::new(device.clone())), device, padding }
     }
 
-    pub fn dry(device: B::Device, guide: Option<Arc<Trace>>) -> Self {
+    pub fn dry(device: B::Device, guide: Option<Arc<Guide>>) -> Self {
         let padding = B::padding(&device);
         Self { place: Place::Dry(Dry::new(guide, padding, B::IS_HOST)), device, padding }
     }

@@ -34,6 +34,7 @@ use crate::backend::{Padding, RematBackend};
 use crate::budget::DisplayBytes;
 use crate::compression::Compression;
 use crate::config::MemoryProbe;
+use crate::guide::Guide;
 use crate::names::name_of;
 use crate::panics::{caught, lock};
 use crate::planning::Plans;
@@ -113,7 +114,7 @@ impl<B: RematBackend> Drive<B> {
     }
 
     /// On nothing: a guide tells what is written in place, and times.
-    pub fn dry(device: B::Device, guide: Option<Arc<Trace>>, settings: Settings, plans: Plans) -> Self {
+    pub fn dry(device: B::Device, guide: Option<Arc<Guide>>, settings: Settings, plans: Plans) -> Self {
         Self::new(Executor::dry(device, guide), settings, plans)
     }
 

@@ -179,8 +179,10 @@ impl<B: RematBackend> Drive<B> {
         let position = run.position.unwrap_or_default() as usize;
         let dry = self.executor.as_dry()?;
         dry.at(position, run.kind);
-        let touched = op.inputs().chain(op.outputs()).map(|tensor| tensor_bytes(&tensor.shape, tensor.dtype)).sum();
-        Some(dry.cost(touched))
+        let mut tensors: SmallVec<[&TensorIr; 8]> = op.inputs().chain(op.outputs()).collect();
+        tensors.sort_unstable_by_key(|tensor| tensor.id);
+        tensors.dedup_by_key(|tensor| tensor.id);
+        Some(dry.cost(tensors.into_iter().map(|tensor| tensor_bytes(&tensor.shape, tensor.dtype)).sum()))
     }
 }
 

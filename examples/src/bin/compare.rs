@@ -261,8 +261,11 @@ impl Contest<'_> {
         let half = counted.iter().map(|held| held.most).min().unwrap_or_default() / 2;
         let least =
             if half < minimum { ("remat, smallest budget", minimum) } else { ("remat, half of the smallest", half) };
-        let mut budgets =
-            vec![("remat, as much as balanced", counted[1].most), ("remat, as much as by hand", counted[2].most), least];
+        let mut budgets = vec![
+            ("remat, as much as balanced", counted[1].most),
+            ("remat, as much as by hand", counted[2].most),
+            least,
+        ];
         let asked = self.arguments.activations.map(|percent| counted[0].with_activations(percent));
         budgets.extend(asked.map(|budget| ("remat, share of the activations", budget)));
         for (name, budget) in budgets {
