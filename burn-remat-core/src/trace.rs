@@ -343,3 +343,57 @@ pub(crate) fn signature(
 pub fn extend(prefix: u64, signature: u64) -> u64 {
     (prefix.rotate_left(5) ^ signature).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operation that reads some storages and makes one, which takes over a buffer and dies, if it does.
+    struct Made {
+        bytes: u64,
+        reads: &'static [Place],
+        reuses: Option<Place>,
+        died: Option<Position>,
+    }
+
+    /// The operations that are updates, of those of a step that all look like one.
+    fn updates(ops: &[Made]) -> Vec<usize> {
+        let mut trace = Trace::default();
+        for (at, &Made { bytes, reads, reuses, died }) in (0..).zip(ops) {
+            trace.storages.push(TracedStorage {
+                bytes,
+                made_by: Some(at),
+                uploaded: false,
+                appeared: at,
+                died,
+                reuses,
+                form: None,
+            });
+            let (reads, writes) = (reads.iter().copied().collect(), [at].into_iter().collect());
+            trace.ops.push(TracedOp { updates: at > 0, reads, writes, ..TracedOp::default() });
+        }
+        let trace = trace.with_lasting_updates();
+        trace.ops.iter().enumerate().filter(|(_, op)| op.updates).map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn gradients_into_whose_buffer_an_optimizer_writes_are_no_updates() {
+        let made = |bytes, reads, reuses, died| Made { bytes, reads, reuses, died };
+        let step = [
+            // A parameter, the gradient of the loss, and the gradient of the parameter, which looks like an update.
+            made(128, &[], None, Some(5)),
+            made(4, &[], None, Some(2)),
+            made(128, &[1], None, Some(3)),
+            made(128, &[2], None, Some(4)),
+            // What becomes of it in place is state, and the parameter is written anew in two parts.
+            made(128, &[3], Some(3), None),
+            made(128, &[0, 4], Some(0), Some(6)),
+            made(128, &[4, 5], Some(5), None),
+        ];
+        assert_eq!(updates(&step), [4, 5, 6]);
+        // Without a backward pass nothing tells which is which.
+        let [parameter, _, _, gradient, state, ..] = step;
+        let gradient = made(128, &[0], gradient.reuses, Some(2));
+        assert_eq!(updates(&[parameter, gradient, made(128, &[1], Some(1), state.died)]), [1, 2]);
+    }
+}
