@@ -49,15 +49,9 @@ impl Trace {
                 }
             }
         }
-        let mut pass = Slice::new(self, start?..end, true).cut();
+        let mut pass = Slice::new(self, start?..end).cut();
         pass.ops.iter_mut().for_each(|op| op.updates = false);
         Some(pass)
-    }
-
-    /// What comes before the [pass](Self::pass) of so many operations with which this ends; `None` if nothing does.
-    pub fn before(&self, pass: &Self) -> Option<Self> {
-        let end = self.ops.len() - pass.ops.len();
-        (end > 0).then(|| Slice::new(self, 0..end, false).cut())
     }
 }
 
@@ -73,10 +67,14 @@ struct Slice<'a> {
 
 impl<'a> Slice<'a> {
     /// A pass begins with its first operation: what happened just before that has happened.
-    fn new(whole: &'a Trace, range: Range<usize>, is_pass: bool) -> Self {
-        let held_at_start = if is_pass { whole.held_before(range.start) } else { whole.held_at_start };
-        let part =
-            Trace { held_at_start, yielding: whole.yielding, is_pass, names: whole.names.clone(), ..Trace::default() };
+    fn new(whole: &'a Trace, range: Range<usize>) -> Self {
+        let part = Trace {
+            held_at_start: whole.held_before(range.start),
+            yielding: whole.yielding,
+            is_pass: true,
+            names: whole.names.clone(),
+            ..Trace::default()
+        };
         let (places, numbers, visits, scopes) = Default::default();
         Self { whole, range, part, places, numbers, visits, scopes }
     }
@@ -90,8 +88,7 @@ impl<'a> Slice<'a> {
 
     /// Whether what happened before the operation at `position` happens within the part.
     fn is_within(&self, position: Position) -> bool {
-        let (position, start) = (position as usize, self.range.start);
-        position > start || !self.part.is_pass
+        position as usize > self.range.start
     }
 
     fn operations(&mut self) {

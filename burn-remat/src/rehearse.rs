@@ -148,24 +148,10 @@ impl RecordedProgram {
 /// A program may hold a few small tensors more than it did on a dry device (a loss that it reads later): one part in so many of what a step needs.
 const MARGIN: u64 = 1024;
 
-/// What is planned of a stretch of operations, and what comes before it and is not.
-struct Parts {
-    planned: Trace,
-    before: Option<Trace>,
-}
-
-impl Parts {
-    fn of(trace: &Trace) -> Self {
-        match trace.seed.and_then(|seed| trace.pass(seed, None)) {
-            Some(pass) => Self { before: trace.before(&pass).map(Trace::with_lasting_updates), planned: pass },
-            None => Self { planned: trace.clone().with_lasting_updates(), before: None },
-        }
-    }
-
-    /// Fewest bytes with which what comes before is possible.
-    fn least_before(&self) -> Result<u64, RematError> {
-        self.before.clone().map_or(Ok(0), |before| Ok(fit(before)?.floor().0))
-    }
+/// What is planned of a stretch of operations: its pass where it has one.
+fn planned_part(trace: &Trace) -> Trace {
+    let pass = trace.seed.and_then(|seed| trace.pass(seed, None));
+    pass.unwrap_or_else(|| trace.clone().with_lasting_updates())
 }
 
 /// What a program has done on a dry device.
@@ -183,15 +169,9 @@ impl Rehearsed {
 
     /// The smallest budget that is kept: what the neediest step needs, or more where the whole program does.
     pub fn needs(&self, config: &RematConfig) -> Result<MinimumBudget, RematError> {
-        let mut most = self.kinds.iter().max_by_key(|fit| fit.floor().0).map(Minimum::of).ok_or(RematError::NoSteps)?;
-        for trace in &self.seen.traces {
-            let Some(before) = Parts::of(trace).before.filter(|before| before.peak() > most.bytes) else { continue };
-            let of_before = Minimum::of(&fit(before)?);
-            if of_before.bytes > most.bytes {
-                most = of_before;
-            }
-        }
-        let Minimum { bytes, op, stage } = most;
+        let most = self.kinds.iter().max_by_key(|fit| fit.floor().0).ok_or(RematError::NoSteps)?;
+        let (bytes, op) = most.floor();
+        let (op, stage) = (op.to_owned(), most.floor_stage().map(str::to_owned));
         let of_steps = self.seen.traces.iter().map(Trace::peak).max().unwrap_or(0);
         let store_all_bytes = of_steps.max(self.seen.peak(config));
         let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
@@ -223,20 +203,6 @@ impl Rehearsed {
         }
         least.minimum_bytes = high;
         least
-    }
-}
-
-/// The smallest budget of a step, and what sets it.
-struct Minimum {
-    bytes: u64,
-    op: String,
-    stage: Option<String>,
-}
-
-impl Minimum {
-    fn of(fit: &Fit) -> Self {
-        let (bytes, op) = fit.floor();
-        Self { bytes, op: op.to_owned(), stage: fit.floor_stage().map(str::to_owned) }
     }
 }
 
@@ -361,7 +327,7 @@ fn plans_beside(
 fn planned(traces: &[Trace]) -> Vec<Trace> {
     let mut kinds: Vec<Trace> = Vec::new();
     for trace in traces {
-        let Parts { planned, .. } = Parts::of(trace);
+        let planned = planned_part(trace);
         let structure = Spine::of(&planned).structure();
         match kinds.iter_mut().find(|known| Spine::of(known).structure() == structure) {
             Some(known) => known.held_at_start = known.held_at_start.max(planned.held_at_start),
@@ -401,11 +367,7 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
 
 /// A plan for a step within both limits, if there is one.
 fn plan(trace: Trace, config: &RematConfig, budget: u64, overhead_limit: f64) -> Result<Option<Ready>, RematError> {
-    let parts = Parts::of(&trace);
-    if parts.before.as_ref().is_some_and(|before| before.peak() > budget) && parts.least_before()? > budget {
-        return Ok(None);
-    }
-    let fit = fit(parts.planned)?;
+    let fit = fit(planned_part(&trace))?;
     // A search may find a plan that holds a little less than the least that is known at once.
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);
