@@ -21,6 +21,7 @@ fn train(model: ModelKind, batch_size: usize, steps: usize, device: &Device) -> 
 fn rehearsals() {
     // One test, because runs on the backend share its generator of random numbers.
     a_dry_device_knows_what_a_step_needs();
+    what_lies_between_two_passes_asks_for_no_more_than_it_takes();
     what_cannot_be_rehearsed_is_refused();
 }
 
@@ -89,6 +90,19 @@ fn a_dry_device_knows_what_a_step_needs() {
     // and two steps count as one.
     assert!(has_pool || packed.minimum_bytes < whole.minimum_bytes, "{packed:?} {whole:?}");
     assert!(has_pool || reseeded.minimum_bytes < whole.minimum_bytes, "{reseeded:?} {whole:?}");
+}
+
+/// Without marks passes are planned, and the end of a backward and the optimizer lie between two of them.
+fn what_lies_between_two_passes_asks_for_no_more_than_it_takes() {
+    let train = |device: &Device| train(ModelKind::Cnn, 32, 6, device);
+    let needs = minimum_budget(&under_test(), |dry| drop(train(dry))).unwrap();
+    let has_pool = under_test().memory_pool_usage().is_some();
+    assert!(has_pool || needs.minimum_bytes < needs.store_all_bytes * 11 / 20, "{needs:?}");
+    let config = RematConfig::new(needs.minimum_bytes).without_cache();
+    let device = under_test().remat_rehearsed(config, |dry| drop(train(dry))).unwrap();
+    assert_eq!(train(&device), train(&under_test()));
+    let report = device.remat_report().unwrap();
+    assert!(report.steps_over_budget == 0 && report.peak_bytes <= needs.minimum_bytes, "{report}");
 }
 
 fn what_cannot_be_rehearsed_is_refused() {
