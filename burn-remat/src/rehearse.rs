@@ -251,7 +251,7 @@ pub(crate) fn guide<R>(
     let small = measured(GUIDE_BATCH)?;
     let free = || validated_on(device, RematConfig::new(Budget::Free(FREE_SHARE)));
     let room = config.budget_bytes().or_else(|_| free()?.budget_bytes()).unwrap_or(0);
-    let fits = GUIDE_BATCH as u64 * room / small.peak().max(1);
+    let fits = room.saturating_mul(GUIDE_BATCH as u64) / small.peak().max(1);
     let second = usize::try_from(fits).unwrap_or(usize::MAX).min(most).min(SECOND_BATCH);
     let larger = if second > GUIDE_BATCH { measured(second).ok() } else { None };
     Ok(Arc::new(Guide::new(small, larger.as_ref())))
