@@ -69,13 +69,6 @@ pub struct TracedOp {
     pub stub: Option<TracedStub>,
 }
 
-impl TracedOp {
-    /// Whether it may be the gradient of the loss, where a backward pass begins: a scalar made of nothing.
-    pub fn is_seed(&self, storages: &[TracedStorage]) -> bool {
-        self.reads.is_empty() && self.writes.iter().all(|&place| storages[place as usize].bytes <= 8)
-    }
-}
-
 /// What would do in place of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedStub {
@@ -270,7 +263,7 @@ impl Trace {
         let mut turn = None;
         for (at, op) in (0..).zip(&mut self.ops) {
             let storage = |place: &Place| &self.storages[*place as usize];
-            if op.is_seed(&self.storages) {
+            if op.nature.one {
                 turn = Some(at);
             }
             let succeeds = |made: &Place| {
@@ -356,21 +349,19 @@ mod tests {
         died: Option<Position>,
     }
 
-    /// The operations that are updates, of those of a step that all look like one.
+    fn made(bytes: u64, reads: &'static [Place], reuses: Option<Place>, died: Option<Position>) -> Made {
+        Made { bytes, reads, reuses, died }
+    }
+
+    /// The operations that are updates, of those of a step that all look like one but the first. A single one has four bytes.
     fn updates(ops: &[Made]) -> Vec<usize> {
         let mut trace = Trace::default();
         for (at, &Made { bytes, reads, reuses, died }) in (0..).zip(ops) {
-            trace.storages.push(TracedStorage {
-                bytes,
-                made_by: Some(at),
-                uploaded: false,
-                appeared: at,
-                died,
-                reuses,
-                form: None,
-            });
+            let (made_by, appeared) = (Some(at), at);
+            trace.storages.push(TracedStorage { bytes, made_by, uploaded: false, appeared, died, reuses, form: None });
+            let nature = Nature { one: bytes == 4, ..Nature::default() };
             let (reads, writes) = (reads.iter().copied().collect(), [at].into_iter().collect());
-            trace.ops.push(TracedOp { updates: at > 0, reads, writes, ..TracedOp::default() });
+            trace.ops.push(TracedOp { updates: at > 0, nature, reads, writes, ..TracedOp::default() });
         }
         let trace = trace.with_lasting_updates();
         trace.ops.iter().enumerate().filter(|(_, op)| op.updates).map(|(at, _)| at).collect()
@@ -378,9 +369,8 @@ mod tests {
 
     #[test]
     fn gradients_into_whose_buffer_an_optimizer_writes_are_no_updates() {
-        let made = |bytes, reads, reuses, died| Made { bytes, reads, reuses, died };
         let step = [
-            // A parameter, the gradient of the loss, and the gradient of the parameter, which looks like an update.
+            // A parameter, the gradient of the loss, and that of the parameter, which looks like an update.
             made(128, &[], None, Some(5)),
             made(4, &[], None, Some(2)),
             made(128, &[1], None, Some(3)),
@@ -392,8 +382,7 @@ mod tests {
         ];
         assert_eq!(updates(&step), [4, 5, 6]);
         // Without a backward pass nothing tells which is which.
-        let [parameter, _, _, gradient, state, ..] = step;
-        let gradient = made(128, &[0], gradient.reuses, Some(2));
-        assert_eq!(updates(&[parameter, gradient, made(128, &[1], Some(1), state.died)]), [1, 2]);
+        let step = [made(128, &[], None, Some(5)), made(128, &[0], None, Some(2)), made(128, &[1], Some(1), None)];
+        assert_eq!(updates(&step), [1, 2]);
     }
 }

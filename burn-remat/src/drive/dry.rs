@@ -73,9 +73,14 @@ impl Dry {
         }
     }
 
+    /// The guide, and its operation that is the one at hand.
+    fn at_hand(&self) -> Option<(&Guide, usize)> {
+        self.guide.as_deref().zip(self.guiding)
+    }
+
     /// Time that this operation takes on tensors of so many bytes, as the guide tells; without one the bytes themselves stand for it.
     pub fn cost(&self, bytes: u64) -> u64 {
-        match self.guide.as_ref().zip(self.guiding) {
+        match self.at_hand() {
             Some((guide, at)) => guide.cost(at, bytes),
             None => bytes.max(1),
         }
@@ -121,10 +126,10 @@ impl Dry {
 
     /// What the guide's operation here did for its output `k`; `None` if it does not know.
     fn guided(&self, k: usize) -> Option<Outcome> {
-        let (guide, at) = self.guide.as_ref().zip(self.guiding).filter(|_| self.in_step >= IN_STEP)?;
-        let op = &guide.trace.ops[at];
+        let (Guide { trace, .. }, at) = self.at_hand().filter(|_| self.in_step >= IN_STEP)?;
+        let op = &trace.ops[at];
         let place = *op.writes.get(k)?;
-        let storage = &guide.trace.storages[place as usize];
+        let storage = &trace.storages[place as usize];
         Some(if storage.made_by != Some(at as u32) {
             Outcome::View(op.reads.iter().position(|&read| read == place)?)
         } else if storage.reuses.is_some() {
@@ -142,12 +147,11 @@ impl Dry {
     /// Bytes of a new buffer for output `k`: of its shape, or of what it is cut from.
     fn new_bytes(&self, op: &OperationIr, k: usize, output: &TensorIr) -> u64 {
         let own = facts(output, self.padding);
-        let guided = self.guide.as_ref().zip(self.guiding).map(|(guide, at)| (&guide.trace, at));
-        if let Some((guide, at)) = guided
-            && let Some(&place) = guide.ops[at].writes.get(k)
+        if let Some((Guide { trace, .. }, at)) = self.at_hand()
+            && let Some(&place) = trace.ops[at].writes.get(k)
         {
-            let (storage, tensor) =
-                (&guide.storages[place as usize], &guide.tensors[guide.ops[at].outputs as usize + k]);
+            let storage = &trace.storages[place as usize];
+            let tensor = &trace.tensors[trace.ops[at].outputs as usize + k];
             let is_larger = storage.made_by == Some(at as u32) && storage.bytes > tensor.buffer_bytes;
             return match is_larger {
                 true if tensor.shape == own.shape => storage.bytes,

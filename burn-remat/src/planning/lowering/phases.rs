@@ -39,6 +39,9 @@ pub(super) fn phase_at(updates: &[Range<usize>], position: usize) -> Option<&Ran
 /// Where forward turns into backward: the scalar made of nothing (the gradient of the loss) nearest to the peak.
 pub(in crate::planning) fn turning_point(trace: &Trace, store_all: &[u64]) -> usize {
     let peak = store_all.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes).map_or(0, |(at, _)| at);
-    let seed = |at: &usize| trace.ops[*at].is_seed(&trace.storages);
+    let seed = |at: &usize| {
+        let op = &trace.ops[*at];
+        op.reads.is_empty() && op.writes.iter().all(|&place| trace.storages[place as usize].bytes <= 8)
+    };
     (0..trace.ops.len()).filter(seed).min_by_key(|&at| at.abs_diff(peak)).unwrap_or(peak)
 }
