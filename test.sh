@@ -127,6 +127,13 @@ summary() {
 }
 trap summary EXIT
 
+# A suite that waits for ever, as on a driver that lost a thread, is ended after many times what any takes: then the others still have their line. Slow ones
+# take what they take.
+if [ "$part" != ignored ] && command -v timeout >/dev/null; then
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    export "CARGO_TARGET_${host}_RUNNER=timeout --foreground --kill-after=10 1800"
+fi
+
 # Cargo's tests on a device, with these arguments. All that they say goes to the end of a log.
 tests() {
     local on="$1" says_to="$2"
