@@ -13,6 +13,7 @@ pub mod comparison;
 pub mod contenders;
 pub mod data;
 pub mod device;
+pub mod head_to_head;
 pub mod heap;
 #[cfg(feature = "learner")]
 pub mod learner;

@@ -1,6 +1,6 @@
 //! All figures of BENCHMARKS.md from one state of the code: as JSON, and as markdown with a paragraph for each table.
 //!
-//! Each table is a function from an `Effort` to a `Table`. They measure one after the other in one process. Before and after each,
+//! Each table is a function from `Settings` to a `Table`. They measure one after the other in one process. Before and after each,
 //! the processors' busy time says what other programs took.
 
 mod budgets;
@@ -9,15 +9,16 @@ mod machine;
 mod planners;
 mod steps;
 mod table;
+mod ways;
 
 use std::path::PathBuf;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::cli::Outcome;
 use crate::clock::Others;
 use machine::Machine;
-use table::Table;
+pub use table::Table;
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -43,55 +44,50 @@ impl Settings {
     }
 }
 
-/// All tables of one run.
-pub struct Benchmarks {
+/// One table, and where, when and on which state of the code it was measured.
+pub struct Measured {
     machine: Machine,
-    /// Each with the share of the machine that other programs took meanwhile, if it is known.
-    tables: Vec<(Table, Option<f64>)>,
+    table: Table,
+    /// Share of the machine that other programs took meanwhile, if it is known.
+    busy: Option<f64>,
 }
 
-/// Measures all tables, and calls `begun` with the name of each before it is measured.
+/// Measures a table.
+pub type Measure = fn(&Settings) -> Outcome<Table>;
+
+/// All tables, by their names.
+pub const TABLES: [(&str, Measure); 6] = [
+    ("steps", steps::steps),
+    ("operations", steps::operations),
+    ("ways", ways::ways),
+    ("budgets", budgets::budgets),
+    ("forecasts", forecasts::forecasts),
+    ("planners", planners::planners),
+];
+
+/// Measures a table.
 ///
 /// # Errors
 ///
 /// Data and graphs that cannot be read, and what a device or a planner reports.
-pub fn measure(settings: &Settings, mut begun: impl FnMut(&str)) -> Outcome<Benchmarks> {
-    type Measure = fn(&Settings) -> Outcome<Table>;
-    let all: [(&str, Measure); 5] = [
-        ("time of steps", steps::steps),
-        ("time of operations", steps::operations),
-        ("training under budgets", budgets::budgets),
-        ("forecasts and largest batches", forecasts::forecasts),
-        ("planners", planners::planners),
-    ];
-    let machine = Machine::here();
-    let mut tables = Vec::new();
-    for (name, measure) in all {
-        begun(name);
-        let others = Others::watch();
-        let table = measure(settings)?;
-        tables.push((table, others.share()));
-    }
-    Ok(Benchmarks { machine, tables })
+pub fn measure(table: Measure, settings: &Settings) -> Outcome<Measured> {
+    let (machine, others) = (Machine::here(), Others::watch());
+    let table = table(settings)?;
+    Ok(Measured { machine, table, busy: others.share() })
 }
 
-impl Benchmarks {
-    /// The page.
+impl Measured {
+    /// The table below its heading, with a paragraph.
     pub fn markdown(&self) -> String {
-        let tables = self.tables.iter().map(|(table, busy)| {
-            let busy = Others::warning(*busy);
-            format!("\n{}\n{}.\n", table.markdown(), busy.trim())
-        });
-        format!("# Benchmarks\n\n{}\n{}", self.machine.markdown(), tables.collect::<String>())
+        let busy = Others::warning(self.busy);
+        format!("{}\n{}\n{}.\n", self.table.markdown(), self.machine.markdown(), busy.trim())
     }
 
     /// The same figures by name.
     pub fn json(&self) -> Value {
-        let tables = self.tables.iter().map(|(table, busy)| {
-            let mut value = table.json();
-            value["others_busy"] = json!(busy);
-            (table.name.to_owned(), value)
-        });
-        json!({ "machine": self.machine.json(), "tables": tables.collect::<Map<_, _>>() })
+        let mut value = self.table.json();
+        value["machine"] = self.machine.json();
+        value["others_busy"] = json!(self.busy);
+        value
     }
 }

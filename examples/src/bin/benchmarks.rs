@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use burn_remat_examples::benchmarks::{Effort, Settings, measure};
+use burn_remat_examples::benchmarks::{Effort, Settings, TABLES, measure};
 use burn_remat_examples::cli::{self, Outcome};
 use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -17,10 +18,13 @@ struct Arguments {
     /// One small case of each table, to see that everything works: the figures mean nothing.
     #[arg(long, conflicts_with = "full", required_unless_present = "full")]
     quick: bool,
-    /// Everything; this takes an hour or more.
+    /// Everything; this takes an hour and a half or more.
     #[arg(long)]
     full: bool,
-    /// Where the figures go: `FOLDER/benchmarks.json` and `FOLDER/benchmarks.md`.
+    /// A table; may be given several times. Default: all.
+    #[arg(long, value_parser = PossibleValuesParser::new(TABLES.map(|(name, _)| name)))]
+    table: Vec<String>,
+    /// Where the figures go: `FOLDER/TABLE.json` and `FOLDER/TABLE.md` for each.
     #[arg(long, value_name = "FOLDER", default_value = "target/benchmarks")]
     out: PathBuf,
     /// More graphs for the planners: a folder with `*.graph.json` files.
@@ -36,10 +40,16 @@ fn run(arguments: Arguments) -> Outcome {
     let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
     let wrong = |error: std::io::Error| format!("--out {}: {error}", arguments.out.display());
     std::fs::create_dir_all(&arguments.out).map_err(wrong)?;
-    let measured = measure(&Settings { effort, graphs: arguments.graphs }, |name| eprintln!("measuring {name}"))?;
-    let (json, markdown) = (arguments.out.join("benchmarks.json"), arguments.out.join("benchmarks.md"));
-    std::fs::write(&json, format!("{:#}\n", measured.json())).map_err(wrong)?;
-    std::fs::write(&markdown, measured.markdown()).map_err(wrong)?;
-    println!("{}\nThese figures are in {} and {}.", measured.markdown(), markdown.display(), json.display());
+    let settings = Settings { effort, graphs: arguments.graphs };
+    let is_asked = |name: &str| arguments.table.is_empty() || arguments.table.iter().any(|asked| asked == name);
+    for (name, table) in TABLES.into_iter().filter(|(name, _)| is_asked(name)) {
+        eprintln!("measuring {name}");
+        let measured = measure(table, &settings)?;
+        // Each at once: what has been measured stays if a later one ends the process.
+        let (json, markdown) = (arguments.out.join(format!("{name}.json")), arguments.out.join(format!("{name}.md")));
+        std::fs::write(&json, format!("{:#}\n", measured.json())).map_err(wrong)?;
+        std::fs::write(&markdown, measured.markdown()).map_err(wrong)?;
+        println!("{}\nThese figures are in {} and {}.\n", measured.markdown(), markdown.display(), json.display());
+    }
     Ok(())
 }
