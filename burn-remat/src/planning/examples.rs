@@ -7,6 +7,12 @@ const DEPTH: u32 = 8;
 
 /// Forward and backward through a chain. All activations have a form, and backward needs only the signs of every other.
 pub fn chain() -> Trace {
+    chain_of(DEPTH)
+}
+
+/// The same, of so many operations forward.
+pub fn chain_of(depth: u32) -> Trace {
+    let died = |place| died(place, depth);
     let mut trace = Trace { held_at_start: BYTES, ..Trace::default() };
     let storage = |made_by: Option<u32>, died| TracedStorage {
         bytes: BYTES,
@@ -34,12 +40,12 @@ pub fn chain() -> Trace {
         stub: None,
     };
     trace.storages.push(storage(None, None));
-    for at in 0..DEPTH {
+    for at in 0..depth {
         trace.ops.push(op(at, &[at]));
         trace.storages.push(storage(Some(at), died(at + 1)));
     }
-    for at in DEPTH..2 * DEPTH {
-        let activation = 2 * DEPTH - at;
+    for at in depth..2 * depth {
+        let activation = 2 * depth - at;
         let reads = [at, activation];
         let mut op = op(at, if at == activation { &reads[..1] } else { &reads });
         let stub = TracedStub { place: activation, need: Need::Signs, bytes: BYTES / 32, stand_in: BYTES, cost_ns: 90 };
@@ -54,7 +60,7 @@ pub fn chain() -> Trace {
 }
 
 /// The operation that is the last to read a storage.
-fn died(place: u32) -> Option<u32> {
+fn died(place: u32, depth: u32) -> Option<u32> {
     let made_by = place.checked_sub(1)?;
-    Some(if made_by < DEPTH { 2 * DEPTH - 1 - made_by } else { (made_by + 1).min(2 * DEPTH - 1) })
+    Some(if made_by < depth { 2 * depth - 1 - made_by } else { (made_by + 1).min(2 * depth - 1) })
 }

@@ -12,9 +12,9 @@ use super::large::Large;
 const ROOMY: u64 = 4;
 /// Ops of a graph that planners handle well within seconds.
 const MOST_OPS: usize = 1200;
-/// What a merged op may touch, as one part in so many of the store-all peak: tried in this order until the graph is
-/// small enough.
-const COARSE: [u64; 5] = [256, 128, 64, 32, 16];
+/// What a merged op may touch, as one part in so many of the store-all peak, at first and at most: raised until the graph is small enough.
+const FINEST: u64 = 512;
+const COARSEST: u64 = 16;
 
 /// A run of operations that becomes one op.
 #[derive(Clone, Default)]
@@ -54,10 +54,10 @@ impl Unit {
 /// Cuts a step into units, of which most hold little beside a store-all peak of `peak` bytes.
 pub(super) fn units(trace: &Trace, large: &Large, updates: &[Range<usize>], peak: u64) -> Vec<Unit> {
     let mut units = merge(trace, large, updates, peak / ROOMY);
-    for share in COARSE {
-        if units.len() > MOST_OPS {
-            units = coarsen(trace, units, peak / share);
-        }
+    let mut limit = peak / FINEST;
+    while units.len() > MOST_OPS && limit <= peak / COARSEST {
+        units = coarsen(trace, units, limit);
+        limit += limit / 8 + 1;
     }
     units
 }
@@ -177,4 +177,22 @@ fn footprint(trace: &Trace, large: &Large, unit: &Unit) -> u64 {
         held = held.saturating_sub(op.reads.iter().filter(dies).map(|&place| bytes(place)).sum());
     }
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::examples::chain_of;
+    use super::*;
+
+    #[test]
+    fn many_tiny_operations_merge_no_further_than_planners_need() {
+        let trace = chain_of(1400);
+        let store_all = trace.store_all();
+        let large = Large::of(&trace, &store_all, &[]);
+        let units = units(&trace, &large, &[], *store_all.iter().max().unwrap());
+        // All are alike here, so many merge at once.
+        assert!(units.len() <= MOST_OPS && units.len() > MOST_OPS / 8 * 5, "{} ops", units.len());
+        let covered: Vec<usize> = units.iter().flat_map(|unit| unit.range.clone()).collect();
+        assert_eq!(covered, (0..trace.ops.len()).collect::<Vec<_>>());
+    }
 }
