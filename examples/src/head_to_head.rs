@@ -23,6 +23,130 @@ const WARMUP: usize = 6;
 /// Steps after it: a plan is in force from the second on.
 const IN_FORCE: usize = 2;
 
+/// The measurements of one model.
+pub struct Contest<'a> {
+    /// The model.
+    pub model: Contender,
+    /// In which size.
+    pub scale: Scale,
+    /// Steps of each way that are measured.
+    pub rounds: usize,
+    /// Most time for a plan.
+    pub time_limit: Duration,
+    /// A further budget: what plain Burn holds between two steps, and this share, in percent, of what a step holds beside that.
+    pub activations: Option<u64>,
+    /// Hears what is going on.
+    pub say: &'a dyn Fn(&str),
+}
+
+impl Contest<'_> {
+    /// Trains in all ways.
+    ///
+    /// # Errors
+    ///
+    /// What a device reports.
+    pub fn run(&self) -> Outcome<Contested> {
+        let own = [Way::Plain, Way::Balanced, Way::ByHand];
+        let names = ["plain Burn", "Burn's balanced checkpointing", "checkpointing by hand"];
+        let mut trained = Vec::new();
+        let mut counted = Vec::new();
+        for (way, name) in own.into_iter().zip(names) {
+            (self.say)(&format!("counting the bytes of {name}"));
+            let held = self.count(way)?;
+            counted.push(held);
+            trained.push(self.trained(name, way, Some(held.most), Device::flex())?);
+        }
+        (self.say)("the smallest budget");
+        let minimum = self.minimum()?;
+        let half = counted.iter().map(|held| held.most).min().unwrap_or_default() / 2;
+        let least =
+            if half < minimum { ("remat, smallest budget", minimum) } else { ("remat, half of the smallest", half) };
+        let mut budgets = vec![
+            ("remat, as much as balanced", counted[1].most),
+            ("remat, as much as by hand", counted[2].most),
+            least,
+        ];
+        let asked = self.activations.map(|percent| counted[0].with_activations(percent));
+        budgets.extend(asked.map(|budget| ("remat, share of the activations", budget)));
+        for (name, budget) in budgets {
+            let config = RematConfig::new(budget).with_time_limit(self.time_limit).without_cache();
+            trained.push(self.trained(name, Way::Remat, None, Device::flex().remat(config)?)?);
+        }
+        self.measure(trained, minimum)
+    }
+
+    fn begin(&self, way: Way, device: &Device) -> Entrant<'static> {
+        let device = way.on(device);
+        let training = self.model.begin(self.scale, way.pass(), &device);
+        Entrant::new("", device, training)
+    }
+
+    /// What the program holds, as an engine counts it that evicts nothing.
+    fn count(&self, way: Way) -> Outcome<Held> {
+        let mut entrant = self.begin(way, &Device::flex().remat("unlimited")?);
+        (0..3).try_for_each(|_| entrant.step())?;
+        let report = entrant.device.remat_report()?;
+        Ok(Held { most: report.peak_bytes, between: report.live_bytes })
+    }
+
+    fn minimum(&self) -> Outcome<u64> {
+        let mut result = Ok(());
+        let needs = minimum_budget(&Device::flex(), |device| {
+            let mut entrant = self.begin(Way::Remat, device);
+            result = (0..4).try_for_each(|_| entrant.step());
+        })?;
+        result?;
+        Ok(needs.minimum_bytes)
+    }
+
+    /// A way that has begun, up to where its plan is in force.
+    fn trained(&self, name: &str, way: Way, tensors: Option<u64>, device: Device) -> Outcome<Trained> {
+        (self.say)(&format!("first steps of {name}"));
+        let before = Heap::settled();
+        let mut entrant = self.begin(way, &device);
+        name.clone_into(&mut entrant.name);
+        entrant.warm_up(WARMUP, IN_FORCE)?;
+        if way == Way::Remat {
+            entrant.device.remat_reset_report()?;
+        }
+        Ok(Trained { way, tensors, held: Heap::settled().saturating_sub(before), entrant })
+    }
+
+    fn measure(&self, trained: Vec<Trained>, minimum: u64) -> Outcome<Contested> {
+        let facts: Vec<_> = trained.iter().map(|one| (one.way, one.tensors, one.held)).collect();
+        let mut entrants: Vec<_> = trained.into_iter().map(|one| one.entrant).collect();
+        let rounds = self.rounds;
+        let others = Others::watch();
+        let mut round = 0;
+        take_turns(&mut entrants, rounds, || {
+            round += 1;
+            (self.say)(&format!("round {round} of {rounds}"));
+        })?;
+        let busy = others.share();
+        let times: Vec<Times> = entrants.iter().map(|entrant| entrant.times(&entrants[0])).collect();
+        let mut rows: Vec<Row> = Vec::new();
+        for ((mut entrant, (way, tensors, held)), times) in entrants.into_iter().zip(facts).zip(times) {
+            let report = entrant.device.remat_report().ok();
+            let digest = entrant.last_step()?;
+            let (plain, plain_digest) = rows.first().map_or((&entrant.losses, digest), |row| (&row.losses, row.digest));
+            let difference = loss_difference(plain, &entrant.losses);
+            rows.push(Row {
+                name: entrant.name,
+                way,
+                tensors: tensors.or(report.as_ref().map(|report| report.peak_bytes)).unwrap_or_default(),
+                heap: (held + entrant.heap_bytes) as u64,
+                times,
+                identical: digest == plain_digest && difference == 0.0,
+                difference,
+                losses: entrant.losses,
+                digest,
+                report,
+            });
+        }
+        Ok(Contested { rows, minimum, busy })
+    }
+}
+
 /// The rows of one model.
 pub struct Contested {
     /// Plain Burn first.
@@ -148,129 +272,5 @@ struct Held {
 impl Held {
     fn with_activations(self, percent: u64) -> u64 {
         self.between + (self.most - self.between) / 100 * percent
-    }
-}
-
-/// The measurements of one model.
-pub struct Contest<'a> {
-    /// The model.
-    pub model: Contender,
-    /// In which size.
-    pub scale: Scale,
-    /// Steps of each way that are measured.
-    pub rounds: usize,
-    /// Most time for a plan.
-    pub time_limit: Duration,
-    /// A further budget: what plain Burn holds between two steps, and this share, in percent, of what a step holds beside that.
-    pub activations: Option<u64>,
-    /// Hears what is going on.
-    pub say: &'a dyn Fn(&str),
-}
-
-impl Contest<'_> {
-    /// Trains in all ways.
-    ///
-    /// # Errors
-    ///
-    /// What a device reports.
-    pub fn run(&self) -> Outcome<Contested> {
-        let own = [Way::Plain, Way::Balanced, Way::ByHand];
-        let names = ["plain Burn", "Burn's balanced checkpointing", "checkpointing by hand"];
-        let mut trained = Vec::new();
-        let mut counted = Vec::new();
-        for (way, name) in own.into_iter().zip(names) {
-            (self.say)(&format!("counting the bytes of {name}"));
-            let held = self.count(way)?;
-            counted.push(held);
-            trained.push(self.trained(name, way, Some(held.most), Device::flex())?);
-        }
-        (self.say)("the smallest budget");
-        let minimum = self.minimum()?;
-        let half = counted.iter().map(|held| held.most).min().unwrap_or_default() / 2;
-        let least =
-            if half < minimum { ("remat, smallest budget", minimum) } else { ("remat, half of the smallest", half) };
-        let mut budgets = vec![
-            ("remat, as much as balanced", counted[1].most),
-            ("remat, as much as by hand", counted[2].most),
-            least,
-        ];
-        let asked = self.activations.map(|percent| counted[0].with_activations(percent));
-        budgets.extend(asked.map(|budget| ("remat, share of the activations", budget)));
-        for (name, budget) in budgets {
-            let config = RematConfig::new(budget).with_time_limit(self.time_limit).without_cache();
-            trained.push(self.trained(name, Way::Remat, None, Device::flex().remat(config)?)?);
-        }
-        self.measure(trained, minimum)
-    }
-
-    fn begin(&self, way: Way, device: &Device) -> Entrant<'static> {
-        let device = way.on(device);
-        let training = self.model.begin(self.scale, way.pass(), &device);
-        Entrant::new("", device, training)
-    }
-
-    /// What the program holds, as an engine counts it that evicts nothing.
-    fn count(&self, way: Way) -> Outcome<Held> {
-        let mut entrant = self.begin(way, &Device::flex().remat("unlimited")?);
-        (0..3).try_for_each(|_| entrant.step())?;
-        let report = entrant.device.remat_report()?;
-        Ok(Held { most: report.peak_bytes, between: report.live_bytes })
-    }
-
-    fn minimum(&self) -> Outcome<u64> {
-        let mut result = Ok(());
-        let needs = minimum_budget(&Device::flex(), |device| {
-            let mut entrant = self.begin(Way::Remat, device);
-            result = (0..4).try_for_each(|_| entrant.step());
-        })?;
-        result?;
-        Ok(needs.minimum_bytes)
-    }
-
-    /// A way that has begun, up to where its plan is in force.
-    fn trained(&self, name: &str, way: Way, tensors: Option<u64>, device: Device) -> Outcome<Trained> {
-        (self.say)(&format!("first steps of {name}"));
-        let before = Heap::settled();
-        let mut entrant = self.begin(way, &device);
-        name.clone_into(&mut entrant.name);
-        entrant.warm_up(WARMUP, IN_FORCE)?;
-        if way == Way::Remat {
-            entrant.device.remat_reset_report()?;
-        }
-        Ok(Trained { way, tensors, held: Heap::settled().saturating_sub(before), entrant })
-    }
-
-    fn measure(&self, trained: Vec<Trained>, minimum: u64) -> Outcome<Contested> {
-        let facts: Vec<_> = trained.iter().map(|one| (one.way, one.tensors, one.held)).collect();
-        let mut entrants: Vec<_> = trained.into_iter().map(|one| one.entrant).collect();
-        let rounds = self.rounds;
-        let others = Others::watch();
-        let mut round = 0;
-        take_turns(&mut entrants, rounds, || {
-            round += 1;
-            (self.say)(&format!("round {round} of {rounds}"));
-        })?;
-        let busy = others.share();
-        let times: Vec<Times> = entrants.iter().map(|entrant| entrant.times(&entrants[0])).collect();
-        let mut rows: Vec<Row> = Vec::new();
-        for ((mut entrant, (way, tensors, held)), times) in entrants.into_iter().zip(facts).zip(times) {
-            let report = entrant.device.remat_report().ok();
-            let digest = entrant.last_step()?;
-            let (plain, plain_digest) = rows.first().map_or((&entrant.losses, digest), |row| (&row.losses, row.digest));
-            let difference = loss_difference(plain, &entrant.losses);
-            rows.push(Row {
-                name: entrant.name,
-                way,
-                tensors: tensors.or(report.as_ref().map(|report| report.peak_bytes)).unwrap_or_default(),
-                heap: (held + entrant.heap_bytes) as u64,
-                times,
-                identical: digest == plain_digest && difference == 0.0,
-                difference,
-                losses: entrant.losses,
-                digest,
-                report,
-            });
-        }
-        Ok(Contested { rows, minimum, busy })
     }
 }
