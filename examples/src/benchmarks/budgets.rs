@@ -56,7 +56,6 @@ pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
         "identical",
     ];
     Ok(Table {
-        name: "budgets",
         title: "Training under a budget",
         about: format!(
             "Batch size {batch_size}, {} steps, {:.1} s of planning. Overhead is the time of repeated operations over that of the others, by the engine's \

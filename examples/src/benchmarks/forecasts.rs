@@ -62,7 +62,6 @@ pub(super) fn forecasts(settings: &Settings) -> Outcome<Table> {
         "most held",
     ];
     Ok(Table {
-        name: "forecasts",
         title: "Forecasts and the largest batch",
         about: format!(
             "What `forecast` says of a batch of {batch} (what it needs, and the smallest budget for which a plan is known) and of the largest batch within \

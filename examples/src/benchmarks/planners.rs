@@ -47,7 +47,6 @@ pub(super) fn planners(settings: &Settings) -> Outcome<Table> {
         }
     }
     Ok(Table {
-        name: "planners",
         title: "Planners",
         about: format!(
             "Overhead of the plans that planners find in {:.1} s, at a share of the peak without evictions; `-`: no plan within the budget, or the planner does \

@@ -21,7 +21,6 @@ pub(super) fn steps(settings: &Settings) -> Outcome<Table> {
     let ample = ["model", "batch size", "operations", "plain Burn", "group of one", "ample budget"];
     let budgets = shares.iter().map(|share| format!("{share}%"));
     Ok(Table {
-        name: "steps",
         title: "What a remat device costs",
         about: "Time of a step over plain Burn's (median and quartiles). Plain Burn, Burn's own group of one device and the remat devices \
                 train side by side in one process and take turns step by step; each ratio is that of two steps of one round. Budgets are \
@@ -60,7 +59,6 @@ pub(super) fn operations(settings: &Settings) -> Outcome<Table> {
         ]);
     }
     Ok(Table {
-        name: "operations",
         title: "What an operation costs",
         about: "Time that `Autodiff<Remat<Flex>>` adds to each operation of `Autodiff<Flex>` (median and quartiles), on a chain of 24 layers \
                 with forward, backward and update. What is not the engine's is Burn's router and interpreter."

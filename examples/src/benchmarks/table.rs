@@ -7,8 +7,6 @@ use crate::paired::Spread;
 
 /// A table of figures.
 pub struct Table {
-    /// Its key in the JSON file.
-    pub name: &'static str,
     /// Its heading.
     pub title: &'static str,
     /// What it shows and how it was measured.
@@ -99,7 +97,6 @@ mod tests {
     fn a_table_says_the_same_in_markdown_and_in_json() {
         let spread = Spread { low: 0.98, median: 1.0, high: 1.25 };
         let table = Table {
-            name: "steps",
             title: "Steps",
             about: "Two models.".to_owned(),
             columns: ["model", "time", "held", "bound"].map(str::to_owned).into(),

@@ -23,7 +23,6 @@ pub(super) fn ways(settings: &Settings) -> Outcome<Table> {
     let columns =
         ["model, way", "tensors", "heap", "a step", "wall time", "processor time", "bits", "steps over budget"];
     Ok(Table {
-        name: "ways",
         title: "Head to head",
         about: format!(
             "One model trained in several ways that take turns step by step, {rounds} rounds, {:.1} s of planning: plain Burn, Burn's balanced \
