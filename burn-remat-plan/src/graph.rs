@@ -158,6 +158,13 @@ impl Graph {
     pub fn bytes_of(&self, values: &[ValueId]) -> u64 {
         values.iter().map(|&value| self.bytes(value)).sum()
     }
+
+    /// The same values with other operations: `change` says what becomes of each. O(values + uses).
+    pub(crate) fn with_ops(&self, change: impl FnMut((OpId, &Op)) -> Op) -> Result<Self, GraphError> {
+        let Self { name, constant_bytes, values, results, .. } = self.clone();
+        let ops = self.ops.iter().enumerate().map(change).collect();
+        GraphBuilder { name, constant_bytes, values, ops, results: Some(results) }.build()
+    }
 }
 
 /// Collects values and operations and validates them into a [`Graph`].

@@ -3,11 +3,13 @@
 //! Method, until a plan meets the lower half:
 //!
 //! 1. Checkpoints of segments of many sizes (see `planners::segments`): far from the least, but there at once, however little time there is.
-//! 2. A constructive pass (see `planners::search`) at the lower half, and where that fails the smallest budget at which a
-//!    pass succeeds, by bisection down from the store-all peak.
-//! 3. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`, and `online` by bisection. Beyond, the first plans
+//! 2. To [`MOST_OPS`] ops: `online` by bisection.
+//! 3. A constructive pass (see `planners::search`) at the lower half, and where that fails the smallest budget at which a
+//!    pass succeeds, by bisection down from the least so far.
+//! 4. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`. Beyond, the first plans
 //!    of a table over the chain of the network's blocks (`planners::search`'s `spine`), whose schedules of least memory would compute too much.
-//! 4. Where ops have alternatives, the same once more in the implementations of the least working set.
+//! 5. 2 to 4 first for the graph where what runs after the store-all peak runs once (`views::once`), then for all of it.
+//! 6. Where ops have alternatives, the same once more in the implementations of the least working set.
 //!
 //! After the deadline no further attempt is made; the store-all plan is always there. An attempt may take a part of what is left until then: the
 //! first is at the lower half, where a pass over a large graph may go on for long and find nothing.
@@ -15,7 +17,7 @@
 //! Passes are cut off at `40 n + 20000` computations, and `online` is too, so that the plan is always one that can be
 //! written down.
 //!
-//! Complexity: at most 50 sets of checkpoints, 25 passes and as many runs of `online`; O(n³) for at most 400 stages of a chain.
+//! Complexity: at most 50 sets of checkpoints, 50 passes and as many runs of `online`; O(n³) for at most 400 stages of a chain.
 
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use crate::allowance::Allowance;
 use crate::choice::has_alternatives;
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
+use crate::need::largest;
 use crate::plan::Plan;
 use crate::planner::Request;
 use crate::planners::chain_on_graph::least_memory_plans;
@@ -32,6 +35,7 @@ use crate::planners::search::spine::frugal;
 use crate::planners::segments::Segments;
 use crate::sequence::{compute_order, plan_from_order, plan_of_choices, tightened};
 use crate::simulate::simulate;
+use crate::views::once::once_past_the_peak;
 use crate::views::plain::Plain;
 
 /// Up to so many ops all methods are tried.
@@ -40,6 +44,8 @@ const MOST_OPS: usize = 2500;
 const MOST_ROUNDS: usize = 25;
 /// One attempt may take one part in so many of the time that is left.
 const TIME_SHARE: u32 = 4;
+/// What runs after the peak runs once in the search of one part in so many of the time.
+const ONCE_SHARE: u32 = 2;
 
 /// The plan of smallest peak so far.
 #[derive(Clone)]
@@ -91,7 +97,13 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         return segments;
     }
     // The others go down from the store-all peak all the same: what they find at a larger budget may hold less than what they find at a smaller one.
-    let mut best = searched(graph, store_all, (lower, step_limit), limits);
+    let part = Allowance { deadline: limits.deadline.within(limits.deadline.left() / ONCE_SHARE), ..limits };
+    let mut once = store_all.clone();
+    if let Some(graph) = once_past_the_peak(graph) {
+        once = searched(&graph, once, (largest(&graph).0, step_limit), part);
+    }
+    let mut best = if once.peak > lower { searched(graph, store_all, (lower, step_limit), limits) } else { store_all };
+    best.take(once);
     best.take(segments);
     best
 }
@@ -107,6 +119,12 @@ fn by_segments(graph: &Graph, mut best: Best, step_limit: usize, deadline: Deadl
 /// A plan that holds less than the `best`, if one is found, of at most so many steps.
 fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), limits: Allowance) -> Best {
     let deadline = limits.deadline;
+    let is_small = graph.ops().len() <= MOST_OPS;
+    if is_small {
+        // First: of plans that hold equally little those of `online` take least time.
+        let online = |budget, deadline| plan_within(graph, budget, deadline).map(|plan| tightened(graph, &plan));
+        bisect(graph, (lower, deadline), MOST_ROUNDS, &mut best, online);
+    }
     // Passes over large graphs take long.
     let (rounds, policies) = if graph.ops().len() > 4000 { (10, 1) } else { (MOST_ROUNDS, 3) };
     bisect(graph, (lower, deadline), rounds, &mut best, |budget, deadline| {
@@ -118,20 +136,16 @@ fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), li
     if lower >= best.peak || deadline.passed() {
         return best;
     }
-    if graph.ops().len() > MOST_OPS {
+    if !is_small {
         let (memory_limit, threads) = (limits.memory, limits.threads);
         let request = Request { time_limit: deadline.left(), memory_limit, threads, ..Request::new(best.peak) };
         for plan in frugal(graph, &request, step_limit) {
             best.offer(graph, tightened(graph, &plan));
         }
-    } else {
-        if deadline.left() > time_of_chains(graph) {
-            for plan in least_memory_plans(graph, deadline) {
-                best.offer(graph, tightened(graph, &plan));
-            }
+    } else if deadline.left() > time_of_chains(graph) {
+        for plan in least_memory_plans(graph, deadline) {
+            best.offer(graph, tightened(graph, &plan));
         }
-        let online = |budget, deadline| plan_within(graph, budget, deadline).map(|plan| tightened(graph, &plan));
-        bisect(graph, (lower, deadline), MOST_ROUNDS, &mut best, online);
     }
     best
 }
@@ -172,7 +186,6 @@ fn bisect(
 mod tests {
     use super::*;
     use crate::generate::{Options, by_name};
-    use crate::need::largest;
 
     #[test]
     fn segments_alone_hold_far_less_than_all() {

@@ -1,6 +1,7 @@
 //! Structure derived from a graph: its forward pass, the chain of stages, the graph of stages, and the graph without choice.
 
 pub mod chain_of;
+pub(crate) mod once;
 pub mod passes;
 pub(crate) mod plain;
 mod saved_sets;

@@ -4,7 +4,7 @@
 //! in the implementation that was fixed for it.
 
 use crate::choice::{Choice, implementation, implementations};
-use crate::graph::{Graph, GraphBuilder, Op, OpId};
+use crate::graph::{Graph, Op, OpId};
 
 /// `graph` with every op as it is by default: the graph without its alternatives. Complexity: O(values + uses).
 ///
@@ -33,18 +33,12 @@ impl Plain {
     /// `graph` with each op in the implementation that `choose` names.
     pub fn new(graph: &Graph, choose: impl Fn(&Op) -> usize) -> Self {
         let implementations: Vec<usize> = graph.ops().iter().map(choose).collect();
-        let mut builder = GraphBuilder::new(graph.name());
-        builder.constant_bytes(graph.constant_bytes());
-        for value in graph.values() {
-            builder.value(value.bytes, value.name.clone());
-        }
-        for (op, &chosen) in graph.ops().iter().zip(&implementations) {
-            let (inputs, cost, scratch_bytes) = implementation(op, chosen);
-            builder.op(Op { inputs: inputs.to_vec(), cost, scratch_bytes, alternatives: Vec::new(), ..op.clone() });
-        }
-        builder.results(graph.results().to_vec());
+        let graph = graph.with_ops(|(id, op)| {
+            let (inputs, cost, scratch_bytes) = implementation(op, implementations[id]);
+            Op { inputs: inputs.to_vec(), cost, scratch_bytes, alternatives: Vec::new(), ..op.clone() }
+        });
         // Every implementation of a valid graph reads only what comes before, and costs and sizes are among its sums.
-        Self { graph: builder.build().expect("a part of a valid graph is valid"), implementations }
+        Self { graph: graph.expect("a part of a valid graph is valid"), implementations }
     }
 
     /// `graph` with each op in the implementation whose inputs and scratch are fewest bytes; of equals the cheapest.

@@ -19,19 +19,13 @@ use crate::views::stages_of::StageView;
 
 /// `graph` with a stage's name on its first `forward` ops, a new one wherever `change` says so.
 fn named(graph: &Graph, forward: usize, mut change: impl FnMut() -> bool) -> Graph {
-    let mut builder = GraphBuilder::new(graph.name());
-    builder.constant_bytes(graph.constant_bytes());
-    graph.values().iter().for_each(|value| {
-        builder.value(value.bytes, "");
-    });
     let mut stage = 0;
-    for (id, op) in graph.ops().iter().enumerate() {
+    let named = graph.with_ops(|(id, op)| {
         stage += usize::from(change());
         let phase = if id < forward { Phase::Forward } else { Phase::Backward };
-        builder.op(Op { phase: Some(phase), stage: Some(format!("block#{stage}")), ..op.clone() });
-    }
-    builder.results(graph.results().to_vec());
-    builder.build().unwrap()
+        Op { phase: Some(phase), stage: Some(format!("block#{stage}")), ..op.clone() }
+    });
+    named.unwrap()
 }
 
 /// Graphs with everything in them: random ones cut in two, and training steps with random stages.

@@ -66,17 +66,8 @@ fn brute_force(graph: &Graph, budget: u64) -> Option<f64> {
 
 /// `graph` with its first `forward` ops as the forward pass and the others behind it.
 fn with_phases(graph: &Graph, forward: usize) -> Graph {
-    let mut builder = GraphBuilder::new(graph.name());
-    builder.constant_bytes(graph.constant_bytes());
-    graph.values().iter().for_each(|value| {
-        builder.value(value.bytes, "");
-    });
-    for (id, op) in graph.ops().iter().enumerate() {
-        let phase = if id < forward { Phase::Forward } else { Phase::Backward };
-        builder.op(Op { phase: Some(phase), ..op.clone() });
-    }
-    builder.results(graph.results().to_vec());
-    builder.build().unwrap()
+    let phase = |id| Some(if id < forward { Phase::Forward } else { Phase::Backward });
+    graph.with_ops(|(id, op)| Op { phase: phase(id), ..op.clone() }).unwrap()
 }
 
 fn one_thread(budget: u64) -> Request {

@@ -13,9 +13,11 @@ use crate::graph::{Graph, OpId};
 use crate::lower_bound::Hint;
 use crate::planner::Request;
 use crate::planners::ask::{Answer, ask};
+use crate::planners::online::plan_within;
 use crate::registry::{Entry, simple};
-use crate::sequence::{compute_order, plan_from_order};
+use crate::sequence::{compute_order, plan_from_order, tightened};
 use crate::simulate::simulate;
+use crate::views::once::once_past_the_peak;
 
 /// The ops of an order in their default implementations.
 pub(super) fn by_default(order: Vec<OpId>) -> Vec<Choice> {
@@ -117,6 +119,9 @@ pub(super) fn feasible(graph: &Graph, request: &Request, quick: Quick) -> Option
     if ops > SPINE_OPS {
         let late = Deadline::after(request.time_limit.min(MOST_SPINE).mul_f64(SPINE_SHARE));
         best.offer(spine(graph, request, late));
+    }
+    if let Some(once) = once_past_the_peak(graph).filter(|_| !soon.passed()) {
+        best.offer(plan_within(&once, request.budget, soon).map(|plan| compute_order(&tightened(graph, &plan))));
     }
     let step_limit = 40 * ops + 20_000;
     for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
