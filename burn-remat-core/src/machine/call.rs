@@ -57,6 +57,8 @@ impl<'a> Made<'a> {
 pub(super) struct Settled {
     /// Whether it can run again.
     pub recordable: bool,
+    /// The same for a plan, which keeps what it needs: whatever became of it this time, what the step has computed it can compute again.
+    pub in_trace: bool,
     /// Whether its results count as computed, though it may take what was computed and is kept.
     pub computes: bool,
     /// Whether it takes a root, whose place its results take.

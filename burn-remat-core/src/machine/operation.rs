@@ -192,7 +192,7 @@ impl<W: World> Machine<W> {
         let counted = self.settle(&made, inputs, &call.consumed);
         self.share_aliases(inputs, base, outputs);
         if call.watched {
-            self.trace_op(op, call, outputs, ran.ns, (settled.recordable, update.is_some()));
+            self.trace_op(op, call, outputs, ran.ns, (settled.in_trace, update.is_some()));
             self.follow_outputs(outputs, ran.ns);
         } else if self.now.foreign || self.now.beside && !self.is_carried() {
             self.note_foreign(outputs);

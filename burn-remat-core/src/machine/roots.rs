@@ -32,7 +32,7 @@ impl<W: World> Machine<W> {
             }
         }
         let (records, training) = (self.own.records, self.steps.detector.has_begun());
-        let (mut replaces, mut replaces_root) = (false, false);
+        let (mut replaces, mut replaces_root, mut replaces_in_trace) = (false, false, false);
         let (mut replaces_other, mut replaces_parameter) = (false, false);
         let (tensors, count) = (&self.history.tensors, call.inputs.len());
         for &key in &call.dying {
@@ -42,6 +42,7 @@ impl<W: World> Machine<W> {
                 let small = tensor.facts.bytes.saturating_mul(KEEP_ROOT_RATIO) <= call.produced;
                 let takes = !small && !tensor.held;
                 replaces |= takes;
+                replaces_in_trace |= takes && !self.is_traced_as_recordable(tensor);
                 // What the step has computed is none by how it came to be.
                 let takes = takes && !tensor.lineage.is.computed;
                 replaces_root |= takes;
@@ -63,9 +64,16 @@ impl<W: World> Machine<W> {
             self.counters.varying.push(op.kind);
         }
         let repeats = !nature.opaque && !nature.varies && (!nature.random || seed.is_some());
-        let (recordable, computes) = (repeats && !replaces, repeats && !replaces_root);
         let passing = !replaces_other && (replaces_root || nature.varies || nature.mask);
-        Settled { recordable, computes, replaces, seed, passing, state: replaces_root && !replaces_parameter }
+        Settled {
+            recordable: repeats && !replaces,
+            in_trace: repeats && !replaces_in_trace,
+            computes: repeats && !replaces_root,
+            replaces,
+            seed,
+            passing,
+            state: replaces_root && !replaces_parameter,
+        }
     }
 
     /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,

@@ -203,6 +203,14 @@ impl<W: World> Machine<W> {
         }
     }
 
+    /// Whether it was made in this step by an operation that can run again.
+    pub(super) fn is_traced_as_recordable(&self, tensor: &Tensor) -> bool {
+        let Spot { step, origin, .. } = tensor.spot;
+        let tracer = self.watch.tracer.as_ref().filter(|_| step == self.steps.number && origin != EXTERNAL);
+        let made_by = tracer.and_then(|tracer| tracer.trace.ops.get((origin >> 8) as usize));
+        made_by.is_some_and(|op| op.recordable)
+    }
+
     /// Writes down that the program lets go of a tensor between operations.
     pub(super) fn trace_drop(&mut self, key: TensorKey) {
         if !self.history.tensors[key].alive || self.is_untraced(key) || self.place_of(key).is_none() {

@@ -9,7 +9,7 @@
 //!   else, the two are one op, and what passes between them is scratch. An operation that makes only small storages (a
 //!   *rider*) joins a neighbour that needs the same large inputs. An op that would then hold much at once stays apart.
 //! - *Many tiny operations* (a recurrent network) are more than a planner can weigh. Beyond `MOST_OPS` ops neighbours
-//!   merge whatever passes between them, as long as what they touch is a small part of the store-all peak.
+//!   merge whatever passes between them, first those that touch least, as long as that is a small part of the store-all peak.
 //! - *Updates*: from the first parameter update to the end of the step (or to the next forward pass) all is one op that
 //!   cannot run again and needs everything alive that rests on what it replaces: that is resident when history is cut, and
 //!   stays for as long as the program holds it. An update in the middle of a step (the first of two optimizers) leaves the

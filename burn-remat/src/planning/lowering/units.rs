@@ -1,6 +1,7 @@
 //! Runs of operations that become one op each.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Range;
 
 use burn_remat_core::{CheckpointPolicy, Place, Position, Rule, Trace};
@@ -12,8 +13,7 @@ use super::large::Large;
 const ROOMY: u64 = 4;
 /// Ops of a graph that planners handle well within seconds.
 const MOST_OPS: usize = 1200;
-/// What a merged op may touch, as one part in so many of the store-all peak, at first and at most: raised until the graph is small enough.
-const FINEST: u64 = 512;
+/// What a merged op may touch, as one part in so many of the store-all peak.
 const COARSEST: u64 = 16;
 
 /// A run of operations that becomes one op.
@@ -53,13 +53,7 @@ impl Unit {
 
 /// Cuts a step into units, of which most hold little beside a store-all peak of `peak` bytes.
 pub(super) fn units(trace: &Trace, large: &Large, updates: &[Range<usize>], peak: u64) -> Vec<Unit> {
-    let mut units = merge(trace, large, updates, peak / ROOMY);
-    let mut limit = peak / FINEST;
-    while units.len() > MOST_OPS && limit <= peak / COARSEST {
-        units = coarsen(trace, units, limit);
-        limit += limit / 8 + 1;
-    }
-    units
+    coarsen(trace, merge(trace, large, updates, peak / ROOMY), peak / COARSEST)
 }
 
 fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> Vec<Unit> {
@@ -130,25 +124,47 @@ fn unit_of(trace: &Trace, large: &Large, at: usize) -> Unit {
     }
 }
 
-/// Merges neighbours of one kind that together touch at most `limit` bytes.
+/// Merges neighbours of one kind, always the two that together touch least, until the graph is small enough or they touch more than `limit` bytes.
+/// O(units log units).
 fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
     let touched = |unit: &Unit| -> u64 {
         unit.inputs.iter().chain(&unit.created).map(|&place| trace.storages[place as usize].bytes).sum()
     };
     let is_update = |unit: &Unit| unit.inputs.is_empty() && unit.created.is_empty();
-    let mut coarse: Vec<Unit> = Vec::new();
-    for next in units {
-        let joins = |top: &&mut Unit| {
-            let alike =
-                top.recordable == next.recordable && top.rule == next.rule && !is_update(top) && !is_update(&next);
-            alike && touched(top) + touched(&next) <= limit
-        };
-        match coarse.last_mut().filter(joins) {
-            Some(top) => top.absorb(next),
-            None => coarse.push(next),
+    let together = |first: &Unit, second: &Unit| {
+        let alike = first.recordable == second.recordable && first.rule == second.rule;
+        let joins = alike && !is_update(first) && !is_update(second);
+        joins.then(|| touched(first) + touched(second)).filter(|&bytes| bytes <= limit)
+    };
+    let mut count = units.len();
+    // By where they begin.
+    let mut left: BTreeMap<usize, Unit> = units.into_iter().map(|unit| (unit.range.start, unit)).collect();
+    let pairs = left.values().zip(left.values().skip(1));
+    let mut pairs: BinaryHeap<Reverse<(u64, usize, usize)>> = pairs
+        .filter_map(|(first, second)| Some(Reverse((together(first, second)?, second.range.start, second.range.end))))
+        .collect();
+    while count > MOST_OPS
+        && let Some(Reverse((bytes, start, end))) = pairs.pop()
+    {
+        // One that has merged since touches more, or begins elsewhere.
+        let Some((&before, first)) = left.range(..start).next_back() else { continue };
+        let Some(second) = left.get(&start).filter(|second| second.range.end == end) else { continue };
+        if together(first, second) != Some(bytes) {
+            continue;
         }
+        let (Some(second), Some(first)) = (left.remove(&start), left.get_mut(&before)) else { continue };
+        first.absorb(second);
+        count -= 1;
+        let merged = &left[&before];
+        let neighbours = [left.range(..before).next_back(), Some((&before, merged))]
+            .into_iter()
+            .zip([Some((&before, merged)), left.range(before + 1..).next()]);
+        pairs.extend(neighbours.filter_map(|(first, second)| {
+            let (first, second) = (first?.1, second?.1);
+            Some(Reverse((together(first, second)?, second.range.start, second.range.end)))
+        }));
     }
-    coarse
+    left.into_values().collect()
 }
 
 /// Most bytes of large storages that a unit holds while it runs, its inputs all the time.
