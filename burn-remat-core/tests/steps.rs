@@ -257,3 +257,35 @@ fn a_share_is_known_after_a_few_backwards_where_nothing_is_updated() {
     let budget = program.machine.budget().expect("a share of what the first passes held");
     assert!((6 * UNIT..8 * UNIT).contains(&budget), "{budget} bytes");
 }
+
+/// Which operations of a step can run again, as it is written down under this budget. The program lets go of the batch before the backward.
+fn recordable(budget: u64) -> Vec<bool> {
+    let mut program = Program::new(config(Asked::Bytes(budget)));
+    program.machine.world_mut().traces = true;
+    for _ in 0..4 {
+        program.machine.mark(1);
+        let mut saved = vec![program.upload(1, UNIT)];
+        for kind in 0..12 {
+            let input = saved[saved.len() - 1];
+            saved.extend(program.run(1, 100 + kind, Works::New, &[input], &[], &[UNIT]));
+        }
+        let mut gradient = program.run(1, 200, Works::New, &[saved[12]], &[], &[UNIT])[0];
+        program.drop_tensor(1, saved[0]);
+        // What was made of the batch first is read first.
+        for (kind, &id) in saved[1..].iter().enumerate() {
+            gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+        }
+        program.read(1, gradient);
+        program.drop_tensor(1, gradient);
+    }
+    program.machine.mark(1);
+    let trace = program.machine.world_mut().trace.take().expect("a step was written down");
+    trace.ops.iter().map(|op| op.recordable).collect()
+}
+
+#[test]
+fn what_can_run_again_is_the_same_whatever_was_evicted() {
+    let all = vec![true; 25];
+    assert_eq!(recordable(1 << 30), all);
+    assert_eq!(recordable(7 * UNIT), all);
+}
