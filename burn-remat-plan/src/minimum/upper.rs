@@ -34,7 +34,7 @@ use crate::planners::search::construct::{Policy, construct};
 use crate::planners::search::spine::frugal;
 use crate::planners::segments::Segments;
 use crate::sequence::{compute_order, plan_from_order, plan_of_choices, tightened};
-use crate::simulate::simulate;
+use crate::simulate::{Timeline, simulate};
 use crate::views::once::once_past_the_peak;
 use crate::views::plain::Plain;
 
@@ -46,32 +46,51 @@ const MOST_ROUNDS: usize = 25;
 const TIME_SHARE: u32 = 4;
 /// What runs after the peak runs once in the search of one part in so many of the time.
 const ONCE_SHARE: u32 = 2;
+/// So little less, as one part of a peak, is not worth so many times the cost.
+const LITTLE: u64 = 256;
+const MUCH: f64 = 1.1;
 
 /// The plan of smallest peak so far.
 #[derive(Clone)]
 pub(super) struct Best {
     pub plan: Plan,
     pub peak: u64,
+    makespan: f64,
     /// Whether an attempt at less was given up for want of time.
     pub cut_short: bool,
 }
 
 impl Best {
     pub fn new(graph: &Graph, plan: Plan) -> Self {
-        let peak = simulate(graph, &plan).peak_bytes;
-        Self { plan, peak, cut_short: false }
+        let Timeline { peak_bytes: peak, makespan, .. } = simulate(graph, &plan);
+        Self { plan, peak, makespan, cut_short: false }
     }
 
     /// Takes `plan` over where its peak is smaller.
     pub fn offer(&mut self, graph: &Graph, plan: Plan) {
-        self.take(Self::new(graph, plan));
+        let other = Self::new(graph, plan);
+        if other.peak < self.peak {
+            self.take(other);
+        }
     }
 
-    /// Takes the plan of `other` over where its peak is smaller.
-    fn take(&mut self, other: Self) {
-        if other.peak < self.peak {
-            (self.plan, self.peak) = (other.plan, other.peak);
+    /// Takes `other` over where its peak is smaller, but for a little that costs much; and where it costs much less for a little more.
+    fn weigh(&mut self, other: Self) {
+        let little = self.peak.max(other.peak) / LITTLE;
+        let is_better = if self.peak.abs_diff(other.peak) > little {
+            other.peak < self.peak
+        } else if other.peak < self.peak {
+            other.makespan <= self.makespan * MUCH
+        } else {
+            other.makespan * MUCH < self.makespan
+        };
+        if is_better {
+            self.take(other);
         }
+    }
+
+    fn take(&mut self, other: Self) {
+        (self.plan, self.peak, self.makespan) = (other.plan, other.peak, other.makespan);
     }
 }
 
@@ -103,8 +122,8 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         once = searched(&graph, once, (largest(&graph).0, step_limit), part);
     }
     let mut best = if once.peak > lower { searched(graph, store_all, (lower, step_limit), limits) } else { store_all };
-    best.take(once);
-    best.take(segments);
+    best.weigh(once);
+    best.weigh(segments);
     best
 }
 
@@ -140,11 +159,11 @@ fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), li
         let (memory_limit, threads) = (limits.memory, limits.threads);
         let request = Request { time_limit: deadline.left(), memory_limit, threads, ..Request::new(best.peak) };
         for plan in frugal(graph, &request, step_limit) {
-            best.offer(graph, tightened(graph, &plan));
+            best.weigh(Best::new(graph, tightened(graph, &plan)));
         }
     } else if deadline.left() > time_of_chains(graph) {
         for plan in least_memory_plans(graph, deadline) {
-            best.offer(graph, tightened(graph, &plan));
+            best.weigh(Best::new(graph, tightened(graph, &plan)));
         }
     }
     best
@@ -165,20 +184,24 @@ fn bisect(
     best: &mut Best,
     plan_at: impl Fn(u64, Deadline) -> Option<Plan>,
 ) {
-    let mut probe = low;
+    let (mut probe, mut high) = (low, best.peak);
     for _ in 0..rounds {
-        if low >= best.peak || deadline.passed() {
+        if low >= high || deadline.passed() {
             break;
         }
         let limit = deadline.within(deadline.left() / TIME_SHARE);
         match plan_at(probe, limit) {
-            Some(plan) => best.offer(graph, plan),
+            Some(plan) => {
+                let found = Best::new(graph, plan);
+                high = found.peak.min(probe);
+                best.weigh(found);
+            }
             None => {
                 best.cut_short |= limit.passed();
                 low = probe + 1;
             }
         }
-        probe = low + best.peak.saturating_sub(low) / 2;
+        probe = low + high.saturating_sub(low) / 2;
     }
 }
 
