@@ -176,6 +176,8 @@ impl Rehearsed {
         let store_all_bytes = of_steps.max(self.seen.peak(config));
         let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
         let least = MinimumBudget { store_all_bytes, minimum_bytes, op, stage };
+        // What is named here is to be kept by training that looks for plans by itself.
+        self.kinds.iter().for_each(Fit::remember);
         Ok(self.kept(config, least))
     }
 

@@ -9,7 +9,8 @@
 //! 4. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`. Beyond, the first plans
 //!    of a table over the chain of the network's blocks (`planners::search`'s `spine`), whose schedules of least memory would compute too much.
 //! 5. 2 to 4 first for the graph where what runs after the store-all peak runs once (`views::once`), then for all of it.
-//! 6. Where ops have alternatives, the same once more in the implementations of the least working set.
+//! 6. What is found loses the repeats that it can do without.
+//! 7. Where ops have alternatives, the same once more in the implementations of the least working set.
 //!
 //! After the deadline no further attempt is made; the store-all plan is always there. An attempt may take a part of what is left until then: the
 //! first is at the lower half, where a pass over a large graph may go on for long and find nothing.
@@ -31,6 +32,7 @@ use crate::planner::Request;
 use crate::planners::chain_on_graph::least_memory_plans;
 use crate::planners::online::plan_within;
 use crate::planners::search::construct::{Policy, construct};
+use crate::planners::search::polish::polished_plan;
 use crate::planners::search::spine::frugal;
 use crate::planners::segments::Segments;
 use crate::sequence::{compute_order, plan_from_order, plan_of_choices, tightened};
@@ -102,6 +104,10 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         let other = by_default(&lightest.graph, lower, limits);
         best.cut_short |= other.cut_short;
         best.offer(graph, plan_of_choices(graph, &lightest.choices(&compute_order(&other.plan))));
+    }
+    if !limits.deadline.passed() {
+        let late = limits.deadline.within(limits.deadline.left() / TIME_SHARE);
+        best.weigh(Best::new(graph, polished_plan(graph, &best.plan, best.peak, late)));
     }
     best
 }

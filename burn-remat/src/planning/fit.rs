@@ -16,6 +16,7 @@ use burn_remat_plan::{
 use smallvec::{SmallVec, smallvec};
 
 use super::chosen::{ChosenPlanner, is_defect};
+use super::least::{offered, remember, with_dry_costs};
 use super::lowering::{Lowered, lower};
 use super::plain::with_forms;
 use super::schedule::Schedule;
@@ -50,6 +51,8 @@ const LEAST_MEMORY: u64 = 32 << 20;
 const TIGHTER: usize = 2;
 /// How little more a plan may hold than the one that holds least, or than the online policy, as one part of that, where both are beyond the budget.
 pub(crate) const BEYOND: u64 = 32;
+/// How little more the plan that holds least may hold than another one that takes longer, as one part of that.
+const LITTLE_MORE: u64 = 64;
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
 /// One part in so many of the time goes to plans without other forms, where there are any.
@@ -202,10 +205,22 @@ impl Fit {
             let end = if enough > 0 { Instant::now() + LEAST_AGAIN } else { end };
             let _ = go_through(&dry.graph, end);
         }
-        let least = known.into_iter().min_by_key(|(_, schedule)| schedule.peak);
-        let (found, fallback) = least.expect("internal error: a graph has a plan that holds least");
-        let smallest = Outcome::of_plan(LEAST, &lowered.graph, found.plan, Status::Feasible, StopReason::Heuristic);
-        let (blocking_op, fallback) = (found.blocking_op, Arc::new(fallback));
+        let least = known.iter().min_by_key(|(_, schedule)| schedule.peak);
+        let blocking_op = least.map_or(0, |(found, _)| found.blocking_op);
+        let mut known: Vec<(Plan, Schedule)> =
+            known.into_iter().map(|(found, schedule)| (found.plan, schedule)).collect();
+        known.extend(
+            known.first().map_or_else(Vec::new, |(_, schedule)| offered(&trace, &lowered, schedule.structure())),
+        );
+        let least = known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX);
+        let most = least + least / LITTLE_MORE;
+        let most = if enough > 0 { most.min(enough).max(least) } else { most };
+        let near = known.into_iter().filter(|(_, schedule)| schedule.peak <= most);
+        let cheapest = near.min_by(|(_, a), (_, b)| a.overhead().total_cmp(&b.overhead()));
+        let (plan, fallback) = cheapest.expect("internal error: a graph has a plan that holds least");
+        let graph = &fallback.lowered.graph;
+        let smallest = Outcome::of_plan(LEAST, graph, plan, Status::Feasible, StopReason::Heuristic);
+        let fallback = Arc::new(fallback);
         let (known, plain) = (None, OnceCell::new());
         Ok(Self { trace, lowered, threads, given, fallback, smallest, blocking_op, known, plain })
     }
@@ -257,6 +272,13 @@ impl Fit {
     /// The plan that holds least, and its account of itself.
     pub fn least(&self) -> (Arc<Schedule>, Origin) {
         (self.fallback.clone(), Origin::of(&self.smallest, 0.0))
+    }
+
+    /// Has training in this process offered the plan that holds least.
+    pub fn remember(&self) {
+        if let Some(plan) = &self.smallest.plan {
+            remember(self.structure(), plan);
+        }
     }
 
     /// Which kind of step this is.
@@ -468,15 +490,4 @@ impl<F: FnMut(Found<'_>)> Search<'_, F> {
             is_free: near(lowered.graph.ops().iter().map(|op| op.cost).sum()),
         })
     }
-}
-
-/// The same step with the times that a dry device takes its operations to need: what they touch.
-fn with_dry_costs(trace: &Trace) -> Trace {
-    let bytes = |number: u32| trace.tensors.get(number as usize).map_or(0, |tensor| tensor.bytes);
-    let measures = trace.ops.iter().map(|op| {
-        let outputs = op.outputs..op.outputs + op.writes.len() as u32;
-        let touched: u64 = op.inputs.iter().map(|&(number, _)| number).chain(outputs).map(bytes).sum();
-        (touched.max(1), op.scratch)
-    });
-    trace.clone().with_measures(measures)
 }

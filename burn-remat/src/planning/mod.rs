@@ -13,6 +13,7 @@ mod examples;
 mod explain;
 mod fit;
 mod fused;
+mod least;
 mod lowering;
 mod plain;
 mod report;

@@ -3,6 +3,7 @@
 //! The bound of the relaxation takes about as long as the first schedules, and neither needs the other: with several threads they are found
 //! side by side.
 
+use super::polish::polished;
 use super::problem::Problem;
 use super::rounds::{Clock, MOST_LADDER_OPS, Walkers};
 use super::seeds::{self, Quick};
@@ -61,7 +62,7 @@ pub(super) fn improve(
     if has_alternatives(graph) || graph.ops().len() > MOST_LADDER_OPS {
         let share = if has_alternatives(graph) { JOINT_POLISH_SHARE } else { POLISH_SHARE };
         let late = clock.deadline(share);
-        known.iter_mut().for_each(|order| *order = seeds::polished(&problem, order, late));
+        known.iter_mut().for_each(|order| *order = polished(&problem, order, late));
     }
     let cost = |order: &Vec<Choice>| order.iter().map(|choice| choice.cost(graph)).sum::<f64>();
     known.sort_by(|a, b| cost(a).total_cmp(&cost(b)));

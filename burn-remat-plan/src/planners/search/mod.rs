@@ -50,6 +50,7 @@ pub(crate) mod construct;
 pub(crate) mod exact;
 mod improve;
 mod joint;
+pub(crate) mod polish;
 mod problem;
 mod random;
 mod rounds;

@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use super::anneal::Walk;
 use super::construct::{Policy, construct};
-use super::problem::Problem;
 use super::spine::spine;
-use super::state::State;
 use crate::choice::{Choice, implementation, implementations};
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
@@ -73,13 +70,6 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<Choice> {
         }
     }
     order
-}
-
-/// A schedule that fits, without repeats that it can do without and in cheaper implementations where they fit.
-pub(super) fn polished(problem: &Problem<'_>, order: &[Choice], late: Deadline) -> Vec<Choice> {
-    let mut walk = Walk::new(State::new(problem, order), 0);
-    walk.polish(|| late.passed());
-    walk.best.map_or_else(|| order.to_vec(), |(_, order)| order)
 }
 
 /// The share of the time that the quick planners may take, and that for the largest graphs.

@@ -231,7 +231,9 @@ impl Worker {
     fn hand_on(&self, schedule: &Arc<Schedule>, outcome: &Outcome, start: Instant) {
         let Task { lowered, budget, limit, cache, .. } = &self.task;
         let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
-        if let Some(cache) = cache.as_ref().filter(|_| schedule.peak <= *budget) {
+        // What a dry run has found may be a plan for a graph with other forms.
+        let is_own = || schedule.lowered.graph.ops().len() == lowered.graph.ops().len();
+        if let Some(cache) = cache.as_ref().filter(|_| schedule.peak <= *budget && is_own()) {
             let store_all: f64 = lowered.graph.ops().iter().map(|op| op.cost).sum();
             let mut file = PlanFile::of_outcome(outcome, store_all);
             file.solve_seconds = Some(origin.seconds);

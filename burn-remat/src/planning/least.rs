@@ -1,0 +1,60 @@
+//! Plans that hold least, as a dry run has found them: training in the same process is offered them, so that it keeps what was named before.
+//!
+//! Which plan holds least depends on the time there was to look for it. What is offered is a plan of a graph, which the checker accepts for the step at
+//! hand or not; sizes and times are then those of the step. Complexity: O(plans) for each
+//! question, and that of a schedule for each plan of the step.
+
+use std::collections::VecDeque;
+use std::iter;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn_remat_core::Trace;
+use burn_remat_plan::{Plan, check};
+
+use super::lowering::{Lowered, lower};
+use super::schedule::Schedule;
+
+/// So many are kept, the newest.
+const MOST: usize = 32;
+
+static FOUND: Mutex<VecDeque<(u64, Plan)>> = Mutex::new(VecDeque::new());
+
+/// A plan that holds little for this kind of step.
+pub(crate) fn remember(structure: u64, plan: &Plan) {
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    if found.iter().any(|(known, other)| *known == structure && other == plan) {
+        return;
+    }
+    found.push_front((structure, plan.clone()));
+    found.truncate(MOST);
+}
+
+/// What was found for this kind of step, and how `trace` goes by it. With the times that were measured the step may have
+/// [other forms](super::lowering) than on a dry device: then its plan is one for the graph with the times of a dry device.
+pub(super) fn offered(trace: &Arc<Trace>, lowered: &Lowered, structure: u64) -> Vec<(Plan, Schedule)> {
+    let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let plans: Vec<Plan> =
+        found.iter().filter(|(known, _)| *known == structure).map(|(_, plan)| plan.clone()).collect();
+    drop(found);
+    if plans.is_empty() {
+        return Vec::new();
+    }
+    let dry = lower(&with_dry_costs(trace), lowered.graph.name()).ok();
+    let schedule = |plan: &Plan| {
+        let mut graphs = iter::once(lowered).chain(&dry);
+        let (lowered, checked) = graphs.find_map(|of| Some((of, check(&of.graph, plan, u64::MAX).ok()?)))?;
+        Some(Schedule::new(trace.clone(), lowered.clone(), &checked))
+    };
+    plans.into_iter().filter_map(|plan| schedule(&plan).map(|schedule| (plan, schedule))).collect()
+}
+
+/// The same step with the times that a dry device takes its operations to need: what they touch.
+pub(super) fn with_dry_costs(trace: &Trace) -> Trace {
+    let bytes = |number: u32| trace.tensors.get(number as usize).map_or(0, |tensor| tensor.bytes);
+    let measures = trace.ops.iter().map(|op| {
+        let outputs = op.outputs..op.outputs + op.writes.len() as u32;
+        let touched: u64 = op.inputs.iter().map(|&(number, _)| number).chain(outputs).map(bytes).sum();
+        (touched.max(1), op.scratch)
+    });
+    trace.clone().with_measures(measures)
+}
