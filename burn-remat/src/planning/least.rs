@@ -58,3 +58,26 @@ pub(super) fn with_dry_costs(trace: &Trace) -> Trace {
     });
     trace.clone().with_measures(measures)
 }
+
+#[cfg(test)]
+mod tests {
+    use burn_remat_plan::minimum;
+
+    use super::super::examples::chain;
+    use super::*;
+
+    #[test]
+    fn a_plan_is_offered_to_steps_of_its_kind_of_which_it_is_one() {
+        let trace = Arc::new(chain());
+        let lowered = lower(&trace, "chain").unwrap();
+        let plan = minimum(&lowered.graph).plan;
+        let structure = 0x1ea5_7000;
+        assert!(offered(&trace, &lowered, structure).is_empty());
+        remember(structure, &plan);
+        remember(structure, &plan);
+        remember(structure, &Plan { steps: Vec::new() });
+        let found: Vec<Plan> = offered(&trace, &lowered, structure).into_iter().map(|(plan, _)| plan).collect();
+        assert_eq!(found, [plan]);
+        assert!(offered(&trace, &lowered, structure + 1).is_empty());
+    }
+}
