@@ -48,9 +48,6 @@ const MOST_ROUNDS: usize = 25;
 const TIME_SHARE: u32 = 4;
 /// What runs after the peak runs once in the search of one part in so many of the time.
 const ONCE_SHARE: u32 = 2;
-/// So little less, as one part of a peak, is not worth so many times the cost.
-const LITTLE: u64 = 256;
-const MUCH: f64 = 1.1;
 
 /// The plan of smallest peak so far.
 #[derive(Clone)]
@@ -68,31 +65,16 @@ impl Best {
         Self { plan, peak, makespan, cut_short: false }
     }
 
-    /// Takes `plan` over where its peak is smaller.
+    /// Takes `plan` over where its peak is smaller, or the same at less cost.
     pub fn offer(&mut self, graph: &Graph, plan: Plan) {
-        let other = Self::new(graph, plan);
-        if other.peak < self.peak {
-            self.take(other);
-        }
+        self.take(Self::new(graph, plan));
     }
 
-    /// Takes `other` over where its peak is smaller, but for a little that costs much; and where it costs much less for a little more.
-    fn weigh(&mut self, other: Self) {
-        let little = self.peak.max(other.peak) / LITTLE;
-        let is_better = if self.peak.abs_diff(other.peak) > little {
-            other.peak < self.peak
-        } else if other.peak < self.peak {
-            other.makespan <= self.makespan * MUCH
-        } else {
-            other.makespan * MUCH < self.makespan
-        };
-        if is_better {
-            self.take(other);
-        }
-    }
-
+    /// The same with a plan that is known.
     fn take(&mut self, other: Self) {
-        (self.plan, self.peak, self.makespan) = (other.plan, other.peak, other.makespan);
+        if (other.peak, other.makespan) < (self.peak, self.makespan) {
+            (self.plan, self.peak, self.makespan) = (other.plan, other.peak, other.makespan);
+        }
     }
 }
 
@@ -107,7 +89,7 @@ pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     }
     if !limits.deadline.passed() {
         let late = limits.deadline.within(limits.deadline.left() / TIME_SHARE);
-        best.weigh(Best::new(graph, polished_plan(graph, &best.plan, best.peak, late)));
+        best.offer(graph, polished_plan(graph, &best.plan, best.peak, late));
     }
     best
 }
@@ -128,8 +110,8 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
         once = searched(&graph, once, (largest(&graph).0, step_limit), part);
     }
     let mut best = if once.peak > lower { searched(graph, store_all, (lower, step_limit), limits) } else { store_all };
-    best.weigh(once);
-    best.weigh(segments);
+    best.take(once);
+    best.take(segments);
     best
 }
 
@@ -165,11 +147,11 @@ fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), li
         let (memory_limit, threads) = (limits.memory, limits.threads);
         let request = Request { time_limit: deadline.left(), memory_limit, threads, ..Request::new(best.peak) };
         for plan in frugal(graph, &request, step_limit) {
-            best.weigh(Best::new(graph, tightened(graph, &plan)));
+            best.offer(graph, tightened(graph, &plan));
         }
     } else if deadline.left() > time_of_chains(graph) {
         for plan in least_memory_plans(graph, deadline) {
-            best.weigh(Best::new(graph, tightened(graph, &plan)));
+            best.offer(graph, tightened(graph, &plan));
         }
     }
     best
@@ -200,7 +182,7 @@ fn bisect(
             Some(plan) => {
                 let found = Best::new(graph, plan);
                 high = found.peak.min(probe);
-                best.weigh(found);
+                best.take(found);
             }
             None => {
                 best.cut_short |= limit.passed();
