@@ -193,11 +193,9 @@ impl<W: World> Machine<W> {
 
     /// Writes down that the operation that made a tensor of this step has updated a parameter.
     pub(super) fn trace_update(&mut self, key: TensorKey) {
-        let spot = self.history.tensors[key].spot;
-        if let Some(tracer) = self.watch.tracer.as_mut()
-            && spot.step == self.steps.number
-            && spot.origin != EXTERNAL
-            && let Some(op) = tracer.trace.ops.get_mut((spot.origin >> 8) as usize)
+        let made_at = self.made_at(self.history.tensors[key].spot);
+        if let (Some(tracer), Some(at)) = (self.watch.tracer.as_mut(), made_at)
+            && let Some(op) = tracer.trace.ops.get_mut(at)
         {
             op.updates = true;
         }
@@ -205,10 +203,13 @@ impl<W: World> Machine<W> {
 
     /// Whether it was made in this step by an operation that can run again.
     pub(super) fn is_traced_as_recordable(&self, tensor: &Tensor) -> bool {
-        let Spot { step, origin, .. } = tensor.spot;
-        let tracer = self.watch.tracer.as_ref().filter(|_| step == self.steps.number && origin != EXTERNAL);
-        let made_by = tracer.and_then(|tracer| tracer.trace.ops.get((origin >> 8) as usize));
-        made_by.is_some_and(|op| op.recordable)
+        let ops = self.watch.tracer.as_ref().map(|tracer| &tracer.trace.ops);
+        self.made_at(tensor.spot).and_then(|at| ops?.get(at)).is_some_and(|op| op.recordable)
+    }
+
+    /// The operation of this step that made what is at a spot.
+    fn made_at(&self, Spot { step, origin, .. }: Spot) -> Option<usize> {
+        (step == self.steps.number && origin != EXTERNAL).then_some((origin >> 8) as usize)
     }
 
     /// Writes down that the program lets go of a tensor between operations.

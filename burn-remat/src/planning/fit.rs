@@ -6,7 +6,8 @@
 //! searches use it. Every plan that is handed on holds at most the budget; where none is found that does, the least that a plan holds takes the
 //! budget's place.
 
-use std::cell::OnceCell;
+use std::cell::{LazyCell, OnceCell};
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -194,10 +195,11 @@ impl Fit {
             Ok(known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX))
         };
         let least = go_through(&lowered.graph, end)?;
+        let dry = LazyCell::new(|| lower(&with_dry_costs(&trace), lowered.graph.name()).ok());
         // Of several plans that need equally little of a graph one really holds less than another, and which is found depends on costs. With
         // those of a dry device too, training does with what was named before it.
         if least > enough
-            && let Ok(dry) = lower(&with_dry_costs(&trace), lowered.graph.name())
+            && let Some(dry) = dry.as_ref()
             && dry.graph != lowered.graph
         {
             // With other costs it may have other forms; then its plans are none for this graph.
@@ -209,9 +211,8 @@ impl Fit {
         let blocking_op = least.map_or(0, |(found, _)| found.blocking_op);
         let mut known: Vec<(Plan, Schedule)> =
             known.into_iter().map(|(found, schedule)| (found.plan, schedule)).collect();
-        known.extend(
-            known.first().map_or_else(Vec::new, |(_, schedule)| offered(&trace, &lowered, schedule.structure())),
-        );
+        let structure = known.first().map_or(0, |(_, schedule)| schedule.structure());
+        known.extend(offered(&trace, structure, || iter::once(&lowered).chain(dry.as_ref())));
         let least = known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX);
         let most = least + least / LITTLE_MORE;
         let most = if enough > 0 { most.min(enough).max(least) } else { most };

@@ -5,13 +5,12 @@
 //! question, and that of a schedule for each plan of the step.
 
 use std::collections::VecDeque;
-use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn_remat_core::Trace;
 use burn_remat_plan::{Plan, check};
 
-use super::lowering::{Lowered, lower};
+use super::lowering::Lowered;
 use super::schedule::Schedule;
 
 /// So many are kept, the newest.
@@ -29,20 +28,19 @@ pub(crate) fn remember(structure: u64, plan: &Plan) {
     found.truncate(MOST);
 }
 
-/// What was found for this kind of step, and how `trace` goes by it. With the times that were measured the step may have
-/// [other forms](super::lowering) than on a dry device: then its plan is one for the graph with the times of a dry device.
-pub(super) fn offered(trace: &Arc<Trace>, lowered: &Lowered, structure: u64) -> Vec<(Plan, Schedule)> {
+/// What was found for this kind of step, and how `trace` goes by it in the first of its graphs that has that plan. With the times that were measured the
+/// step may have [other forms](super::lowering) than on a dry device: then its plan is one for the graph with the times of a dry device.
+pub(super) fn offered<'a, G: Iterator<Item = &'a Lowered>>(
+    trace: &Arc<Trace>,
+    structure: u64,
+    graphs: impl Fn() -> G,
+) -> Vec<(Plan, Schedule)> {
     let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     let plans: Vec<Plan> =
         found.iter().filter(|(known, _)| *known == structure).map(|(_, plan)| plan.clone()).collect();
     drop(found);
-    if plans.is_empty() {
-        return Vec::new();
-    }
-    let dry = lower(&with_dry_costs(trace), lowered.graph.name()).ok();
     let schedule = |plan: &Plan| {
-        let mut graphs = iter::once(lowered).chain(&dry);
-        let (lowered, checked) = graphs.find_map(|of| Some((of, check(&of.graph, plan, u64::MAX).ok()?)))?;
+        let (lowered, checked) = graphs().find_map(|of| Some((of, check(&of.graph, plan, u64::MAX).ok()?)))?;
         Some(Schedule::new(trace.clone(), lowered.clone(), &checked))
     };
     plans.into_iter().filter_map(|plan| schedule(&plan).map(|schedule| (plan, schedule))).collect()
@@ -64,6 +62,7 @@ mod tests {
     use burn_remat_plan::minimum;
 
     use super::super::examples::chain;
+    use super::super::lowering::lower;
     use super::*;
 
     #[test]
@@ -71,13 +70,13 @@ mod tests {
         let trace = Arc::new(chain());
         let lowered = lower(&trace, "chain").unwrap();
         let plan = minimum(&lowered.graph).plan;
-        let structure = 0x1ea5_7000;
-        assert!(offered(&trace, &lowered, structure).is_empty());
+        let (structure, graphs) = (0x1ea5_7000, || std::iter::once(&lowered));
+        assert!(offered(&trace, structure, graphs).is_empty());
         remember(structure, &plan);
         remember(structure, &plan);
         remember(structure, &Plan { steps: Vec::new() });
-        let found: Vec<Plan> = offered(&trace, &lowered, structure).into_iter().map(|(plan, _)| plan).collect();
+        let found: Vec<Plan> = offered(&trace, structure, graphs).into_iter().map(|(plan, _)| plan).collect();
         assert_eq!(found, [plan]);
-        assert!(offered(&trace, &lowered, structure + 1).is_empty());
+        assert!(offered(&trace, structure + 1, graphs).is_empty());
     }
 }

@@ -110,7 +110,9 @@ pub(super) fn feasible(graph: &Graph, request: &Request, quick: Quick) -> Option
         let late = Deadline::after(request.time_limit.min(MOST_SPINE).mul_f64(SPINE_SHARE));
         best.offer(spine(graph, request, late));
     }
-    if let Some(once) = once_past_the_peak(graph).filter(|_| !soon.passed()) {
+    if !soon.passed()
+        && let Some(once) = once_past_the_peak(graph)
+    {
         best.offer(plan_within(&once, request.budget, soon).map(|plan| compute_order(&tightened(graph, &plan))));
     }
     let step_limit = 40 * ops + 20_000;

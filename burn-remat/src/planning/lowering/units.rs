@@ -127,42 +127,36 @@ fn unit_of(trace: &Trace, large: &Large, at: usize) -> Unit {
 /// Merges neighbours of one kind, always the two that together touch least, until the graph is small enough or they touch more than `limit` bytes.
 /// O(units log units).
 fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
+    if units.len() <= MOST_OPS {
+        return units;
+    }
     let touched = |unit: &Unit| -> u64 {
         unit.inputs.iter().chain(&unit.created).map(|&place| trace.storages[place as usize].bytes).sum()
     };
     let is_update = |unit: &Unit| unit.inputs.is_empty() && unit.created.is_empty();
-    let together = |first: &Unit, second: &Unit| {
+    // What two touch together, and where the second begins and ends.
+    let pair = |first: &Unit, second: &Unit| {
         let alike = first.recordable == second.recordable && first.rule == second.rule;
-        let joins = alike && !is_update(first) && !is_update(second);
-        joins.then(|| touched(first) + touched(second)).filter(|&bytes| bytes <= limit)
+        let bytes = touched(first) + touched(second);
+        let joins = alike && !is_update(first) && !is_update(second) && bytes <= limit;
+        joins.then_some(Reverse((bytes, second.range.start, second.range.end)))
     };
-    let mut count = units.len();
+    let mut pairs: BinaryHeap<_> = units.windows(2).filter_map(|two| pair(&two[0], &two[1])).collect();
     // By where they begin.
     let mut left: BTreeMap<usize, Unit> = units.into_iter().map(|unit| (unit.range.start, unit)).collect();
-    let pairs = left.values().zip(left.values().skip(1));
-    let mut pairs: BinaryHeap<Reverse<(u64, usize, usize)>> = pairs
-        .filter_map(|(first, second)| Some(Reverse((together(first, second)?, second.range.start, second.range.end))))
-        .collect();
-    while count > MOST_OPS
-        && let Some(Reverse((bytes, start, end))) = pairs.pop()
+    while left.len() > MOST_OPS
+        && let Some(next) = pairs.pop()
     {
+        let start = next.0.1;
         // One that has merged since touches more, or begins elsewhere.
         let Some((&before, first)) = left.range(..start).next_back() else { continue };
-        let Some(second) = left.get(&start).filter(|second| second.range.end == end) else { continue };
-        if together(first, second) != Some(bytes) {
-            continue;
-        }
-        let (Some(second), Some(first)) = (left.remove(&start), left.get_mut(&before)) else { continue };
-        first.absorb(second);
-        count -= 1;
-        let merged = &left[&before];
-        let neighbours = [left.range(..before).next_back(), Some((&before, merged))]
-            .into_iter()
-            .zip([Some((&before, merged)), left.range(before + 1..).next()]);
-        pairs.extend(neighbours.filter_map(|(first, second)| {
-            let (first, second) = (first?.1, second?.1);
-            Some(Reverse((together(first, second)?, second.range.start, second.range.end)))
-        }));
+        let Some(second) = left.get(&start).filter(|second| pair(first, second) == Some(next)) else { continue };
+        let mut merged = first.clone();
+        merged.absorb(second.clone());
+        pairs.extend(left.range(..before).next_back().and_then(|(_, unit)| pair(unit, &merged)));
+        pairs.extend(left.range(start + 1..).next().and_then(|(_, unit)| pair(&merged, unit)));
+        left.remove(&start);
+        left.insert(before, merged);
     }
     left.into_values().collect()
 }
