@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::allowance::Allowance;
 use crate::chain::{self, Chain, ChainPlan};
+use crate::check::check;
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::graph::{Graph, ValueId};
@@ -27,6 +28,9 @@ pub struct Request {
     pub threads: usize,
     /// About the most bytes that the planner itself may take while it works: tables, programs, copies of the order.
     pub memory_limit: u64,
+    /// Plans that the caller knows: a planner that improves plans begins at those that are valid for its graph and within the budget, and
+    /// is then no dearer than any of them. `search` and `auto` do.
+    pub known: Vec<Plan>,
     /// Called now and then during long work.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
 }
@@ -42,8 +46,14 @@ impl Request {
             seed: 0,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             memory_limit: default_limit(),
+            known: Vec::new(),
             progress: None,
         }
+    }
+
+    /// The plans known for `graph` that fit.
+    pub(crate) fn fitting<'a>(&'a self, graph: &'a Graph) -> impl Iterator<Item = &'a Plan> {
+        self.known.iter().filter(|plan| check(graph, plan, self.budget).is_ok())
     }
 
     /// When the time limit is over, counted from now.

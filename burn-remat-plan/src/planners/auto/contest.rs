@@ -26,14 +26,14 @@ pub(super) fn run(findings: &mut Findings<'_, Plan>, graph: &Graph, moves: Optio
             findings.note(answer.planner, answer.result);
         }
     }
-    if findings.found.is_empty() && !findings.is_proven_infeasible {
+    if !findings.has_answer() && !findings.is_proven_infeasible {
         ask_all(findings, graph, |entry| entry.is_last_resort(ops));
     }
     if !findings.is_settled() {
-        let best = findings.best().and_then(|best| best.plan.clone());
-        let search = Search::default().from_plans(best.into_iter().collect()).instead_of_quick_planners();
+        let known = findings.best().and_then(|best| best.plan.clone()).into_iter().collect();
+        let search = Search::default().instead_of_quick_planners();
         let search = moves.iter().fold(search, |search, &moves| search.with_iterations(moves));
-        let answer = ask_one(&search, graph, &findings.within(1.0));
+        let answer = ask_one(&search, graph, &Request { known, ..findings.within(1.0) });
         findings.note(answer.planner, answer.result);
     }
 }

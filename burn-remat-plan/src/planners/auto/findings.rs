@@ -46,6 +46,11 @@ impl<'a, P: Clone> Findings<'a, P> {
         self.found.iter().min_by(order)
     }
 
+    /// Whether a planner has found a plan.
+    pub fn has_answer(&self) -> bool {
+        self.tried.iter().any(|tried| tried.result.is_ok())
+    }
+
     /// Whether the best plan meets the bound, to the gap asked for.
     pub fn is_settled(&self) -> bool {
         self.best().is_some_and(|best| best.makespan <= self.bound * (1.0 + self.request.gap.max(1e-12)))

@@ -39,7 +39,8 @@ use crate::chain::{Chain, ChainOutcome};
 use crate::choice::least_makespan;
 use crate::error::PlanError;
 use crate::graph::Graph;
-use crate::planner::{Outcome, Planner, Request};
+use crate::plan::Plan;
+use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 use findings::Findings;
 use memory::Memory;
 
@@ -58,6 +59,8 @@ pub struct Auto {
 impl Auto {
     /// Name by which the registry knows it.
     pub const NAME: &'static str = "auto";
+    /// What it calls the planner of a plan that the [caller knew](Request::known).
+    pub const KNOWN: &'static str = "known";
 
     /// An `auto` that takes the plans that it found earlier for the same graph into account.
     pub fn remembering() -> Self {
@@ -93,7 +96,10 @@ impl Planner for Auto {
     }
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-        let known = self.memory.as_ref().map_or_else(Vec::new, |memory| memory.recall(graph, request.budget));
+        let mut known = self.memory.as_ref().map_or_else(Vec::new, |memory| memory.recall(graph, request.budget));
+        let outcome =
+            |plan: &Plan| Outcome::of_plan(Self::KNOWN, graph, plan.clone(), Status::Feasible, StopReason::Heuristic);
+        known.extend(request.fitting(graph).map(outcome));
         let mut findings = Findings::new(request, least_makespan(graph), known);
         contest::run(&mut findings, graph, self.moves);
         contest::check_winner(&mut findings, graph, request);
@@ -121,8 +127,9 @@ mod tests {
 
     use super::*;
     use crate::generate::{Options, RandomGraphOptions, by_name, random_training_graph};
-    use crate::planner::Status;
+    use crate::minimum::minimum;
     use crate::planners::StoreAll;
+    use crate::simulate::simulate;
     use crate::solve::solve;
 
     fn quick(budget: u64) -> Request {
@@ -149,6 +156,21 @@ mod tests {
         let makespans: Vec<f64> = choice.tried.iter().filter_map(|tried| tried.result.clone().ok()).collect();
         assert!(makespans.len() > 1 && makespans.iter().all(|&makespan| outcome.makespan <= makespan), "{choice}");
         assert!(choice.to_string().contains("online"), "{choice}");
+    }
+
+    #[test]
+    fn it_is_no_dearer_than_a_plan_that_the_caller_knows() {
+        let graph = by_name("lstm", &Options { depth: 20, ..Options::default() }).unwrap();
+        let least = minimum(&graph);
+        let other = minimum(&by_name("linear", &Options::default()).unwrap()).plan;
+        for time_limit in [Duration::ZERO, Duration::from_millis(50)] {
+            let known = vec![Plan { steps: Vec::new() }, least.plan.clone(), other.clone()];
+            let request = Request { time_limit, known, ..quick(least.achieved) };
+            let outcome = solve(&Auto::default(), &graph, &request).unwrap().outcome;
+            assert!(outcome.makespan <= simulate(&graph, &least.plan).makespan && outcome.peak_bytes <= least.achieved);
+            let known_is_too_much = Request { budget: least.lower_bound - 1, ..request };
+            assert!(solve(&Auto::default(), &graph, &known_is_too_much).is_err());
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //!    which implementations to choose from there on: following it (`seeds.rs`) gives an order that is nearly optimal and
 //!    may be a little over the budget. The relaxation is solved beside the starts, on another thread. Where ops have alternatives, the whole search first
 //!    plans the graph without them (`joint.rs`), and that plan takes the place of the constructive passes.
+//!    Plans that the caller knows are starts too.
 //! 4. *Walks* (`anneal.rs`) from both, on every thread, at several temperatures that trade places (parallel tempering,
 //!    `rounds.rs`); in a fifth of a second or less a thread has one walk, which cools. A move changes a handful of computations; memory and cost follow in time little more than
 //!    proportional to the change (`state.rs`, `blocks.rs`). Where there is a choice, three moves in ten change the
@@ -30,7 +31,7 @@
 //!
 //! Invariants: a plan is returned only if it fits; where the constructive pass, `revolve`, `chain-dp`, `online` or `minimum`
 //! finds one, there is one. With
-//! [`Search::with_iterations`] the plan depends on graph, budget, seed and threads alone as long as the time limit is
+//! [`Search::with_iterations`] the plan depends on graph, budget, seed, threads and known plans alone as long as the time limit is
 //! not met; with a time limit alone it depends on the machine too. So limited, it is never dearer than the plan for the
 //! graph without its alternatives.
 //!
@@ -66,7 +67,6 @@ use crate::choice::{Choice, has_alternatives};
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::need::is_too_little;
-use crate::plan::{Plan, Step};
 use crate::planner::{Bound, Outcome, Planner, Request, Status, StopReason};
 use crate::sequence::{choices_of, plan_of_choices};
 use crate::simulate::simulate;
@@ -80,7 +80,6 @@ pub use settings::Part;
 /// The anytime planner over general schedules: see the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Search {
-    starts: Vec<Plan>,
     quick: Quick,
     settings: Settings,
 }
@@ -89,7 +88,7 @@ impl Search {
     /// The name of the planner.
     pub const NAME: &str = "search";
 
-    /// StateLimits the search to so many moves per thread: then the same request gives the same plan wherever the time limit
+    /// Limits the search to so many moves per thread: then the same request gives the same plan wherever the time limit
     /// is not reached first.
     #[must_use]
     pub fn with_iterations(mut self, moves: u64) -> Self {
@@ -101,13 +100,6 @@ impl Search {
     #[must_use]
     pub fn without(mut self, part: Part) -> Self {
         self.settings.without.add(part);
-        self
-    }
-
-    /// Has the walks start from these plans too, as far as they fit: the answer is no dearer than any of them.
-    #[must_use]
-    pub fn from_plans(mut self, plans: Vec<Plan>) -> Self {
-        self.starts = plans;
         self
     }
 
@@ -129,11 +121,6 @@ fn proven(graph: &Graph, order: &[Choice]) -> Result<Outcome, PlanError> {
     let outcome = Outcome::of_plan(Search::NAME, graph, plan, Status::Optimal, StopReason::Proved);
     let bound = Bound::for_all_schedules(outcome.makespan);
     outcome.bounded(Search::NAME, bound)
-}
-
-/// Whether a plan takes every op as it is.
-fn is_default(plan: &Plan) -> bool {
-    plan.steps.iter().all(|step| !matches!(step, Step::ComputeAlternative(..)))
 }
 
 impl Planner for Search {
@@ -160,13 +147,10 @@ impl Planner for Search {
             }
             Verdict::GaveUp => {}
         }
-        let fitting = self.starts.iter().filter(|plan| simulate(graph, plan).peak_bytes <= request.budget);
-        let mut start = Beginning { known: fitting.map(choices_of).collect(), quick: Some(self.quick) };
+        let known = request.fitting(graph).map(choices_of).collect();
+        let mut start = Beginning { known, quick: Some(self.quick) };
         if has_alternatives(graph) {
-            // The starts may choose implementations, which the graph without them does not know.
-            let starts = self.starts.iter().filter(|plan| is_default(plan)).cloned().collect();
-            let search = Self { starts, ..self.clone() };
-            let plain = |graph: &Graph, request: &Request| search.solve(graph, request).ok()?.plan;
+            let plain = |graph: &Graph, request: &Request| self.solve(graph, request).ok()?.plan;
             start.known.extend(joint::start(graph, &within(joint::PLAIN_SHARE), plain));
             start.quick = None;
         }

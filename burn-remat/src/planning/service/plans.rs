@@ -16,7 +16,7 @@ use super::known::Known;
 use super::observed::{self, Kinds};
 use super::settings::PlanSettings;
 use super::state::{Origin, PlanState};
-use crate::planning::fit::{BEYOND, LEAST};
+use crate::planning::fit::BEYOND;
 use crate::planning::lowering::{Lowered, lower};
 use crate::planning::schedule::Schedule;
 use crate::planning::stages::Staged;
@@ -351,7 +351,7 @@ impl Plans {
                     let fits =
                         budget.is_none_or(|budget| schedule.peak <= budget.max(online.saturating_add(online / BEYOND)));
                     let is_first = self.known.plan_for(schedule.structure()).is_none();
-                    if is_first && origin.planner == LEAST && is_too_dear(schedule.overhead(), online_overhead) {
+                    if is_first && is_too_dear(schedule.overhead(), online_overhead) {
                         self.state.is_too_dear(schedule.overhead());
                         continue;
                     }
@@ -386,7 +386,7 @@ impl Plans {
     }
 }
 
-/// Whether the plan that holds least is none to go by: it more than doubles the step, and takes more than twice as long as the online policy for the same budget, which
+/// Whether a plan is none to go by, as the one that holds least may be: it more than doubles the step, and takes more than twice as long as the online policy for the same budget, which
 /// takes so many thousandths of the step, if that is known.
 fn is_too_dear(overhead: f64, online: Option<u64>) -> bool {
     overhead > 1.0 && online.is_some_and(|online| overhead > 2.0 * online as f64 / 1000.0)
