@@ -18,7 +18,7 @@ use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
 use crate::guide::Guide;
-use crate::planning::{Fit, Origin, Ready, lower};
+use crate::planning::{Fit, Origin, Ready, hand_over, lower};
 use crate::recording::RecordedProgram;
 pub(crate) use trial::Seen;
 use trial::Trial;
@@ -177,7 +177,7 @@ impl Rehearsed {
         let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
         let least = MinimumBudget { store_all_bytes, minimum_bytes, op, stage };
         // What is named here is to be kept by training that looks for plans by itself.
-        self.kinds.iter().for_each(Fit::remember);
+        self.kinds.iter().map(Fit::least).for_each(hand_over);
         Ok(self.kept(config, least))
     }
 

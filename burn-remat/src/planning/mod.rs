@@ -13,7 +13,6 @@ mod examples;
 mod explain;
 mod fit;
 mod fused;
-mod least;
 mod lowering;
 mod plain;
 mod report;
@@ -33,6 +32,6 @@ pub(crate) use fit::Fit;
 pub(crate) use fused::shares;
 pub(crate) use lowering::lower;
 pub use report::{PlanReport, StagePlan};
-pub(crate) use service::{Origin, PlanSettings, Plans, Ready, Wait};
+pub(crate) use service::{Origin, PlanSettings, Plans, Ready, Wait, hand_over};
 #[cfg(feature = "show")]
 pub(crate) use show::picture;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use burn_remat_plan::planners::Auto;
 use burn_remat_plan::{Outcome, Plan, PlanError, Request, Status};
 
-use super::{Fit, Found, GOOD_ENOUGH, Given, LEAST, ROUNDS, Terms, planned, quick, request};
+use super::ask::{Found, GOOD_ENOUGH, ROUNDS, Terms, planned, quick, request};
+use super::least::{Fit, Given, LEAST};
 use crate::planning::chosen::is_defect;
 
 /// So many longer searches in a row that gain nothing are enough where little can be gained, both as parts of the step's time.

@@ -12,7 +12,7 @@ use burn_remat_core::Trace;
 use burn_remat_plan::Outcome;
 use burn_remat_plan::format::PlanFile;
 
-use super::cache::{CacheFile, same_structure};
+use super::cache::CacheFile;
 use super::state::{Floor, Origin};
 use crate::panics::{lock, panic_message};
 use crate::planning::chosen::ChosenPlanner;
@@ -231,9 +231,7 @@ impl Worker {
     fn hand_on(&self, schedule: &Arc<Schedule>, outcome: &Outcome, start: Instant) {
         let Task { lowered, budget, limit, cache, .. } = &self.task;
         let origin = Origin::of(outcome, start.elapsed().as_secs_f64());
-        // What a dry run has found may be a plan for a graph with other forms.
-        let is_own = || same_structure(&schedule.lowered.graph, &lowered.graph);
-        if let Some(cache) = cache.as_ref().filter(|_| schedule.peak <= *budget && is_own()) {
+        if let Some(cache) = cache.as_ref().filter(|_| schedule.peak <= *budget) {
             let store_all: f64 = lowered.graph.ops().iter().map(|op| op.cost).sum();
             let mut file = PlanFile::of_outcome(outcome, store_all);
             file.solve_seconds = Some(origin.seconds);

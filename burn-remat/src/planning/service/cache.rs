@@ -208,7 +208,7 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
 }
 
 /// Whether two graphs differ in nothing but names and what is measured: costs and scratch.
-pub(super) fn same_structure(a: &Graph, b: &Graph) -> bool {
+fn same_structure(a: &Graph, b: &Graph) -> bool {
     a.constant_bytes() == b.constant_bytes()
         && a.results() == b.results()
         && a.values().iter().map(|value| value.bytes).eq(b.values().iter().map(|value| value.bytes))

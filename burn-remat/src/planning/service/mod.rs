@@ -3,6 +3,7 @@
 mod asked;
 mod background;
 mod cache;
+mod handed;
 mod known;
 mod observed;
 mod plans;
@@ -11,6 +12,7 @@ mod settings;
 mod state;
 
 pub(crate) use background::Wait;
+pub(crate) use handed::hand_over;
 pub(crate) use plans::Plans;
 pub(crate) use settings::{PlanSettings, Ready};
 pub(crate) use state::{Origin, PlanState};

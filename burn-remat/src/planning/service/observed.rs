@@ -74,6 +74,12 @@ impl Observed {
         self.seen >= SEEN
     }
 
+    /// Whether it has just come back: what a dry run has found for it is of use now. The first step of a program, which sets up parameters, does what no
+    /// other does, and led by its plan passes seem to begin elsewhere.
+    pub fn is_back(&self) -> bool {
+        self.seen == 2
+    }
+
     /// The signature of the last such step.
     pub fn signature(&self) -> u64 {
         self.signature

@@ -12,6 +12,7 @@ use burn_remat_plan::Status;
 
 use super::background::{Background, Message, Task, Wait};
 use super::cache::{CacheFile, CacheKey, Stored};
+use super::handed::handed_over;
 use super::known::Known;
 use super::observed::{self, Kinds};
 use super::settings::PlanSettings;
@@ -214,6 +215,9 @@ impl Plans {
             return false;
         };
         let (is_settled, is_known) = (known.settled, known.is_known());
+        if known.is_back() {
+            self.take_handed_over(structure, budget);
+        }
         let is_guided = self.kinds.like(structure).any(|like| self.known.knows(like));
         if trace.is_pass && !is_guided && self.kinds.are_enough() {
             self.known.know(trace.clone());
@@ -224,6 +228,17 @@ impl Plans {
         }
         let trace = Arc::new(self.kinds.of(structure).with_times(trace));
         self.plan(trace, structure, budget)
+    }
+
+    /// Takes up what a dry run has found for such steps.
+    fn take_handed_over(&mut self, structure: u64, budget: u64) {
+        if self.settings.planner.is_some()
+            && self.known.plan_for(structure).is_none()
+            && let Some((schedule, origin)) = handed_over(structure, budget)
+        {
+            self.unmeasured.push(structure);
+            self.take_up(schedule, origin);
+        }
     }
 
     /// A step keeps to the budget without a plan.
@@ -350,7 +365,12 @@ impl Plans {
                 Message::Plan(schedule, origin, planned) => {
                     let fits =
                         budget.is_none_or(|budget| schedule.peak <= budget.max(online.saturating_add(online / BEYOND)));
-                    let is_first = self.known.plan_for(schedule.structure()).is_none();
+                    let known = self.known.plan_for(schedule.structure()).map(|known| known.peak);
+                    let is_first = known.is_none();
+                    // One that keeps to the budget gives way to none that does not.
+                    if budget.is_some_and(|budget| schedule.peak > budget && known.is_some_and(|peak| peak <= budget)) {
+                        continue;
+                    }
                     if is_first && is_too_dear(schedule.overhead(), online_overhead) {
                         self.state.is_too_dear(schedule.overhead());
                         continue;
