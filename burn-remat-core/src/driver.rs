@@ -297,7 +297,7 @@ pub struct Limits {
     pub budget: Option<u64>,
     /// Bytes that the online policy cannot do without.
     pub online: u64,
-    /// Thousandths of the last step's time that the online policy has recomputed for, where it has kept to the budget and there was no plan yet.
+    /// Thousandths of a step's time that the online policy has recomputed for in the last step before there was a plan, as long as the budget is kept.
     pub online_overhead: Option<u64>,
 }
 

@@ -159,9 +159,10 @@ impl<W: World> Machine<W> {
         self.counters.steps += 1;
         self.counters.steps_over_budget += u64::from(totals.over_budget);
         self.steps.last_ns = totals.compute_ns;
-        if self.world.taken_up() == 0 {
-            let overhead = totals.repeated_ns.saturating_mul(1000) / totals.compute_ns.max(1);
-            self.steps.online_overhead = Some(overhead).filter(|_| !totals.over_budget);
+        if totals.over_budget {
+            self.steps.online_overhead = None;
+        } else if self.world.taken_up() == 0 {
+            self.steps.online_overhead = Some(totals.repeated_ns.saturating_mul(1000) / totals.compute_ns.max(1));
         }
         self.room.pool.end_step(totals.peak);
         self.room.end_step();

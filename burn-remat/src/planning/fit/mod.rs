@@ -23,7 +23,7 @@ use super::schedule::Schedule;
 use told::Search;
 
 pub(crate) use ask::{Found, GOOD_ENOUGH, Planned, Terms, first};
-pub(crate) use least::Fit;
+pub(crate) use least::{Fit, LEAST};
 
 /// How little more a plan may hold than the one that holds least, or than the online policy, as one part of that, where both are beyond the budget.
 pub(crate) const BEYOND: u64 = 32;

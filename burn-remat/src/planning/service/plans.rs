@@ -9,15 +9,16 @@ use std::time::Instant;
 
 use burn_remat_core::{Followed, Kind, Left, Limits, Schedule as Running, Spine, Trace, TracedOp};
 use burn_remat_plan::Status;
+use burn_remat_plan::planners::Auto;
 
 use super::background::{Background, Message, Task, Wait};
 use super::cache::{CacheFile, CacheKey, Stored};
 use super::handed::handed_over;
 use super::known::Known;
 use super::observed::{self, Kinds};
-use super::settings::PlanSettings;
+use super::settings::{PlanSettings, Ready};
 use super::state::{Origin, PlanState};
-use crate::planning::fit::BEYOND;
+use crate::planning::fit::{BEYOND, LEAST};
 use crate::planning::lowering::{Lowered, lower};
 use crate::planning::schedule::Schedule;
 use crate::planning::stages::Staged;
@@ -40,6 +41,8 @@ pub(crate) struct Plans {
     background: Background,
     /// Kinds of step whose plans were made without measuring.
     unmeasured: Vec<u64>,
+    /// Plans within the budget that were left aside because the online policy does better, for as long as that keeps to the budget.
+    dear: Vec<Ready>,
     /// On a dry device.
     rehearsed: Option<Vec<Trace>>,
     pub state: PlanState,
@@ -55,6 +58,7 @@ impl Plans {
             known: Known::default(),
             background: Background::default(),
             unmeasured: ready.iter().map(|(schedule, _)| schedule.structure()).collect(),
+            dear: Vec::new(),
             rehearsed: rehearsing.then(Vec::new),
             state: PlanState::default(),
         };
@@ -137,6 +141,7 @@ impl Plans {
     /// Forgets all plans and makes new ones: they leave too little of the budget free.
     pub fn plan_anew(&mut self) {
         self.known.forget_all();
+        self.dear.clear();
         self.background.disown();
         self.kinds.reopen();
     }
@@ -359,37 +364,51 @@ impl Plans {
     /// Takes up what was planned in the background since. A plan beyond the budget is of use only where the online
     /// policy holds about as much, `online` bytes: where the budget is missed all the same, the plan that misses it by least may take many times as
     /// long as one that misses it by little more.
-    pub fn poll(&mut self, Limits { budget, online, online_overhead }: Limits) {
+    pub fn poll(&mut self, limits: Limits) {
+        if limits.online_overhead.is_none() {
+            for (schedule, origin) in std::mem::take(&mut self.dear) {
+                if self.known.plan_for(schedule.structure()).is_none() {
+                    self.take_up(schedule, origin);
+                }
+            }
+        }
         while let Some(message) = self.background.next() {
             match message {
-                Message::Plan(schedule, origin, planned) => {
-                    let fits =
-                        budget.is_none_or(|budget| schedule.peak <= budget.max(online.saturating_add(online / BEYOND)));
-                    let known = self.known.plan_for(schedule.structure()).map(|known| known.peak);
-                    let is_first = known.is_none();
-                    // One that keeps to the budget gives way to none that does not.
-                    if budget.is_some_and(|budget| schedule.peak > budget && known.is_some_and(|peak| peak <= budget)) {
-                        continue;
-                    }
-                    if is_first && is_too_dear(schedule.overhead(), online_overhead) {
-                        self.state.is_too_dear(schedule.overhead());
-                        continue;
-                    }
-                    // Where others hold more than when it was begun, it is followed as far as there is room.
-                    let kept_its_budget = is_first && schedule.peak <= planned;
-                    if kept_its_budget && !fits {
-                        self.kinds.outgrown(schedule.structure());
-                    }
-                    if fits || kept_its_budget {
-                        self.state.made += 1;
-                        self.take_up(schedule, origin);
-                    } else if is_first {
-                        self.state.exceeds(schedule.peak);
-                    }
-                }
+                Message::Plan(schedule, origin, planned) => self.consider(schedule, origin, planned, limits),
                 Message::Floor(floor) => self.state.holds_least(floor),
                 Message::Problem(problem) => self.state.problem = Some(problem),
             }
+        }
+    }
+
+    /// Takes up a plan that was made for a budget of `planned` bytes, if it is better than what there is.
+    fn consider(&mut self, schedule: Arc<Schedule>, origin: Origin, planned: u64, limits: Limits) {
+        let Limits { budget, online, online_overhead } = limits;
+        let structure = schedule.structure();
+        let exceeds = |peak: u64| budget.is_some_and(|budget| peak > budget);
+        let known = self.known.plan_for(structure).map(|known| known.peak);
+        if exceeds(schedule.peak) && known.is_some_and(|peak| !exceeds(peak)) {
+            return;
+        }
+        // Whoever chooses a planner gets its plans.
+        let is_ours = origin.planner == LEAST || self.settings.any_planner().name() == Auto::NAME;
+        if known.is_none() && is_ours && is_too_dear(schedule.overhead(), online_overhead) {
+            self.state.is_too_dear(schedule.overhead());
+            self.dear.retain(|(known, _)| known.structure() != structure);
+            self.dear.push((schedule, origin));
+            return;
+        }
+        let fits = !exceeds(schedule.peak) || schedule.peak <= online.saturating_add(online / BEYOND);
+        // Where others hold more than when it was begun, it is followed as far as there is room.
+        let kept_its_budget = known.is_none() && schedule.peak <= planned;
+        if kept_its_budget && !fits {
+            self.kinds.outgrown(structure);
+        }
+        if fits || kept_its_budget {
+            self.state.made += 1;
+            self.take_up(schedule, origin);
+        } else if known.is_none() {
+            self.state.exceeds(schedule.peak);
         }
     }
 
