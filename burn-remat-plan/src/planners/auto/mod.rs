@@ -19,6 +19,8 @@
 //! `revolve` in one tenth, then `search`, which starts from the plan of `chain-dp`. On long chains both of the former
 //! make a coarse plan before a fine one.
 //!
+//! Plans that the [caller knows](Request::known) take part.
+//!
 //! *Monotone in the budget.* A plan for a small budget is one for a larger budget too, so a planner that remembers
 //! what it found ([`Auto::remembering`]) never returns a dearer plan for a larger budget than it returned for a smaller
 //! one. Without memory, as the registry makes it, the same request gives the same plan as far as the clock allows.

@@ -23,6 +23,7 @@ const LEAST_AGAIN: Duration = Duration::from_secs(6);
 const TIGHTER: usize = 2;
 /// How little more the plan that holds least may hold than another one that takes longer, as one part of that.
 const LITTLE_MORE: u64 = 64;
+
 /// A step to be planned.
 pub(crate) struct Fit {
     pub(super) trace: Arc<Trace>,
