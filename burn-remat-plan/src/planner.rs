@@ -29,8 +29,8 @@ pub struct Request {
     /// About the most bytes that the planner itself may take while it works: tables, programs, copies of the order.
     pub memory_limit: u64,
     /// Plans that the caller knows: a planner that improves plans begins at those that are valid for its graph and within the budget, and
-    /// is then no dearer than any of them. `search` and `auto` do.
-    pub known: Vec<Plan>,
+    /// is then no dearer than any of them. `search` and `auto` do. Shared: a request is copied for each planner that is asked.
+    pub known: Arc<[Plan]>,
     /// Called now and then during long work.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
 }
@@ -46,7 +46,7 @@ impl Request {
             seed: 0,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             memory_limit: default_limit(),
-            known: Vec::new(),
+            known: Arc::default(),
             progress: None,
         }
     }

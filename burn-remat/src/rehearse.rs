@@ -176,14 +176,14 @@ impl Rehearsed {
         let store_all_bytes = of_steps.max(self.seen.peak(config));
         let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
         let least = MinimumBudget { store_all_bytes, minimum_bytes, op, stage };
-        // What is named here is to be kept by training that looks for plans by itself.
-        self.kinds.iter().map(Fit::least).for_each(hand_over);
         Ok(self.kept(config, least))
     }
 
     /// The smallest budget from this one on that all of the program keeps, as far as a few trials tell.
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
+        // What is named here is to be kept by training that looks for plans by itself.
+        ready.iter().cloned().for_each(hand_over);
         let start = Instant::now();
         // The largest budget that was not kept, and the smallest that was.
         let (mut low, mut high) = (0, least.store_all_bytes);

@@ -166,7 +166,7 @@ mod tests {
         let least = minimum(&graph);
         let other = minimum(&by_name("linear", &Options::default()).unwrap()).plan;
         for time_limit in [Duration::ZERO, Duration::from_millis(50)] {
-            let known = vec![Plan { steps: Vec::new() }, least.plan.clone(), other.clone()];
+            let known = [Plan { steps: Vec::new() }, least.plan.clone(), other.clone()].into();
             let request = Request { time_limit, known, ..quick(least.achieved) };
             let outcome = solve(&Auto::default(), &graph, &request).unwrap().outcome;
             assert!(outcome.makespan <= simulate(&graph, &least.plan).makespan && outcome.peak_bytes <= least.achieved);

@@ -4,9 +4,10 @@
 //! Complexity: O(plans) for each question.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::settings::Ready;
+use crate::panics::lock;
 
 /// The newest are kept, for steps of so many operations in all.
 const MOST_OPERATIONS: usize = 100_000;
@@ -17,7 +18,7 @@ static FOUND: Mutex<VecDeque<Ready>> = Mutex::new(VecDeque::new());
 
 /// A dry run has found this plan.
 pub(crate) fn hand_over(ready: Ready) {
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut found = lock(&FOUND);
     let (structure, peak) = (ready.0.structure(), ready.0.peak);
     found.retain(|(known, _)| (known.structure(), known.peak) != (structure, peak));
     found.push_front(ready);
@@ -30,7 +31,7 @@ pub(crate) fn hand_over(ready: Ready) {
 
 /// The cheapest plan found for steps of this structure that keeps to this budget, where the budget is hardly more than it takes.
 pub(super) fn handed_over(structure: u64, budget: u64) -> Option<Ready> {
-    let found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = lock(&FOUND);
     let is_near = |peak: u64| peak <= budget && budget - peak <= peak / NEAR;
     let near = found.iter().filter(|(known, _)| known.structure() == structure && is_near(known.peak));
     near.min_by(|(a, _), (b, _)| a.overhead().total_cmp(&b.overhead())).cloned()

@@ -41,8 +41,8 @@ pub(crate) struct Plans {
     background: Background,
     /// Kinds of step whose plans were made without measuring.
     unmeasured: Vec<u64>,
-    /// Plans within the budget that were left aside because the online policy does better, for as long as that keeps to the budget.
-    dear: Vec<Ready>,
+    /// Plans that were left aside because the online policy does better, for as long as that keeps to the budget, and the budgets for which they were made.
+    dear: Vec<(Ready, u64)>,
     /// On a dry device.
     rehearsed: Option<Vec<Trace>>,
     pub state: PlanState,
@@ -366,9 +366,9 @@ impl Plans {
     /// long as one that misses it by little more.
     pub fn poll(&mut self, limits: Limits) {
         if limits.online_overhead.is_none() {
-            for (schedule, origin) in std::mem::take(&mut self.dear) {
+            for ((schedule, origin), planned) in std::mem::take(&mut self.dear) {
                 if self.known.plan_for(schedule.structure()).is_none() {
-                    self.take_up(schedule, origin);
+                    self.consider(schedule, origin, planned, limits);
                 }
             }
         }
@@ -394,8 +394,8 @@ impl Plans {
         let is_ours = origin.planner == LEAST || self.settings.any_planner().name() == Auto::NAME;
         if known.is_none() && is_ours && is_too_dear(schedule.overhead(), online_overhead) {
             self.state.is_too_dear(schedule.overhead());
-            self.dear.retain(|(known, _)| known.structure() != structure);
-            self.dear.push((schedule, origin));
+            self.dear.retain(|((known, _), _)| known.structure() != structure);
+            self.dear.push(((schedule, origin), planned));
             return;
         }
         let fits = !exceeds(schedule.peak) || schedule.peak <= online.saturating_add(online / BEYOND);
