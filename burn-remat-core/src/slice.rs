@@ -17,12 +17,12 @@ use crate::spine::Spine;
 use crate::trace::{Between, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor};
 
 impl Trace {
-    /// The pass in a stretch of operations of which the one at `seed` begins the backward: from the first operation on which something
-    /// rests that was kept for the backward, to where it is `over`, or to the end. `None` if there is none.
-    pub fn pass(&self, seed: Position, over: Option<Position>) -> Option<Self> {
+    /// The pass with which a stretch of operations ends: from the first operation on which something rests that was kept for the backward, to where it
+    /// was over. `None` if there is none.
+    pub fn pass(&self) -> Option<Self> {
         let small = Spine::largest_small(self.peak());
-        let end = over.map_or(self.ops.len(), |over| (over as usize).min(self.ops.len()));
-        let seed = (seed as usize).min(end);
+        let end = self.over.map_or(self.ops.len(), |over| (over as usize).min(self.ops.len()));
+        let seed = (self.seed? as usize).min(end);
         // What outlives the pass was there before it. So were the parameters, which do not where somebody holds what the pass has made until they are
         // updated again: what an update has made, and another takes.
         let mut replaced = vec![false; self.storages.len()];
@@ -52,6 +52,12 @@ impl Trace {
         let mut pass = Slice::new(self, start?..end).cut();
         pass.ops.iter_mut().for_each(|op| op.updates = false);
         Some(pass)
+    }
+
+    /// What is planned of a stretch of operations: its pass. Where nothing is saved that counts, the way from one backward to the next is planned as
+    /// a step.
+    pub fn planned_part(self) -> Self {
+        self.pass().unwrap_or_else(|| self.with_lasting_updates())
     }
 }
 

@@ -160,6 +160,8 @@ pub struct Trace {
     pub is_pass: bool,
     /// The operation that begins the backward, where this is a stretch of operations that ends with a pass.
     pub seed: Option<Position>,
+    /// Where that pass was over, if that was seen only later.
+    pub over: Option<Position>,
     /// Names of operations by kind.
     pub names: FxHashMap<Kind, String>,
     /// The path of each passage through a stage, in the order of their first operations: visit 1 first.

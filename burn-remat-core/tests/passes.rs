@@ -211,13 +211,14 @@ fn what_the_program_keeps_of_a_pass_hides_none() {
     assert!(trace.is_pass && program.machine.counters().steps >= 15, "{}", program.machine.counters().steps);
 }
 
-#[test]
-fn a_pass_that_is_seen_to_end_late_begins_where_it_began() {
-    let (mut program, mut parameter) = start(1 << 30);
-    for round in 0..40 {
+/// What was written down in each round of a program in which somebody else holds the output of a pass, in each fourth until the next update.
+fn held_longer(rehearsing: bool) -> Vec<Option<Trace>> {
+    let mut program = Program::new(Config { budget: Asked::Bytes(1 << 30), rehearsing, ..Config::default() });
+    program.machine.world_mut().traces = true;
+    let mut parameter = program.upload(1, UNIT);
+    let rounds = (0..40).map(|round| {
         let saved = forward(&mut program, parameter, UNIT, |_, _| {});
         let output = saved[DEPTH as usize];
-        // Somebody else looks at the output.
         let gradient = backward(&mut program, &saved, UNIT, Some(output));
         let is_late = round % 4 == 3;
         if !is_late {
@@ -230,11 +231,26 @@ fn a_pass_that_is_seen_to_end_late_begins_where_it_began() {
             program.drop_tensor(1, output);
         }
         program.run(1, 303, Works::New, &[parameter], &[], &[4]);
-        let trace = program.machine.world_mut().trace.take();
-        if round >= 20 {
-            let trace = trace.expect("a pass was written down");
-            assert_eq!((trace.is_pass, trace.ops[0].kind), (true, 100), "round {round}: {}", trace.ops.len());
-        }
+        program.machine.world_mut().trace.take()
+    });
+    rounds.collect()
+}
+
+#[test]
+fn a_pass_that_is_seen_to_end_late_begins_where_it_began() {
+    for (round, trace) in held_longer(false).into_iter().enumerate().skip(20) {
+        let trace = trace.expect("a pass was written down");
+        assert_eq!((trace.is_pass, trace.ops[0].kind), (true, 100), "round {round}: {}", trace.ops.len());
+    }
+}
+
+#[test]
+fn what_a_rehearsal_plans_is_what_training_does() {
+    let rounds = held_longer(true).into_iter().zip(held_longer(false));
+    for (round, (seen, trained)) in rounds.enumerate().skip(20) {
+        let (seen, trained) = (seen.expect("a stretch was written down").planned_part(), trained.expect("and a pass"));
+        let kinds = |trace: &Trace| trace.ops.iter().map(|op| op.kind).collect::<Vec<_>>();
+        assert_eq!(kinds(&seen), kinds(&trained), "round {round}");
     }
 }
 

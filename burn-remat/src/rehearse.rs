@@ -148,12 +148,6 @@ impl RecordedProgram {
 /// A program may hold a few small tensors more than it did on a dry device (a loss that it reads later): one part in so many of what a step needs.
 const MARGIN: u64 = 1024;
 
-/// What is planned of a stretch of operations: its pass where it has one.
-fn planned_part(trace: &Trace) -> Trace {
-    let pass = trace.seed.and_then(|seed| trace.pass(seed, None));
-    pass.unwrap_or_else(|| trace.clone().with_lasting_updates())
-}
-
 /// What a program has done on a dry device.
 pub(crate) struct Rehearsed {
     seen: Seen,
@@ -183,7 +177,7 @@ impl Rehearsed {
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
         // What is named here is to be kept by training that looks for plans by itself.
-        ready.iter().cloned().for_each(hand_over);
+        hand_over(ready.clone());
         let start = Instant::now();
         // The largest budget that was not kept, and the smallest that was.
         let (mut low, mut high) = (0, least.store_all_bytes);
@@ -329,7 +323,7 @@ fn plans_beside(
 fn planned(traces: &[Trace]) -> Vec<Trace> {
     let mut kinds: Vec<Trace> = Vec::new();
     for trace in traces {
-        let planned = planned_part(trace);
+        let planned = trace.clone().planned_part();
         let structure = Spine::of(&planned).structure();
         match kinds.iter_mut().find(|known| Spine::of(known).structure() == structure) {
             Some(known) => known.held_at_start = known.held_at_start.max(planned.held_at_start),
@@ -369,7 +363,7 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
 
 /// A plan for a step within both limits, if there is one.
 fn plan(trace: Trace, config: &RematConfig, budget: u64, overhead_limit: f64) -> Result<Option<Ready>, RematError> {
-    let fit = fit(planned_part(&trace))?;
+    let fit = fit(trace.planned_part())?;
     // A search may find a plan that holds a little less than the least that is known at once.
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, activation};
 use burn_remat::{
     AdvancedConfig, Budget, Compression, RandomPolicy, RematConfig, RematError, RematExt, largest_batch,
     minimum_budget, minimum_budget_with,
 };
-use burn_remat_examples::device::under_test;
+use burn_remat_examples::device::{is_flex, under_test};
 use burn_remat_examples::training::{Job, ModelKind};
 
 fn train(model: ModelKind, batch_size: usize, steps: usize, device: &Device) -> Vec<u32> {
@@ -121,4 +121,55 @@ fn what_cannot_be_rehearsed_is_refused() {
         train(ModelKind::Mlp, batch, 4, device);
     });
     assert!(matches!(tiny, Err(RematError::NothingFits { .. })), "{tiny:?}");
+}
+
+/// Something that is done to the data of a step.
+type Work = fn(Tensor<2>) -> Tensor<2>;
+
+/// What a step holds at most is foreseen to the byte, whatever its operations write over and look at.
+#[test]
+fn a_dry_device_writes_over_what_the_cpu_does() {
+    if !is_flex("a_dry_device_writes_over_what_the_cpu_does", "pools hold more than tensors do") {
+        return;
+    }
+    let work: &[(&str, Work)] = &[
+        ("the square", |x| x.clone() * x),
+        ("a power of two", |x| x.powi_scalar(2)),
+        ("a power", |x| x.powf_scalar(1.5)),
+        ("a root", |x| x.sqrt() + 1.0),
+        ("gelu", activation::gelu),
+        ("a logarithm of softmax", |x| activation::log_softmax(x, 1)),
+        ("softmax", |x| activation::softmax(x, 1)),
+        ("a sum over one row", |x| x.reshape([1, -1]).sum_dim(0).reshape([64, 64])),
+        ("a mask", |x| x.clone().mask_fill(x.greater_elem(0.5), 0.0)),
+        ("part of a tensor", |x| {
+            let rows = Tensor::zeros([8, 64], &x.device());
+            x.slice_assign([0..8, 0..64], rows)
+        }),
+        ("rows", |x| x.narrow(0, 0, 8).reshape([4, 128]).exp().reshape([8, 64]).repeat_dim(0, 8)),
+        ("columns", |x| x.slice([0..64, 0..8]).reshape([8, 64]).exp().repeat_dim(0, 8)),
+        ("transposed twice", |x| x.transpose().transpose().reshape([32, 128]).exp().reshape([64, 64])),
+        ("transposed", |x| x.transpose().reshape([32, 128]).exp().reshape([64, 64])),
+        ("axes of one element", |x| x.reshape([1, 64, 1, 64]).swap_dims(0, 2).exp().reshape([64, 64])),
+        ("flipped", |x| x.clone() - x.flip([0])),
+        ("clamped", |x| x.clamp_min(0.1).clamp(0.0, 0.5)),
+        ("one row for all", |x| x.clone().narrow(0, 0, 1).expand([64, 64]) + x),
+    ];
+    for (name, work) in work {
+        let program = |device: &Device| {
+            let training = device.clone().autodiff();
+            let mut weight = Tensor::<1>::ones([1], &training).require_grad();
+            for _ in 0..4 {
+                let gradients = (weight.clone() * 2.0).sum().backward();
+                weight = Tensor::from_inner(weight.clone().inner() - weight.grad(&gradients).unwrap()).require_grad();
+                let x = Tensor::<2>::ones([64, 64], device) * 0.5;
+                work(x).sum().into_data();
+            }
+        };
+        let real = under_test().remat(RematConfig::default().advanced(AdvancedConfig::without_planning)).unwrap();
+        program(&real);
+        let held = real.remat_report().unwrap().peak_bytes;
+        let needs = minimum_budget(&under_test(), program).unwrap();
+        assert_eq!(needs.store_all_bytes, held, "{name}");
+    }
 }

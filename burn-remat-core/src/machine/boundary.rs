@@ -87,7 +87,7 @@ impl<W: World> Machine<W> {
         // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
         let whole = self.is_sure() && boundary >= self.now.clock;
         let trace = self.end_following(whole);
-        let unit = trace.and_then(|trace| self.unit_of(trace));
+        let unit = trace.map(|trace| self.unit_of(trace));
         self.steps.passes.end(boundary, self.steps.totals.peak);
         // Gradients belong to the optimizer's step, where one is told.
         if !self.steps.plans_passes(self.now.clock) || self.steps.detector.goes_by_passes() {

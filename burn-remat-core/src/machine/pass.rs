@@ -245,14 +245,11 @@ impl<W: World> Machine<W> {
     }
 
     /// What is to be planned of what was written down.
-    pub(super) fn unit_of(&self, trace: Trace) -> Option<Trace> {
-        let seed = self.steps.passes.seed().filter(|_| self.steps.plans_passes(self.now.clock));
-        if self.config.rehearsing {
-            // Whoever rehearses wants to know what lies between passes too.
-            return Some(Trace { seed, ..trace });
-        }
-        // Where nothing is saved that counts, the way from one backward to the next is planned as a step.
-        let pass = seed.and_then(|seed| trace.pass(seed, self.steps.passes.over()));
-        Some(pass.unwrap_or_else(|| trace.with_lasting_updates()))
+    pub(super) fn unit_of(&self, trace: Trace) -> Trace {
+        let passes = &self.steps.passes;
+        let seed = passes.seed().filter(|_| self.steps.plans_passes(self.now.clock));
+        let trace = Trace { seed, over: passes.over(), ..trace };
+        // Whoever rehearses wants to know what lies between passes too.
+        if self.config.rehearsing { trace } else { trace.planned_part() }
     }
 }

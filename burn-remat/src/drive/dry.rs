@@ -1,26 +1,27 @@
 //! Operations without data: only the shapes and buffers of tensors are kept.
 //!
 //! What a backend does cannot all be seen from outside: which results are written in place, and which are larger than their shape.
-//! A guide, the trace of a real step that does the same operations, perhaps on other shapes, tells it. Without one, arithmetic on tensors
-//! that lie in order is taken to be in place, and the results that Burn cuts from larger ones are known by name, so that an estimate
-//! errs to the safe side.
+//! A guide, the trace of a real step that does the same operations, perhaps on other shapes, tells it. Without one, what operations write
+//! over (`overwrites.rs`) and the results that Burn cuts from larger ones are known by their kinds.
 
 use std::sync::Arc;
 
 use burn_backend::{DType, Shape};
-use burn_ir::{ModuleOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{BaseOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
 use rustc_hash::FxHashMap;
 
+use super::cut::cut_from;
+use super::lies::Lies;
 use super::operation::{facts, is_reshape, is_view};
+use super::overwrites::{Inputs, overwrites, overwrites_on_host};
 use crate::backend::{BufferId, Padding};
 use crate::guide::{Guide, like};
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Buffer {
     key: u64,
     bytes: u64,
-    /// Whether the tensor's elements lie in order: reshaping another copies it.
-    in_order: bool,
+    lies: Lies,
 }
 
 /// Where an operation writes a result.
@@ -28,7 +29,7 @@ enum Outcome {
     /// It looks at the buffer of the input with this number in another way.
     View(usize),
     /// Into the buffer of a consumed input.
-    InPlace,
+    InPlace(TensorId),
     New,
 }
 
@@ -91,26 +92,26 @@ impl Dry {
         self.buffers.get(&id).map_or(BufferId::Unknown, known)
     }
 
-    pub fn is_in_order(&self, id: TensorId) -> bool {
-        self.buffers.get(&id).is_some_and(|buffer| buffer.in_order)
+    pub fn is_in_order(&self, tensor: &TensorIr) -> bool {
+        self.buffers.get(&tensor.id).is_some_and(|buffer| buffer.lies.is_in_order(&tensor.shape))
     }
 
     /// A tensor comes from the host.
     pub fn arrive(&mut self, id: TensorId, shape: &Shape, dtype: DType) {
-        self.add(id, self.padding.tensor(shape, dtype));
+        self.add(id, self.padding.tensor(shape, dtype), Lies::in_order(shape));
     }
 
     /// A buffer of so many bytes.
-    fn add(&mut self, id: TensorId, bytes: u64) {
+    fn add(&mut self, id: TensorId, bytes: u64, lies: Lies) {
         self.next += 1;
-        self.buffers.insert(id, Buffer { key: self.next, bytes, in_order: true });
+        self.buffers.insert(id, Buffer { key: self.next, bytes, lies });
         self.owners.insert(self.next, 1);
     }
 
     pub fn share(&mut self, new: TensorId, source: TensorId) {
-        if let Some(&buffer) = self.buffers.get(&source) {
-            self.buffers.insert(new, buffer);
+        if let Some(buffer) = self.buffers.get(&source).cloned() {
             *self.owners.entry(buffer.key).or_default() += 1;
+            self.buffers.insert(new, buffer);
         }
     }
 
@@ -124,8 +125,8 @@ impl Dry {
         }
     }
 
-    /// What the guide's operation here did for its output `k`; `None` if it does not know.
-    fn guided(&self, k: usize) -> Option<Outcome> {
+    /// What the guide's operation here did for its output `k`, of so many bytes; `None` if it does not know.
+    fn guided(&self, k: usize, bytes: u64, free: &[TensorId]) -> Option<Outcome> {
         let (Guide { trace, .. }, at) = self.at_hand().filter(|_| self.in_step >= IN_STEP)?;
         let op = &trace.ops[at];
         let place = *op.writes.get(k)?;
@@ -133,7 +134,8 @@ impl Dry {
         Some(if storage.made_by != Some(at as u32) {
             Outcome::View(op.reads.iter().position(|&read| read == place)?)
         } else if storage.reuses.is_some() {
-            Outcome::InPlace
+            let holds = |id: &&TensorId| self.buffers.get(id).is_some_and(|buffer| buffer.bytes == bytes);
+            free.iter().find(holds).map_or(Outcome::New, |&id| Outcome::InPlace(id))
         } else {
             Outcome::New
         })
@@ -171,82 +173,92 @@ impl Dry {
             self.drop_tensor(tensor.id);
             return;
         }
-        let mut inputs: Vec<TensorIr> = Vec::new();
+        let mut inputs: Vec<Read> = Vec::new();
         for input in op.inputs() {
+            let taken = input.status == TensorStatus::ReadWrite;
             match inputs.iter_mut().find(|known| known.id == input.id) {
-                Some(known) if input.status == TensorStatus::ReadWrite => known.status = input.status,
-                Some(_) => {}
-                None => inputs.push(input.clone()),
+                Some(known) => (known.taken, known.once) = (known.taken || taken, false),
+                None => inputs.push(Read { id: input.id, taken, once: true }),
             }
         }
         let mut free: Vec<TensorId> = inputs
             .iter()
-            .filter(|input| input.status == TensorStatus::ReadWrite)
+            .filter(|input| input.taken)
             .filter(|input| self.buffers.get(&input.id).is_some_and(|b| self.owners.get(&b.key) == Some(&1)))
             .map(|input| input.id)
             .collect();
         for (k, output) in op.outputs().enumerate() {
             let bytes = self.new_bytes(op, k, output);
-            let guided = self.guided(k);
-            let base = inputs.first().and_then(|base| self.buffers.get(&base.id)).is_none_or(|base| base.in_order);
-            let guess = match op {
-                op if is_reshape(op) && !base => Outcome::New,
-                op if is_view(op) => Outcome::View(0),
-                OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) => Outcome::InPlace,
-                _ => Outcome::New,
-            };
-            let holds = |buffer: &Buffer| buffer.bytes == bytes && (guided.is_some() || buffer.in_order);
-            let fits = free.iter().position(|id| self.buffers.get(id).is_some_and(holds));
-            match (guided.unwrap_or(guess), fits) {
-                (Outcome::View(input), _) if input < inputs.len() => {
+            match self.guided(k, bytes, &free).unwrap_or_else(|| self.foreseen(op, bytes, &inputs, &free)) {
+                Outcome::View(input) if input < inputs.len() => {
                     self.share(output.id, inputs[input].id);
-                    if let (false, Some(buffer)) = (is_reshape(op), self.buffers.get_mut(&output.id)) {
-                        buffer.in_order = false;
+                    if let Some(buffer) = self.buffers.get_mut(&output.id)
+                        && let Some(lies) = buffer.lies.seen_through(op)
+                    {
+                        buffer.lies = lies;
                     }
                 }
-                (Outcome::InPlace, Some(at)) => self.share(output.id, free.swap_remove(at)),
+                Outcome::InPlace(input) => {
+                    free.retain(|&id| id != input);
+                    self.share(output.id, input);
+                    if let Some(buffer) = self.buffers.get_mut(&output.id).filter(|it| !it.lies.suits(&output.shape)) {
+                        buffer.lies = Lies::in_order(&output.shape);
+                    }
+                }
                 _ => {
-                    self.add(output.id, bytes);
-                    let is_cut = self.cut_from(op).is_some();
-                    self.buffers.entry(output.id).and_modify(|buffer| buffer.in_order = !is_cut);
+                    let cut = self.cut_from(op).map(|shape| Lies::in_order(&shape).swapped(0, 1));
+                    self.add(output.id, bytes, cut.unwrap_or_else(|| Lies::in_order(&output.shape)));
                 }
             }
         }
-        for input in inputs.iter().filter(|input| input.status == TensorStatus::ReadWrite) {
+        for input in inputs.iter().filter(|input| input.taken) {
             self.drop_tensor(input.id);
         }
     }
+
+    /// What an operation does by its kind, for a result of so many bytes.
+    fn foreseen(&self, op: &OperationIr, bytes: u64, inputs: &[Read], free: &[TensorId]) -> Outcome {
+        let buffer = |id| self.buffers.get(&id);
+        if is_reshape(op) && op.inputs().next().is_some_and(|base| !self.is_in_order(base)) {
+            return Outcome::New;
+        }
+        // On the CPU a tensor is reversed by looking at it so, and operations on several tensors copy such a one.
+        if is_view(op) || self.on_host && is_flip(op) {
+            return Outcome::View(0);
+        }
+        let overwritten = match self.on_host {
+            true => overwrites_on_host(op),
+            false => overwrites(op).map_or_else(Inputs::new, |overwrites| overwrites.inputs),
+        };
+        if inputs.len() > 1
+            && inputs.iter().any(|input| buffer(input.id).is_some_and(|buffer| buffer.lies.is_flipped()))
+        {
+            return Outcome::New;
+        }
+        let is_once = |id| inputs.iter().any(|input| input.id == id && input.once);
+        // The CPU writes over the first part of a buffer too.
+        let is_whole = |it: &Buffer| if self.on_host { it.lies.at_start } else { it.bytes == bytes };
+        let holds = |input: &TensorIr| buffer(input.id).is_some_and(is_whole) && self.is_in_order(input);
+        let is_free = |input: &&&TensorIr| free.contains(&input.id) && is_once(input.id) && holds(input);
+        overwritten.iter().find(is_free).map_or(Outcome::New, |input| Outcome::InPlace(input.id))
+    }
 }
 
-/// The shape of what the result of an operation is cut from, where a backend has no kernel of its own for it: Burn computes the gradient of a
-/// convolution's weight by a convolution with stride and dilation exchanged, which goes on where the stride leaves a rest.
-fn cut_from(op: &OperationIr) -> Option<Shape> {
-    let OperationIr::Module(op) = op else { return None };
-    let both = |padding: &[(usize, usize)]| padding.iter().map(|(before, after)| before + after).collect::<Vec<_>>();
-    let twice = |padding: &[usize]| padding.iter().map(|padding| 2 * padding).collect::<Vec<_>>();
-    let (x, grad, stride, padding, dilation, groups): (&TensorIr, &TensorIr, &[usize], _, &[usize], _) = match op {
-        ModuleOperationIr::Conv1dWeightBackward(op) => {
-            let options = &op.options;
-            let padding = both(&options.padding);
-            (&op.x, &op.output_grad, &options.stride, padding, &options.dilation, options.groups)
+/// An input of an operation.
+struct Read {
+    id: TensorId,
+    /// Whether the operation may take it.
+    taken: bool,
+    /// Whether the operation reads it at one place only: else it holds it twice and takes it at neither.
+    once: bool,
+}
+
+/// Whether an operation reverses the order of its input's elements along some axes.
+fn is_flip(op: &OperationIr) -> bool {
+    match op {
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
+            matches!(op, BaseOperationIr::Flip(_))
         }
-        ModuleOperationIr::Conv2dWeightBackward(op) => {
-            let options = &op.options;
-            let padding = both(&options.padding);
-            (&op.x, &op.output_grad, &options.stride, padding, &options.dilation, options.groups)
-        }
-        ModuleOperationIr::Conv3dWeightBackward(op) => {
-            let options = &op.options;
-            let padding = twice(&options.padding);
-            (&op.x, &op.output_grad, &options.stride, padding, &options.dilation, options.groups)
-        }
-        _ => return None,
-    };
-    let size = |axis: usize| {
-        let padded = x.shape[axis + 2] + padding[axis];
-        let covered = stride[axis] * (grad.shape[axis + 2].max(1) - 1) + 1;
-        padded.saturating_sub(covered) / dilation[axis].max(1) + 1
-    };
-    let channels = [grad.shape[1], x.shape[1]];
-    (groups == 1).then(|| channels.into_iter().chain((0..stride.len()).map(size)).collect::<Vec<_>>().into())
+        _ => false,
+    }
 }

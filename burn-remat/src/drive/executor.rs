@@ -101,7 +101,7 @@ impl<B: RematBackend> Executor<B> {
     pub fn is_in_order(&mut self, tensor: &TensorIr) -> Result<bool, Failure> {
         match &mut self.place {
             Place::Backend(interpreter) => caught(|| B::is_contiguous(&looked_at(interpreter, tensor), &tensor.shape)),
-            Place::Dry(dry) => Ok(dry.is_in_order(tensor.id)),
+            Place::Dry(dry) => Ok(dry.is_in_order(tensor)),
         }
     }
 
@@ -109,9 +109,7 @@ impl<B: RematBackend> Executor<B> {
     pub fn extent(&mut self, tensor: &TensorIr) -> Result<Extent, Failure> {
         match &mut self.place {
             Place::Backend(interpreter) => caught(|| B::extent(&looked_at(interpreter, tensor), &tensor.shape)),
-            Place::Dry(dry) if !B::LAYOUT_FOLLOWS_REUSE && dry.is_in_order(tensor.id) => {
-                Ok(Extent::LayoutDependentPart)
-            }
+            Place::Dry(dry) if !B::LAYOUT_FOLLOWS_REUSE && dry.is_in_order(tensor) => Ok(Extent::LayoutDependentPart),
             Place::Dry(_) => Ok(Extent::Part),
         }
     }

@@ -19,7 +19,7 @@ use burn_std::Strides;
 use smallvec::SmallVec;
 
 use super::executor::{Executor, Layout};
-use super::operation::{Overwrites, overwrites};
+use super::overwrites::{Overwrites, overwrites};
 use super::prepared::Prepared;
 use crate::backend::{Order, RematBackend, dense, lie_alike, walked};
 

@@ -12,7 +12,6 @@ use burn_ir::{
     NumericOperationIr, OperationIr, TensorId, TensorIr, TensorStatus,
 };
 use rustc_hash::FxHasher;
-use smallvec::{SmallVec, smallvec};
 
 use burn_remat_core::{Input, Kind, Nature, Need, Operation, TensorFacts};
 
@@ -188,83 +187,6 @@ pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
     // It may be its own gradient, for all we know.
     let is_once = op.inputs().filter(|other| other.id == input.id).count() == 1;
     is_once.then_some((input, need))
-}
-
-/// An operation whose result may lie in memory as the input over which it writes.
-pub(super) struct Overwrites<'a> {
-    /// The inputs over which it may write, by preference.
-    pub inputs: SmallVec<[&'a TensorIr; 2]>,
-    /// Whether a result of its own also lies as they do where they lie alike; else it lies in the order of its indices.
-    pub walks: bool,
-}
-
-/// What an operation may write over on a GPU, where its result has the shape and type of what it reads.
-pub(super) fn overwrites(op: &OperationIr) -> Option<Overwrites<'_>> {
-    let (inputs, walks): (SmallVec<[&TensorIr; 2]>, bool) = match op {
-        OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => (number_overwritten(op)?, true),
-        OperationIr::Float(_, op) => (float_overwritten(op)?, true),
-        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) => match op {
-            BaseOperationIr::MaskWhere(op) => (smallvec![&op.tensor, &op.value], false),
-            BaseOperationIr::MaskFill(op) => (smallvec![&op.tensor], false),
-            BaseOperationIr::SliceAssign(op) => (smallvec![&op.tensor], true),
-            BaseOperationIr::Scatter(op) => (smallvec![&op.tensor], true),
-            BaseOperationIr::SelectAssign(op) => (smallvec![&op.tensor], true),
-            _ => return None,
-        },
-        OperationIr::Activation(op) => activation_overwritten(op)?,
-        _ => return None,
-    };
-    let out = op.outputs().next()?;
-    let alike = |input: &&TensorIr| input.shape == out.shape && input.dtype == out.dtype;
-    let inputs: SmallVec<[&TensorIr; 2]> = inputs.into_iter().filter(alike).collect();
-    (!inputs.is_empty()).then_some(Overwrites { inputs, walks })
-}
-
-/// What an operation on numbers may write over.
-fn number_overwritten(op: &NumericOperationIr) -> Option<SmallVec<[&TensorIr; 2]>> {
-    use NumericOperationIr::{
-        Abs, Add, AddScalar, Clamp, Div, DivScalar, Mul, MulScalar, Neg, Powi, Rem, RemScalar, Sign, Sub, SubScalar,
-    };
-    match op {
-        Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op) => Some(smallvec![&op.lhs, &op.rhs]),
-        // Powers of a number are none of these: the square is a product of two, and the first is the number itself.
-        AddScalar(op) | SubScalar(op) | MulScalar(op) | DivScalar(op) | RemScalar(op) => Some(smallvec![&op.lhs]),
-        Abs(op) | Neg(op) | Sign(op) => Some(smallvec![&op.input]),
-        Clamp(op) => Some(smallvec![&op.tensor]),
-        _ => None,
-    }
-}
-
-/// What an operation on floats may write over.
-fn float_overwritten(op: &FloatOperationIr) -> Option<SmallVec<[&TensorIr; 2]>> {
-    use FloatOperationIr::{
-        ArcCos, ArcCosh, ArcSin, ArcSinh, ArcTan, ArcTan2, ArcTanh, Ceil, Cos, Cosh, Erf, Exp, Floor, Fmod, FmodScalar,
-        Hypot, Log, Log1p, Powf, Recip, Round, Sin, Sinh, Sqrt, Tan, Tanh, Trunc,
-    };
-    match op {
-        Powf(op) | Hypot(op) | ArcTan2(op) | Fmod(op) => Some(smallvec![&op.lhs, &op.rhs]),
-        FmodScalar(op) => Some(smallvec![&op.lhs]),
-        Exp(op) | Log(op) | Log1p(op) | Erf(op) | Sqrt(op) | Recip(op) | Round(op) | Floor(op) | Ceil(op)
-        | Trunc(op) | Cos(op) | Cosh(op) | Sin(op) | Sinh(op) | Tan(op) | Tanh(op) | ArcCos(op) | ArcCosh(op)
-        | ArcSin(op) | ArcSinh(op) | ArcTan(op) | ArcTanh(op) => Some(smallvec![&op.input]),
-        _ => None,
-    }
-}
-
-/// What an activation may write over, and whether its result lies as that does where it may not.
-fn activation_overwritten(op: &ActivationOperationIr) -> Option<(SmallVec<[&TensorIr; 2]>, bool)> {
-    use ActivationOperationIr::{Gelu, GeluBackward, LeakyRelu, PRelu, Relu, ReluBackward, Sigmoid, SigmoidBackward};
-    match op {
-        // A mask is filled with zeros.
-        Relu(op) => Some((smallvec![&op.input], false)),
-        ReluBackward(op) => Some((smallvec![&op.rhs], false)),
-        Gelu(op) | Sigmoid(op) => Some((smallvec![&op.input], true)),
-        GeluBackward(op) | SigmoidBackward(op) => Some((smallvec![&op.lhs, &op.rhs], true)),
-        // Else the scaled copy is written over.
-        LeakyRelu(op) => Some((smallvec![&op.lhs], true)),
-        PRelu(op) => Some((smallvec![&op.lhs], true)),
-        _ => None,
-    }
 }
 
 /// Whether a result of an operation has the shape and type of an input.

@@ -272,20 +272,22 @@ fn recorded_minimum(program: Program) -> u64 {
 
 /// Programs whose passes begin alike and go on in other ways, some that hold between their passes what their plans do not know of, and some whose
 /// first pass sets up what the others use, or writes other results in place than a dry run does.
-const NAMED: [&str; 6] = [
+const NAMED: [&str; 8] = [
     "layers skipped at random",
     "early exit",
     "two networks against each other",
     "made once, judged before the data",
     "accumulation with an average",
     "a copy after the first update",
+    "a queue of keys",
+    "batches double",
 ];
 
 #[test]
 fn a_named_minimum_is_kept() {
     let _alone = alone();
     let _ = env_logger::try_init();
-    for (name, program) in PROGRAMS.into_iter().filter(|(name, _)| NAMED.contains(name)) {
+    for (name, program) in PROGRAMS.into_iter().chain(FURTHER).filter(|(name, _)| NAMED.contains(name)) {
         let (plain, peak) = unlimited(name, program);
         let named = minimum_budget(&under_test(), |device| drop(run(program, device))).unwrap().minimum_bytes;
         let Trained { late, report, .. } = within(name, program, &plain, named, "the minimum");

@@ -14,27 +14,36 @@ const MOST_OPERATIONS: usize = 100_000;
 /// How much more than it takes a budget may be for such a plan to be of use, as one part of that: with more there are cheaper ones, which are soon found.
 const NEAR: u64 = 8;
 
-static FOUND: Mutex<VecDeque<Ready>> = Mutex::new(VecDeque::new());
+/// What each dry run has found.
+static FOUND: Mutex<VecDeque<Vec<Ready>>> = Mutex::new(VecDeque::new());
 
-/// A dry run has found this plan.
-pub(crate) fn hand_over(ready: Ready) {
+/// A dry run has found these plans, for all kinds of step of a program.
+pub(crate) fn hand_over(plans: Vec<Ready>) {
     let mut found = lock(&FOUND);
-    let (structure, peak) = (ready.0.structure(), ready.0.peak);
-    found.retain(|(known, _)| (known.structure(), known.peak) != (structure, peak));
-    found.push_front(ready);
+    let of = |plans: &[Ready]| plans.iter().map(|(plan, _)| (plan.structure(), plan.peak)).collect::<Vec<_>>();
+    let new = of(&plans);
+    found.retain(|known| of(known) != new);
+    found.push_front(plans);
     let mut operations = 0;
-    found.retain(|(known, _)| {
-        operations += known.trace.ops.len();
+    found.retain(|known| {
+        operations += known.iter().map(|(plan, _)| plan.trace.ops.len()).sum::<usize>();
         operations <= MOST_OPERATIONS
     });
 }
 
-/// The cheapest plan found for steps of this structure that keeps to this budget, where the budget is hardly more than it takes.
-pub(super) fn handed_over(structure: u64, budget: u64) -> Option<Ready> {
+/// What was found for a program that has steps of this structure and needs hardly less than this budget: the plans for those of its steps that need so
+/// much, which may not have come yet. Of several dry runs that in which they are cheapest, and the plan for steps of this structure last, if it is among them.
+pub(super) fn handed_over(structure: u64, budget: u64) -> Vec<Ready> {
     let found = lock(&FOUND);
     let is_near = |peak: u64| peak <= budget && budget - peak <= peak / NEAR;
-    let near = found.iter().filter(|(known, _)| known.structure() == structure && is_near(known.peak));
-    near.min_by(|(a, _), (b, _)| a.overhead().total_cmp(&b.overhead())).cloned()
+    let has_such_steps = |plans: &&Vec<Ready>| plans.iter().any(|(plan, _)| plan.structure() == structure);
+    let needs = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.peak).max().unwrap_or(0);
+    let takes = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.overhead()).fold(0.0, f64::max);
+    let runs = found.iter().filter(has_such_steps).filter(|plans| is_near(needs(plans)));
+    let Some(plans) = runs.min_by(|a, b| takes(a).total_cmp(&takes(b))) else { return Vec::new() };
+    let mut near: Vec<Ready> = plans.iter().filter(|(plan, _)| is_near(plan.peak)).cloned().collect();
+    near.sort_by_key(|(plan, _)| plan.structure() == structure);
+    near
 }
 
 #[cfg(test)]
@@ -52,14 +61,14 @@ mod tests {
         let lowered = lower(&trace, "chain").unwrap();
         let least = Fit::new(Arc::new(trace), lowered, Some(1), 0).unwrap().least();
         let (structure, peak) = (least.0.structure(), least.0.peak);
-        hand_over(least.clone());
-        hand_over(least);
-        let peak_of = |structure, budget| handed_over(structure, budget).map(|(schedule, _)| schedule.peak);
+        hand_over(vec![least.clone()]);
+        hand_over(vec![least]);
+        let peak_of = |structure, budget| handed_over(structure, budget).last().map(|(schedule, _)| schedule.peak);
         assert_eq!(peak_of(structure, peak), Some(peak));
         assert_eq!(peak_of(structure, peak - 1), None, "it would be over the budget");
         assert_eq!(peak_of(structure, 2 * peak), None, "there are cheaper ones");
         assert_eq!(peak_of(structure + 1, peak), None, "another step");
-        let of_it = |found: &VecDeque<Ready>| found.iter().filter(|(known, _)| known.structure() == structure).count();
-        assert_eq!(of_it(&FOUND.lock().unwrap()), 1, "the same plan is kept once");
+        let has_it = |plans: &&Vec<Ready>| plans.iter().any(|(known, _)| known.structure() == structure);
+        assert_eq!(FOUND.lock().unwrap().iter().filter(has_it).count(), 1, "the same plan is kept once");
     }
 }

@@ -235,14 +235,16 @@ impl Plans {
         self.plan(trace, structure, budget)
     }
 
-    /// Takes up what a dry run has found for such steps.
+    /// Takes up what a dry run has found for a program that has such steps.
     fn take_handed_over(&mut self, structure: u64, budget: u64) {
-        if self.settings.planner.is_some()
-            && self.known.plan_for(structure).is_none()
-            && let Some((schedule, origin)) = handed_over(structure, budget)
-        {
-            self.unmeasured.push(structure);
-            self.take_up(schedule, origin);
+        if self.settings.planner.is_none() || self.known.plan_for(structure).is_some() {
+            return;
+        }
+        for (schedule, origin) in handed_over(structure, budget) {
+            if self.known.plan_for(schedule.structure()).is_none() {
+                self.unmeasured.push(schedule.structure());
+                self.take_up(schedule, origin);
+            }
         }
     }
 

@@ -1,0 +1,79 @@
+//! How the elements of a tensor lie in its buffer, for tensors without data.
+
+use burn_backend::Shape;
+use burn_ir::{BaseOperationIr, OperationIr};
+use smallvec::SmallVec;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(super) struct Lies {
+    /// Steps from one element to the next along each axis, in elements.
+    strides: SmallVec<[isize; 4]>,
+    /// Whether the first element is the buffer's first.
+    pub at_start: bool,
+}
+
+impl Lies {
+    /// In the order of the indices.
+    pub fn in_order(shape: &Shape) -> Self {
+        let mut strides: SmallVec<[isize; 4]> = SmallVec::from_elem(1, shape.num_dims());
+        for axis in (1..shape.num_dims()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis] as isize;
+        }
+        Self { strides, at_start: true }
+    }
+
+    /// With two axes exchanged.
+    pub fn swapped(mut self, one: usize, other: usize) -> Self {
+        self.strides.swap(one, other);
+        self
+    }
+
+    /// Whether a tensor of this shape has so many axes.
+    pub fn suits(&self, shape: &Shape) -> bool {
+        self.strides.len() == shape.num_dims()
+    }
+
+    /// Whether a tensor of this shape lies in order.
+    pub fn is_in_order(&self, shape: &Shape) -> bool {
+        let ordered = Self::in_order(shape);
+        let alike =
+            |axis: usize| shape[axis] == 1 && self.strides[axis] > 0 || self.strides[axis] == ordered.strides[axis];
+        shape.num_elements() == 0 || (0..shape.num_dims().min(self.strides.len())).all(alike)
+    }
+
+    /// Whether some axis is walked backwards.
+    pub fn is_flipped(&self) -> bool {
+        self.strides.iter().any(|&stride| stride < 0)
+    }
+
+    /// How the result of a view lies, if that is known: one with another shape only where what it looks at lies in order.
+    pub fn seen_through(&self, op: &OperationIr) -> Option<Self> {
+        let (OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base)) = op else {
+            return None;
+        };
+        let (mut strides, mut at_start) = (self.strides.clone(), self.at_start);
+        match base {
+            BaseOperationIr::Reshape(op) => strides = Self::in_order(&op.out.shape).strides,
+            BaseOperationIr::SwapDims(op) => return Some(self.clone().swapped(op.dim1, op.dim2)),
+            BaseOperationIr::Permute(op) => strides = op.axes.iter().map(|&axis| self.strides[axis]).collect(),
+            BaseOperationIr::Flip(op) => {
+                op.axes.iter().for_each(|&axis| strides[axis] = -strides[axis]);
+                at_start = false;
+            }
+            BaseOperationIr::Slice(op) => {
+                strides.iter_mut().zip(&op.ranges).for_each(|(stride, range)| *stride *= range.step);
+                at_start &= op.ranges.iter().all(|range| range.start == 0 && range.step > 0);
+            }
+            BaseOperationIr::Expand(op) => {
+                let (from, to) = (&op.input.shape, &op.out.shape);
+                let new = to.num_dims().checked_sub(from.num_dims())?;
+                let repeated = |axis: usize| axis < new || from[axis - new] != to[axis];
+                strides =
+                    (0..to.num_dims()).map(|axis| if repeated(axis) { 0 } else { self.strides[axis - new] }).collect();
+            }
+            _ => return None,
+        }
+        Some(Self { strides, at_start })
+    }
+}
