@@ -11,6 +11,8 @@ pub(super) const SEEN: usize = 3;
 const MOST_REPLANS: u32 = 4;
 /// Kinds of step that are remembered, and plans that are kept.
 pub(super) const MOST_KINDS: usize = 128;
+/// Where so many kinds have come and none of them twice, each step is probably another.
+const MANY: usize = 4;
 
 /// A kind of step.
 #[derive(Default)]
@@ -75,7 +77,7 @@ impl Observed {
     }
 
     /// Whether it has just come back: what a dry run has found for it is of use now. The first step of a program, which sets up parameters, does what no
-    /// other does, and led by its plan passes seem to begin elsewhere.
+    /// other does, and led by its plan, or by that of another step than the next, passes seem to begin elsewhere.
     pub fn is_back(&self) -> bool {
         self.seen == 2
     }
@@ -96,6 +98,11 @@ impl Observed {
 pub(super) struct Kinds(Vec<Observed>);
 
 impl Kinds {
+    /// Whether so many kinds have come, each of them once, that none seems to come back.
+    pub fn are_all_new(&self) -> bool {
+        self.0.len() >= MANY && self.0.iter().all(|known| known.seen == 1)
+    }
+
     /// What is known of a kind, which is remembered from now on.
     pub fn of(&mut self, structure: u64) -> &mut Observed {
         let at = match self.0.iter().position(|known| known.structure == structure) {

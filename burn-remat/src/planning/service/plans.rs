@@ -212,17 +212,15 @@ impl Plans {
 
     /// Takes the costs of a step, and plans it once they are known well enough.
     fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
+        self.kinds.of(structure).measure(&mut trace);
+        self.take_handed_over(&trace, structure, budget);
         let known = self.kinds.of(structure);
-        known.measure(&mut trace);
         // A plan that gives up nothing still says that what yields goes, and nothing else.
         let Some(budget) = budget.filter(|budget| trace.most_held() > *budget) else {
             self.fits(trace, structure);
             return false;
         };
         let (is_settled, is_known) = (known.settled, known.is_known());
-        if known.is_back() {
-            self.take_handed_over(structure, budget);
-        }
         let is_guided = self.kinds.like(structure).any(|like| self.known.knows(like));
         if trace.is_pass && !is_guided && self.kinds.are_enough() {
             self.known.know(trace.clone());
@@ -235,12 +233,20 @@ impl Plans {
         self.plan(trace, structure, budget)
     }
 
-    /// Takes up what a dry run has found for a program that has such steps.
-    fn take_handed_over(&mut self, structure: u64, budget: u64) {
-        if self.settings.planner.is_none() || self.known.plan_for(structure).is_some() {
+    /// Takes up what a dry run has found for a program that has such steps, of which one is over: when they have come back, or where none ever does. Not
+    /// after one that needs a plan and gets none, nor one for what is like it: where it ends is not sure then, nor where the next begins.
+    fn take_handed_over(&mut self, trace: &Trace, structure: u64, budget: Option<u64>) {
+        let is_back = self.kinds.of(structure).is_back();
+        let is_time = is_back || self.kinds.are_all_new();
+        let is_of_use = self.settings.planner.is_some() && self.known.plan_for(structure).is_none();
+        let Some(budget) = budget.filter(|_| is_time && is_of_use) else { return };
+        let plans = handed_over(structure, budget);
+        let kinds = |trace: &Trace| trace.ops.iter().map(|op| op.kind).collect::<Vec<_>>();
+        let is_sure = || plans.iter().any(|(schedule, _)| kinds(&schedule.run().trace) == kinds(trace));
+        if is_back && trace.most_held() > budget && !is_sure() {
             return;
         }
-        for (schedule, origin) in handed_over(structure, budget) {
+        for (schedule, origin) in plans {
             if self.known.plan_for(schedule.structure()).is_none() {
                 self.unmeasured.push(schedule.structure());
                 self.take_up(schedule, origin);
