@@ -209,7 +209,7 @@ impl<B: RematBackend> Engine<B> {
     pub fn rehearsed(&mut self) -> Seen {
         let world = self.machine.world_mut();
         let recording = world.recorder.as_mut().map(|recorder| recorder.kept());
-        Seen { traces: world.plans.rehearsed().to_vec(), recording: recording.unwrap_or_default().into() }
+        Seen { steps: world.plans.rehearsed().to_vec(), recording: recording.unwrap_or_default().into() }
     }
 
     /// For waiting, without the engine, until no planner is at work.

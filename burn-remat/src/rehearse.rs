@@ -18,7 +18,7 @@ use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
 use crate::guide::Guide;
-use crate::planning::{Fit, Origin, Ready, hand_over, lower};
+use crate::planning::{Fit, Met, Origin, Ready, does_like, hand_over, lower};
 use crate::recording::RecordedProgram;
 pub(crate) use trial::Seen;
 use trial::Trial;
@@ -153,12 +153,19 @@ pub(crate) struct Rehearsed {
     seen: Seen,
     /// What is planned of it, each kind once.
     pub kinds: Vec<Fit>,
+    /// Which of these came more than once, in whatever sizes; all where none did.
+    back: Vec<bool>,
 }
 
 impl Rehearsed {
     pub fn new(seen: Seen) -> Result<Self, RematError> {
-        let kinds = planned(&seen.traces).into_iter().map(fit).collect::<Result<_, _>>()?;
-        Ok(Self { seen, kinds })
+        let planned = planned(&seen.steps);
+        let times = |of: &Met| planned.iter().filter(|met| does_like(&met.trace, &of.trace)).map(|met| met.times).sum();
+        let times: Vec<usize> = planned.iter().map(times).collect();
+        let least = times.iter().max().copied().unwrap_or(1).min(2);
+        let back = times.iter().map(|&times| times >= least).collect();
+        let kinds = planned.into_iter().map(|met| fit(met.trace)).collect::<Result<_, _>>()?;
+        Ok(Self { seen, kinds, back })
     }
 
     /// The smallest budget that is kept: what the neediest step needs, or more where the whole program does.
@@ -166,7 +173,7 @@ impl Rehearsed {
         let most = self.kinds.iter().max_by_key(|fit| fit.floor().0).ok_or(RematError::NoSteps)?;
         let (bytes, op) = most.floor();
         let (op, stage) = (op.to_owned(), most.floor_stage().map(str::to_owned));
-        let of_steps = self.seen.traces.iter().map(Trace::peak).max().unwrap_or(0);
+        let of_steps = self.seen.steps.iter().map(|met| met.trace.peak()).max().unwrap_or(0);
         let store_all_bytes = of_steps.max(self.seen.peak(config));
         let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
         let least = MinimumBudget { store_all_bytes, minimum_bytes, op, stage };
@@ -176,8 +183,9 @@ impl Rehearsed {
     /// The smallest budget from this one on that all of the program keeps, as far as a few trials tell.
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
-        // What is named here is to be kept by training that looks for plans by itself.
-        hand_over(ready.clone());
+        // What is named here is to be kept by training that looks for plans by itself. What came once only, as the first step of a program does, is none
+        // that training goes by: passes that begin like it would be taken for it.
+        hand_over(ready.iter().zip(&self.back).filter(|(_, back)| **back).map(|(plan, _)| plan.clone()).collect());
         let start = Instant::now();
         // The largest budget that was not kept, and the smallest that was.
         let (mut low, mut high) = (0, least.store_all_bytes);
@@ -242,7 +250,7 @@ pub(crate) fn guide<R>(
 ) -> Result<Arc<Guide>, RematError> {
     let measured = |batch| {
         let seen = rehearse(device, config, Rehearsal::Real, |device| drop(train(device, batch)))?;
-        neediest(&seen.traces)
+        neediest(&seen.steps)
     };
     let small = measured(GUIDE_BATCH)?;
     let free = || validated_on(device, RematConfig::new(Budget::Free(FREE_SHARE)));
@@ -268,7 +276,7 @@ pub(crate) fn largest_guided<R>(
     let store_all_batch = last_true(0, fits_whole)?;
     let attempt = |batch| -> Result<Option<(Ready, Seen)>, RematError> {
         let seen = seen(batch)?;
-        let plan = plan(neediest(&seen.traces)?, &config, budget, overhead_limit)?;
+        let plan = plan(neediest(&seen.steps)?, &config, budget, overhead_limit)?;
         Ok(plan.map(|plan| (plan, seen)))
     };
     // The plan of the largest batch that has fitted so far, and what was seen with it.
@@ -309,7 +317,7 @@ fn plans_beside(
     budget: u64,
 ) -> Result<Vec<Ready>, RematError> {
     let mut ready = Vec::new();
-    for trace in planned(&seen.traces) {
+    for Met { trace, .. } in planned(&seen.steps) {
         if Spine::of(&trace).structure() == schedule.structure() {
             ready.push((schedule.clone(), origin.clone()));
         } else {
@@ -320,23 +328,27 @@ fn plans_beside(
 }
 
 /// What is planned of what was seen, each kind once.
-fn planned(traces: &[Trace]) -> Vec<Trace> {
-    let mut kinds: Vec<Trace> = Vec::new();
-    for trace in traces {
-        let planned = trace.clone().planned_part();
+fn planned(steps: &[Met]) -> Vec<Met> {
+    let mut kinds: Vec<Met> = Vec::new();
+    for Met { trace, times } in steps {
+        let (planned, times) = (trace.clone().planned_part(), *times);
         let structure = Spine::of(&planned).structure();
-        match kinds.iter_mut().find(|known| Spine::of(known).structure() == structure) {
-            Some(known) => known.held_at_start = known.held_at_start.max(planned.held_at_start),
-            None => kinds.push(planned),
+        match kinds.iter_mut().find(|known| Spine::of(&known.trace).structure() == structure) {
+            Some(known) => {
+                known.trace.held_at_start = known.trace.held_at_start.max(planned.held_at_start);
+                known.times += times;
+            }
+            None => kinds.push(Met { trace: planned, times }),
         }
     }
     kinds
 }
 
-fn neediest(traces: &[Trace]) -> Result<Trace, RematError> {
+fn neediest(steps: &[Met]) -> Result<Trace, RematError> {
     // The first step initialises parameters; it counts only where there is no other.
-    let from = usize::from(traces.len() > 1);
-    traces.iter().skip(from).max_by_key(|trace| trace.peak()).cloned().ok_or(RematError::NoSteps)
+    let from = usize::from(steps.len() > 1);
+    let needy = steps.iter().skip(from).map(|met| &met.trace).max_by_key(|trace| trace.peak());
+    needy.cloned().ok_or(RematError::NoSteps)
 }
 
 /// The cheapest plan that is found within the time limit.
@@ -380,9 +392,9 @@ pub(crate) fn rehearsed(
 ) -> Result<Device, RematError> {
     config = validated_on(device, config)?;
     let budget = config.budget_bytes()?;
-    let traces = planned(&rehearse(device, &config, Rehearsal::Dry(None), train)?.traces);
-    let limit = config.planning.time_limit / traces.len().max(1) as u32;
-    for trace in traces {
+    let kinds = planned(&rehearse(device, &config, Rehearsal::Dry(None), train)?.steps);
+    let limit = config.planning.time_limit / kinds.len().max(1) as u32;
+    for Met { trace, .. } in kinds {
         config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));
     }
     remat(device, config)

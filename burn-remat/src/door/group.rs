@@ -106,7 +106,7 @@ pub(crate) fn rehearse(
         Err(payload) => resume_unwind(payload),
         Ok(()) => {}
     }
-    if seen.traces.is_empty() { Err(RematError::NoSteps) } else { Ok(seen) }
+    if seen.steps.is_empty() { Err(RematError::NoSteps) } else { Ok(seen) }
 }
 
 /// A device that no rehearsal uses at the moment.

@@ -192,18 +192,12 @@ impl Dry {
             match self.guided(k, bytes, &free).unwrap_or_else(|| self.foreseen(op, bytes, &inputs, &free)) {
                 Outcome::View(input) if input < inputs.len() => {
                     self.share(output.id, inputs[input].id);
-                    if let Some(buffer) = self.buffers.get_mut(&output.id)
-                        && let Some(lies) = buffer.lies.seen_through(op)
-                    {
-                        buffer.lies = lies;
-                    }
+                    self.lay(output, |lies| lies.seen_through(op));
                 }
                 Outcome::InPlace(input) => {
                     free.retain(|&id| id != input);
                     self.share(output.id, input);
-                    if let Some(buffer) = self.buffers.get_mut(&output.id).filter(|it| !it.lies.suits(&output.shape)) {
-                        buffer.lies = Lies::in_order(&output.shape);
-                    }
+                    self.lay(output, |_| None);
                 }
                 _ => {
                     let cut = self.cut_from(op).map(|shape| Lies::in_order(&shape).swapped(0, 1));
@@ -213,6 +207,14 @@ impl Dry {
         }
         for input in inputs.iter().filter(|input| input.taken) {
             self.drop_tensor(input.id);
+        }
+    }
+
+    /// A tensor that shares its buffer lies otherwise than the one that it shares it with, or as that does where they have as many axes.
+    fn lay(&mut self, tensor: &TensorIr, lies: impl FnOnce(&Lies) -> Option<Lies>) {
+        if let Some(buffer) = self.buffers.get_mut(&tensor.id) {
+            let lies = lies(&buffer.lies).unwrap_or_else(|| buffer.lies.clone());
+            buffer.lies = if lies.suits(&tensor.shape) { lies } else { Lies::in_order(&tensor.shape) };
         }
     }
 

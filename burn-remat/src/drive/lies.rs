@@ -18,7 +18,7 @@ impl Lies {
     pub fn in_order(shape: &Shape) -> Self {
         let mut strides: SmallVec<[isize; 4]> = SmallVec::from_elem(1, shape.num_dims());
         for axis in (1..shape.num_dims()).rev() {
-            strides[axis - 1] = strides[axis] * shape[axis] as isize;
+            strides[axis - 1] = strides[axis].saturating_mul(shape[axis] as isize);
         }
         Self { strides, at_start: true }
     }
@@ -52,6 +52,9 @@ impl Lies {
         let (OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base)) = op else {
             return None;
         };
+        if !self.suits(&op.inputs().next()?.shape) {
+            return None;
+        }
         let (mut strides, mut at_start) = (self.strides.clone(), self.at_start);
         match base {
             BaseOperationIr::Reshape(op) => strides = Self::in_order(&op.out.shape).strides,
@@ -62,7 +65,10 @@ impl Lies {
                 at_start = false;
             }
             BaseOperationIr::Slice(op) => {
-                strides.iter_mut().zip(&op.ranges).for_each(|(stride, range)| *stride *= range.step);
+                strides
+                    .iter_mut()
+                    .zip(&op.ranges)
+                    .for_each(|(stride, range)| *stride = stride.saturating_mul(range.step));
                 at_start &= op.ranges.iter().all(|range| range.start == 0 && range.step > 0);
             }
             BaseOperationIr::Expand(op) => {

@@ -32,6 +32,6 @@ pub(crate) use fit::Fit;
 pub(crate) use fused::shares;
 pub(crate) use lowering::lower;
 pub use report::{PlanReport, StagePlan};
-pub(crate) use service::{Origin, PlanSettings, Plans, Ready, Wait, hand_over};
+pub(crate) use service::{Met, Origin, PlanSettings, Plans, Ready, Wait, does_like, hand_over};
 #[cfg(feature = "show")]
 pub(crate) use show::picture;

@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use burn_remat_core::{Asked, Config, Driver, LayoutFollows, Recording, Trace, play};
+use burn_remat_core::{Asked, Config, Driver, LayoutFollows, Recording, play};
 
 use crate::config::RematConfig;
-use crate::planning::{PlanSettings, Plans, Ready};
+use crate::planning::{Met, PlanSettings, Plans, Ready};
 
 /// What was seen of a program on a device that only looks.
 pub(crate) struct Seen {
     /// The steps, each kind once, in order.
-    pub traces: Vec<Trace>,
+    pub steps: Vec<Met>,
     /// All that it asked for; nothing where it ran for real.
     pub recording: Arc<Recording>,
 }
@@ -33,7 +33,7 @@ impl Seen {
     pub fn of(recording: &Arc<Recording>, config: &RematConfig) -> Self {
         let unlimited = Config { budget: Asked::Unlimited, strict: false, rehearsing: true, ..of_core(config) };
         let machine = play(recording, unlimited, plans(Vec::new(), true), |_| {});
-        Self { traces: machine.world().planning.rehearsed().to_vec(), recording: recording.clone() }
+        Self { steps: machine.world().planning.rehearsed().to_vec(), recording: recording.clone() }
     }
 
     /// Most bytes that it holds without a budget.

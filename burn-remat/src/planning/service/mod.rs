@@ -13,6 +13,6 @@ mod state;
 
 pub(crate) use background::Wait;
 pub(crate) use handed::hand_over;
-pub(crate) use plans::Plans;
+pub(crate) use plans::{Met, Plans, does_like};
 pub(crate) use settings::{PlanSettings, Ready};
 pub(crate) use state::{Origin, PlanState};

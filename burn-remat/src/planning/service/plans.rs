@@ -32,6 +32,18 @@ const SHARE: u32 = 4;
 /// A pass that holds so much more than those like it that are planned, as one part of what they hold, gets a plan of its own that serves still larger ones.
 const LARGER: u64 = 4;
 
+/// A step that came in a rehearsal, so many times.
+#[derive(Clone)]
+pub(crate) struct Met {
+    pub trace: Trace,
+    pub times: usize,
+}
+
+/// Whether two steps do the same, on tensors of whatever sizes.
+pub(crate) fn does_like(one: &Trace, other: &Trace) -> bool {
+    one.ops.iter().map(|op| op.kind).eq(other.ops.iter().map(|op| op.kind))
+}
+
 /// See the [module](self).
 pub(crate) struct Plans {
     settings: PlanSettings,
@@ -44,7 +56,7 @@ pub(crate) struct Plans {
     /// Plans that were left aside because the online policy does better, for as long as that keeps to the budget, and the budgets for which they were made.
     dear: Vec<(Ready, u64)>,
     /// On a dry device.
-    rehearsed: Option<Vec<Trace>>,
+    rehearsed: Option<Vec<Met>>,
     pub state: PlanState,
 }
 
@@ -73,7 +85,7 @@ impl Plans {
     }
 
     /// On a dry device: the steps that it has seen, each kind once, in order.
-    pub fn rehearsed(&self) -> &[Trace] {
+    pub fn rehearsed(&self) -> &[Met] {
         self.rehearsed.as_deref().unwrap_or_default()
     }
 
@@ -241,8 +253,7 @@ impl Plans {
         let is_of_use = self.settings.planner.is_some() && self.known.plan_for(structure).is_none();
         let Some(budget) = budget.filter(|_| is_time && is_of_use) else { return };
         let plans = handed_over(structure, budget);
-        let kinds = |trace: &Trace| trace.ops.iter().map(|op| op.kind).collect::<Vec<_>>();
-        let is_sure = || plans.iter().any(|(schedule, _)| kinds(&schedule.run().trace) == kinds(trace));
+        let is_sure = || plans.iter().any(|(schedule, _)| does_like(&schedule.run().trace, trace));
         if is_back && trace.most_held() > budget && !is_sure() {
             return;
         }
@@ -440,16 +451,17 @@ fn is_too_dear(overhead: f64, online: Option<u64>) -> bool {
 }
 
 /// Writes down a step that was rehearsed, each kind once.
-fn write_down(rehearsed: &mut Vec<Trace>, trace: Trace) {
-    match rehearsed.iter_mut().find(|known| known.signature() == trace.signature()) {
-        Some(known) => {
+fn write_down(rehearsed: &mut Vec<Met>, trace: Trace) {
+    match rehearsed.iter_mut().find(|known| known.trace.signature() == trace.signature()) {
+        Some(Met { trace: known, times }) => {
+            *times += 1;
             known.held_at_start = known.held_at_start.max(trace.held_at_start);
             // The least time seen is the one least disturbed.
             known.ops.iter_mut().zip(&trace.ops).for_each(|(known, op)| {
                 known.cost_ns = known.cost_ns.min(op.cost_ns);
             });
         }
-        None => rehearsed.push(trace),
+        None => rehearsed.push(Met { trace, times: 1 }),
     }
 }
 
