@@ -3,31 +3,39 @@
 //!
 //! Complexity: O(plans) for each question.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
 use std::sync::Mutex;
 
 use super::settings::Ready;
 use crate::panics::lock;
 
-/// The newest are kept, for steps of so many operations in all.
+/// The newest are kept, for steps of so many operations in all; of one dry run, those for the steps that need most.
 const MOST_OPERATIONS: usize = 100_000;
 /// How much more than it takes a budget may be for such a plan to be of use, as one part of that: with more there are cheaper ones, which are soon found.
 const NEAR: u64 = 8;
 
-/// What each dry run has found.
-static FOUND: Mutex<VecDeque<Vec<Ready>>> = Mutex::new(VecDeque::new());
+/// What each dry run has found, the newest first.
+static FOUND: Mutex<Vec<Vec<Ready>>> = Mutex::new(Vec::new());
 
 /// A dry run has found these plans, for all kinds of step of a program.
-pub(crate) fn hand_over(plans: Vec<Ready>) {
+pub(crate) fn hand_over(mut plans: Vec<Ready>) {
+    let operations = |(plan, _): &Ready| plan.trace.ops.len();
+    plans.sort_by_key(|(plan, _)| Reverse(plan.peak));
+    within(&mut plans, operations);
     let mut found = lock(&FOUND);
     let of = |plans: &[Ready]| plans.iter().map(|(plan, _)| (plan.structure(), plan.peak)).collect::<Vec<_>>();
     let new = of(&plans);
     found.retain(|known| of(known) != new);
-    found.push_front(plans);
-    let mut operations = 0;
-    found.retain(|known| {
-        operations += known.iter().map(|(plan, _)| plan.trace.ops.len()).sum::<usize>();
-        operations <= MOST_OPERATIONS
+    found.insert(0, plans);
+    within(&mut found, |known| known.iter().map(operations).sum());
+}
+
+/// Keeps the first of these that have no more operations together than are kept.
+fn within<T>(all: &mut Vec<T>, operations: impl Fn(&T) -> usize) {
+    let mut sum = 0;
+    all.retain(|one| {
+        sum += operations(one);
+        sum <= MOST_OPERATIONS
     });
 }
 
