@@ -228,9 +228,13 @@ impl Dry {
         if is_view(op) || self.on_host && is_flip(op) {
             return Outcome::View(0);
         }
-        let overwritten = match self.on_host {
-            true => overwrites_on_host(op),
-            false => overwrites(op).map_or_else(Inputs::new, |overwrites| overwrites.inputs),
+        let overwritten = match op {
+            op if self.on_host => overwrites_on_host(op),
+            // On a GPU other operations may be several kernels, which have results of their own.
+            OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) => {
+                overwrites(op).map_or_else(Inputs::new, |overwrites| overwrites.inputs)
+            }
+            _ => Inputs::new(),
         };
         if inputs.len() > 1
             && inputs.iter().any(|input| buffer(input.id).is_some_and(|buffer| buffer.lies.is_flipped()))
