@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use burn_backend::{DType, Shape};
-use burn_ir::{BaseOperationIr, OperationIr, TensorId, TensorIr, TensorStatus};
+use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 use rustc_hash::FxHashMap;
 
 use super::cut::cut_from;
 use super::lies::Lies;
-use super::operation::{facts, is_reshape, is_view};
+use super::operation::{facts, is_flip, is_reshape, is_view};
 use super::overwrites::{Inputs, overwrites, overwrites_on_host};
 use crate::backend::{BufferId, Padding};
 use crate::guide::{Guide, like};
@@ -257,14 +257,4 @@ struct Read {
     taken: bool,
     /// Whether the operation reads it at one place only: else it holds it twice and takes it at neither.
     once: bool,
-}
-
-/// Whether an operation reverses the order of its input's elements along some axes.
-fn is_flip(op: &OperationIr) -> bool {
-    match op {
-        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
-            matches!(op, BaseOperationIr::Flip(_))
-        }
-        _ => false,
-    }
 }

@@ -4,6 +4,8 @@ use burn_backend::Shape;
 use burn_ir::{BaseOperationIr, OperationIr};
 use smallvec::SmallVec;
 
+use super::operation::base;
+
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct Lies {
@@ -39,7 +41,7 @@ impl Lies {
         let ordered = Self::in_order(shape);
         let alike =
             |axis: usize| shape[axis] == 1 && self.strides[axis] > 0 || self.strides[axis] == ordered.strides[axis];
-        shape.num_elements() == 0 || (0..shape.num_dims().min(self.strides.len())).all(alike)
+        shape.num_elements() == 0 || self.suits(shape) && (0..shape.num_dims()).all(alike)
     }
 
     /// Whether some axis is walked backwards.
@@ -49,14 +51,12 @@ impl Lies {
 
     /// How the result of a view lies, if that is known: one with another shape only where what it looks at lies in order.
     pub fn seen_through(&self, op: &OperationIr) -> Option<Self> {
-        let (OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base)) = op else {
-            return None;
-        };
+        let view = base(op)?;
         if !self.suits(&op.inputs().next()?.shape) {
             return None;
         }
         let (mut strides, mut at_start) = (self.strides.clone(), self.at_start);
-        match base {
+        match view {
             BaseOperationIr::Reshape(op) => strides = Self::in_order(&op.out.shape).strides,
             BaseOperationIr::SwapDims(op) => return Some(self.clone().swapped(op.dim1, op.dim2)),
             BaseOperationIr::Permute(op) => strides = op.axes.iter().map(|&axis| self.strides[axis]).collect(),

@@ -163,11 +163,14 @@ pub(super) fn is_mask(op: &OperationIr) -> bool {
 
 /// Whether an operation cannot be trusted to give the same result twice: uninitialised memory and user code.
 pub(super) fn is_opaque(op: &OperationIr) -> bool {
-    let empty = |op: &BaseOperationIr| matches!(op, BaseOperationIr::Empty(_));
+    matches!(op, OperationIr::Custom(_)) || matches!(base(op), Some(BaseOperationIr::Empty(_)))
+}
+
+/// The operation, if it is one on tensors of any type.
+pub(super) fn base(op: &OperationIr) -> Option<&BaseOperationIr> {
     match op {
-        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => empty(op),
-        OperationIr::Custom(_) => true,
-        _ => false,
+        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => Some(op),
+        _ => None,
     }
 }
 
@@ -276,24 +279,21 @@ pub(super) fn joining(op: &OperationIr) -> Option<u64> {
 
 /// Whether an operation gives its input another shape.
 pub(super) fn is_reshape(op: &OperationIr) -> bool {
-    match op {
-        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => {
-            matches!(op, BaseOperationIr::Reshape(_))
-        }
-        _ => false,
-    }
+    matches!(base(op), Some(BaseOperationIr::Reshape(_)))
+}
+
+/// Whether an operation reverses the order of its input's elements along some axes.
+pub(super) fn is_flip(op: &OperationIr) -> bool {
+    matches!(base(op), Some(BaseOperationIr::Flip(_)))
 }
 
 /// Whether an operation only looks at its first input's buffer in another way.
 pub(super) fn is_view(op: &OperationIr) -> bool {
-    let out = match op {
-        OperationIr::BaseFloat(op) | OperationIr::BaseInt(op) | OperationIr::BaseBool(op) => match op {
-            BaseOperationIr::Reshape(op) | BaseOperationIr::Expand(op) => &op.out,
-            BaseOperationIr::SwapDims(op) => &op.out,
-            BaseOperationIr::Permute(op) => &op.out,
-            BaseOperationIr::Slice(op) => &op.out,
-            _ => return false,
-        },
+    let out = match base(op) {
+        Some(BaseOperationIr::Reshape(op) | BaseOperationIr::Expand(op)) => &op.out,
+        Some(BaseOperationIr::SwapDims(op)) => &op.out,
+        Some(BaseOperationIr::Permute(op)) => &op.out,
+        Some(BaseOperationIr::Slice(op)) => &op.out,
         _ => return false,
     };
     // Scales of blocks do not follow another order of the numbers.

@@ -271,7 +271,7 @@ fn recorded_minimum(program: Program) -> u64 {
 }
 
 /// Programs whose passes begin alike and go on in other ways, some that hold between their passes what their plans do not know of, and some whose
-/// first pass sets up what the others use, or writes other results in place than a dry run does.
+/// first pass sets up what the others use; one whose passes are seen to be over only later, and one whose largest steps come last.
 const NAMED: [&str; 8] = [
     "layers skipped at random",
     "early exit",
