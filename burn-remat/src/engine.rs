@@ -209,7 +209,8 @@ impl<B: RematBackend> Engine<B> {
     pub fn rehearsed(&mut self) -> Seen {
         let world = self.machine.world_mut();
         let recording = world.recorder.as_mut().map(|recorder| recorder.kept());
-        Seen { steps: world.plans.rehearsed().to_vec(), recording: recording.unwrap_or_default().into() }
+        let (steps, recording) = (world.plans.rehearsed().to_vec(), recording.unwrap_or_default().into());
+        Seen { device: B::device_name(&self.device), steps, recording }
     }
 
     /// For waiting, without the engine, until no planner is at work.

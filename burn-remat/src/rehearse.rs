@@ -92,6 +92,9 @@ impl LargestBatch {
 /// the others; a step ends where the next one begins). Reads give zeros there, so it must not stop because of a loss, and it should not
 /// write files. What it returns is dropped. If there are several kinds of step, the one that needs most counts.
 ///
+/// The plans that hold least are kept [on disk](RematConfig::with_cache), so that a training which begins later, in another process too, keeps what is
+/// named here.
+///
 /// ```
 /// use burn::tensor::{Device, Tensor};
 /// use burn_remat::{RematExt, minimum_budget};
@@ -141,7 +144,7 @@ impl RecordedProgram {
     /// [`RematError::NoSteps`] if no whole step was recorded.
     pub fn minimum_budget(&self) -> Result<MinimumBudget, RematError> {
         let config = self.config();
-        Rehearsed::new(Seen::of(&self.recording, &config))?.needs(&config)
+        Rehearsed::new(Seen::of(&self.recording, &config, self.device()))?.needs(&config)
     }
 }
 
@@ -185,7 +188,8 @@ impl Rehearsed {
         let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
         // What is named here is to be kept by training that looks for plans by itself. What came once only, as the first step of a program does, is none
         // that training goes by: passes that begin like it would be taken for it.
-        hand_over(ready.iter().zip(&self.back).filter(|(_, back)| **back).map(|(plan, _)| plan.clone()).collect());
+        let back = ready.iter().zip(&self.back).filter(|(_, back)| **back);
+        hand_over(back.map(|(plan, _)| plan.clone()).collect(), &config.planning, &self.seen.device);
         let start = Instant::now();
         // The largest budget that was not kept, and the smallest that was.
         let (mut low, mut high) = (0, least.store_all_bytes);

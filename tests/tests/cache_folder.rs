@@ -9,15 +9,16 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use burn_remat::{RematConfig, RematExt, RematReport};
+use burn_remat::{RematConfig, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::training::{Run, train};
 
 /// Steps of a training, the first after which a plan is waited for, and its budget in bytes.
 const STEPS: usize = 9;
 const SEEN: usize = 5;
 const BUDGET: u64 = 220 << 10;
-/// Tells a process of this test which folder to train with.
+/// Tells a process of this test which folder to train with, and within which budget where no plan is waited for.
 const FOLDER: &str = "BURN_REMAT_TEST_FOLDER";
+const NAMED: &str = "BURN_REMAT_TEST_NAMED";
 
 #[derive(Module, Debug)]
 struct Tower {
@@ -98,6 +99,7 @@ fn whatever_is_done_to_the_folder_of_plans_a_training_gives_the_same_bits() {
     a_folder_that_disappears_is_made_again(&plain);
     files_that_somebody_has_been_at_are_not_used(&plain);
     two_processes_may_share_a_folder(&plain);
+    another_process_keeps_what_a_dry_run_names();
     a_disk_without_room_leaves_no_half_files(&plain);
 }
 
@@ -165,6 +167,10 @@ fn files_that_somebody_has_been_at_are_not_used(plain: &Run) {
 
 /// Another process that trains with the plans in `folder`; through a shell where `limits` are set first.
 fn another(folder: &Path, limits: Option<&str>) -> Child {
+    command(folder, limits).spawn().unwrap()
+}
+
+fn command(folder: &Path, limits: Option<&str>) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut command = match limits {
         None => Command::new(program),
@@ -175,7 +181,8 @@ fn another(folder: &Path, limits: Option<&str>) -> Child {
         }
     };
     command.args(["--exact", "the_other_process", "--include-ignored"]).env(FOLDER, folder);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 fn assert_succeeds(child: Child) {
@@ -193,6 +200,17 @@ fn two_processes_may_share_a_folder(plain: &Run) {
     assert!(run.is_identical(plain) && is_from_cache(&report), "{report}");
 }
 
+/// The plan of the dry run is there as soon as its step has come back.
+fn another_process_keeps_what_a_dry_run_names() {
+    let folder = Folder::new();
+    let config = RematConfig::default().with_cache(&folder.0);
+    let needs = minimum_budget_with(&Device::flex(), config, |device| training(device, &mut |_, _| {})).unwrap();
+    assert_eq!(folder.files().len(), 1, "{:?}", folder.files());
+    println!("a dry run names {} bytes", needs.minimum_bytes);
+    let mut child = command(&folder.0, None);
+    assert_succeeds(child.env(NAMED, needs.minimum_bytes.to_string()).spawn().unwrap());
+}
+
 #[cfg(unix)]
 fn a_disk_without_room_leaves_no_half_files(_plain: &Run) {
     let folder = Folder::new();
@@ -207,9 +225,19 @@ fn a_disk_without_room_leaves_no_half_files(_plain: &Run) {}
 #[test]
 #[ignore = "run in another process by whatever_is_done_to_the_folder_of_plans_a_training_gives_the_same_bits"]
 fn the_other_process() {
-    if let Some(folder) = std::env::var_os(FOLDER) {
-        let plain = training(&Device::flex(), &mut |_, _| {});
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let plain = training(&Device::flex(), &mut |_, _| {});
+    let Ok(named) = std::env::var(NAMED) else {
         let (run, report) = trained(Path::new(&folder));
-        assert!(run.is_identical(&plain), "{report}");
-    }
+        return assert!(run.is_identical(&plain), "{report}");
+    };
+    // Planning is not waited for.
+    let config = RematConfig::new(named.parse::<u64>().unwrap()).with_cache(&folder);
+    let device = Device::flex().remat(config).unwrap();
+    let run = training(&device, &mut |_, _| {});
+    let report = device.remat_report().unwrap();
+    assert!(run.is_identical(&plain), "{report}");
+    // The first step sets up parameters, so the second one that is like those after it is the third.
+    let planned = report.plan.as_ref().map_or(0, |plan| plan.steps_followed);
+    assert!(report.steps_over_budget <= 3 && planned as usize >= STEPS - 3, "{report}");
 }

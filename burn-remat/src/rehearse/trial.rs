@@ -12,6 +12,8 @@ use crate::planning::{Met, PlanSettings, Plans, Ready};
 
 /// What was seen of a program on a device that only looks.
 pub(crate) struct Seen {
+    /// The device, as its plans name it.
+    pub device: String,
     /// The steps, each kind once, in order.
     pub steps: Vec<Met>,
     /// All that it asked for; nothing where it ran for real.
@@ -30,10 +32,11 @@ pub(crate) struct Trial {
 
 impl Seen {
     /// What a recorded program does.
-    pub fn of(recording: &Arc<Recording>, config: &RematConfig) -> Self {
+    pub fn of(recording: &Arc<Recording>, config: &RematConfig, device: &str) -> Self {
         let unlimited = Config { budget: Asked::Unlimited, strict: false, rehearsing: true, ..of_core(config) };
         let machine = play(recording, unlimited, plans(Vec::new(), true), |_| {});
-        Self { steps: machine.world().planning.rehearsed().to_vec(), recording: recording.clone() }
+        let steps = machine.world().planning.rehearsed().to_vec();
+        Self { device: device.to_owned(), steps, recording: recording.clone() }
     }
 
     /// Most bytes that it holds without a budget.

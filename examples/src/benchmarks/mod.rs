@@ -5,6 +5,7 @@
 
 mod budgets;
 mod forecasts;
+mod ladder;
 mod machine;
 mod planners;
 mod steps;
@@ -56,11 +57,12 @@ pub struct Measured {
 pub type Measure = fn(&Settings) -> Outcome<Table>;
 
 /// All tables, by their names.
-pub const TABLES: [(&str, Measure); 6] = [
+pub const TABLES: [(&str, Measure); 7] = [
     ("steps", steps::steps),
     ("operations", steps::operations),
     ("ways", ways::ways),
     ("budgets", budgets::budgets),
+    ("ladder", ladder::ladder),
     ("forecasts", forecasts::forecasts),
     ("planners", planners::planners),
 ];

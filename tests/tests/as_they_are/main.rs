@@ -8,6 +8,8 @@ mod structures;
 mod times;
 
 use std::cell::Cell;
+use std::path::Path;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::*;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use burn_remat::{RecordedProgram, RematConfig, RematExt, RematReport, minimum_budget};
+use burn_remat::{RecordedProgram, RematConfig, RematError, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::device::under_test;
 
 /// For the table of times: built with this, programs have steps of tens of milliseconds, not of two or three.
@@ -207,7 +209,11 @@ struct Trained {
 
 /// Trains under a budget, and compares with what plain Burn gives.
 fn within(name: &str, program: Program, plain: &[Vec<u8>], budget: u64, share: &str) -> Trained {
-    let config = RematConfig::new(budget).without_cache().with_time_limit(Duration::from_secs(1));
+    within_by(RematConfig::new(budget).without_cache(), name, program, plain, share)
+}
+
+fn within_by(config: RematConfig, name: &str, program: Program, plain: &[Vec<u8>], share: &str) -> Trained {
+    let config = config.with_time_limit(Duration::from_secs(1));
     let device = under_test().remat(config).unwrap();
     assert_eq!(run(program, &device), plain, "{name} at {share}");
     let report = device.remat_report().unwrap();
@@ -258,7 +264,14 @@ fn programs_train_as_they_are() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The smallest budget that a program is known to keep, by what it did without one.
+/// The smallest budget that a program is known to keep. Its plans are kept in a folder, or by this process alone.
+fn named_minimum(program: Program, folder: Option<&Path>) -> Result<u64, RematError> {
+    let config = RematConfig::default();
+    let config = folder.map_or(config.clone().without_cache(), |folder| config.with_cache(folder));
+    minimum_budget_with(&under_test(), config, |device| drop(run(program, device))).map(|needs| needs.minimum_bytes)
+}
+
+/// The same, by what it did without one.
 fn recorded_minimum(program: Program) -> u64 {
     let path = std::env::temp_dir().join(format!("burn-remat-as-they-are-{}.jsonl", std::process::id()));
     let device = under_test().remat("unlimited").unwrap();
@@ -289,7 +302,7 @@ fn a_named_minimum_is_kept() {
     let _ = env_logger::try_init();
     for (name, program) in PROGRAMS.into_iter().chain(FURTHER).filter(|(name, _)| NAMED.contains(name)) {
         let (plain, peak) = unlimited(name, program);
-        let named = minimum_budget(&under_test(), |device| drop(run(program, device))).unwrap().minimum_bytes;
+        let named = named_minimum(program, None).unwrap();
         let Trained { late, report, .. } = within(name, program, &plain, named, "the minimum");
         println!("| {name} | {:.1}% | {late} of {} |", 100.0 * named as f64 / peak as f64, report.steps);
         assert!(named < peak, "{name}: {named} of {peak}");
@@ -304,34 +317,64 @@ fn programs_train_within_all_budgets() {
     let _ = env_logger::try_init();
     let mut wrong = Vec::new();
     let only = std::env::var("BURN_REMAT_TEST_ONLY").unwrap_or_default();
+    let folder = std::env::temp_dir().join(format!("burn-remat-as-they-are-{}", std::process::id()));
     for (name, program) in PROGRAMS.into_iter().chain(FURTHER).filter(|(name, _)| name.contains(&only)) {
         let (plain, peak) = unlimited(name, program);
-        let named = minimum_budget(&under_test(), |device| drop(run(program, device)));
-        let minimum = named.map(|needs| needs.minimum_bytes);
+        let minimum = named_minimum(program, Some(&folder));
         let budgets =
             [("80%", peak * 80 / 100), ("45%", peak * 45 / 100)].into_iter().map(|(share, of)| (share, Ok(of)));
         let minima = [("the minimum", minimum.clone()), ("a recording's minimum", Ok(recorded_minimum(program)))];
         for (share, budget) in budgets.chain(minima) {
-            let budget = match budget {
-                Ok(budget) => budget,
-                Err(error) => {
-                    println!("| {name} | {share} | {error}");
-                    continue;
+            match budget {
+                Ok(budget) => {
+                    let trained = within(name, program, &plain, budget, share);
+                    print_row(name, share, budget, peak, &trained);
+                    if share == "80%" && PROGRAMS.iter().any(|(known, _)| *known == name) {
+                        wrong.extend(problems(name, share, &trained));
+                    }
                 }
-            };
-            let trained = within(name, program, &plain, budget, share);
-            let Trained { report, late, planned } = &trained;
-            println!(
-                "| {name} | {share}, {:.1}% | {planned} | {late} of {} | {:.1}% | {:+} |",
-                100.0 * budget as f64 / peak as f64,
-                report.steps,
-                100.0 * report.recomputed_operations as f64 / report.operations as f64,
-                report.peak_bytes as i64 - budget as i64,
-            );
-            if share == "80%" && PROGRAMS.iter().any(|(known, _)| *known == name) {
-                wrong.extend(problems(name, share, &trained));
+                Err(error) => println!("| {name} | {share} | {error}"),
             }
         }
+        if let Ok(budget) = minimum {
+            train_elsewhere(name, budget, &folder);
+        }
+        let _ = std::fs::remove_dir_all(&folder);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn print_row(name: &str, share: &str, budget: u64, peak: u64, Trained { report, late, planned }: &Trained) {
+    println!(
+        "| {name} | {share}, {:.1}% | {planned} | {late} of {} | {:.1}% | {:+} |",
+        100.0 * budget as f64 / peak as f64,
+        report.steps,
+        100.0 * report.recomputed_operations as f64 / report.operations as f64,
+        report.peak_bytes as i64 - budget as i64,
+    );
+}
+
+/// Tells another process of this test which program to train, within which budget, by the plans in which folder.
+const ELSEWHERE: [&str; 3] = ["BURN_REMAT_TEST_PROGRAM", "BURN_REMAT_TEST_BUDGET", "BURN_REMAT_TEST_FOLDER"];
+
+/// Trains a program in another process, by what is left of a dry run in a folder.
+fn train_elsewhere(name: &str, budget: u64, folder: &Path) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "the_other_process", "--include-ignored", "--nocapture"]);
+    command.env(ELSEWHERE[0], name).env(ELSEWHERE[1], budget.to_string()).env(ELSEWHERE[2], folder);
+    assert!(command.status().unwrap().success(), "{name}");
+}
+
+#[test]
+#[ignore = "run in another process by programs_train_within_all_budgets"]
+fn the_other_process() {
+    let Ok(name) = std::env::var(ELSEWHERE[0]) else { return };
+    let _ = env_logger::try_init();
+    let [budget, folder] = [1, 2].map(|at| std::env::var(ELSEWHERE[at]).unwrap());
+    let (_, program) = PROGRAMS.into_iter().chain(FURTHER).find(|(known, _)| *known == name).unwrap();
+    let (plain, peak) = unlimited(&name, program);
+    let budget: u64 = budget.parse().unwrap();
+    let share = "the minimum, in another process";
+    let trained = within_by(RematConfig::new(budget).with_cache(folder), &name, program, &plain, share);
+    print_row(&name, share, budget, peak, &trained);
 }

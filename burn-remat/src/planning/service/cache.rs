@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use burn_remat_core::Trace;
 use burn_remat_plan::format::PlanFile;
-use burn_remat_plan::{CheckedPlan, Graph, check};
+use burn_remat_plan::{CheckedPlan, Graph, Status, check};
 use serde::{Deserialize, Serialize};
 
 use crate::planning::lowering::Lowered;
@@ -93,11 +93,20 @@ pub(super) struct Stored {
 }
 
 impl CacheFile {
+    fn own_folder(&self) -> PathBuf {
+        self.folder.join(OWN_FOLDER)
+    }
+
     fn path(&self) -> PathBuf {
-        let CacheKey { signature, device, budget, planner, planner_version } = &self.key;
+        let (beginning, end) = self.name();
+        self.own_folder().join(format!("{beginning}{}{end}", self.key.budget))
+    }
+
+    /// The name of the file, without the budget that stands between these.
+    fn name(&self) -> (String, String) {
+        let CacheKey { signature, device, planner, planner_version, .. } = &self.key;
         let device = digest(&format!("{device}/{planner}/{planner_version}"));
-        let name = format!("{PREFIX}{signature:016x}-{budget}-{:08x}.json", device as u32);
-        self.folder.join(OWN_FOLDER).join(name)
+        (format!("{PREFIX}{signature:016x}-"), format!("-{:08x}.json", device as u32))
     }
 
     /// What it holds.
@@ -124,7 +133,7 @@ impl CacheFile {
         // Written beside and renamed, so that no reader sees half a file. Several devices of a process may store at once.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let draft = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-        let folder = self.folder.join(OWN_FOLDER);
+        let folder = self.own_folder();
         let done = std::fs::create_dir_all(&folder)
             .and_then(|()| std::fs::write(&draft, serde_json::to_string(&entry).unwrap_or_default()))
             .and_then(|()| std::fs::rename(&draft, &path));
@@ -140,7 +149,7 @@ impl CacheFile {
     pub fn load(&self, trace: &Arc<Trace>, lowered: &Lowered) -> Option<Stored> {
         let path = self.path();
         let text = std::fs::read_to_string(&path).ok()?;
-        match self.stored(&text, trace, lowered) {
+        match self.stored(&text, self.key.budget, trace, lowered) {
             Ok(found) => Some(found),
             Err(reason) => {
                 log::warn!("the stored plan {} is not used: {reason}. The step is planned again.", path.display());
@@ -149,15 +158,46 @@ impl CacheFile {
         }
     }
 
-    /// The plan for this step in what a file holds.
-    fn stored(&self, text: &str, trace: &Arc<Trace>, lowered: &Lowered) -> Result<Stored, String> {
+    /// Where the plans are kept that dry runs find for steps of this structure, whatever small operations they have besides.
+    pub fn of_dry_run(&self, structure: u64) -> Self {
+        Self { folder: self.folder.clone(), key: CacheKey { signature: structure, ..self.key.clone() } }
+    }
+
+    /// The stored plan for this step that was made for the largest budget which is hardly less than this one: what a dry run found, in another process
+    /// perhaps, to hold least. Nothing is known of how much cheaper one for this budget may be.
+    pub fn load_near(&self, trace: &Arc<Trace>, lowered: &Lowered) -> Option<Stored> {
+        let (beginning, end) = self.name();
+        let budget_of = |name: &str| name.strip_prefix(&beginning)?.strip_suffix(&end)?.parse::<u64>().ok();
+        let names = std::fs::read_dir(self.own_folder()).ok()?.flatten().map(|entry| entry.file_name());
+        let budgets = names.filter_map(|name| budget_of(name.to_str()?));
+        let budget = budgets.filter(|&least| least < self.key.budget && is_near(least, self.key.budget)).max()?;
+        let near = Self { folder: self.folder.clone(), key: CacheKey { budget, ..self.key.clone() } };
+        let text = std::fs::read_to_string(near.path()).ok()?;
+        let found = near.stored(&text, self.key.budget, trace, lowered);
+        let Stored { schedule, file, .. } =
+            found.inspect_err(|reason| log::debug!("a stored plan for {budget} bytes is not used: {reason}")).ok()?;
+        let file = PlanFile { status: Some(Status::Feasible), lower_bound: None, ..file };
+        Some(Stored { schedule, file, time_limit: Duration::ZERO })
+    }
+
+    /// The plan for this step in what a file holds, if that keeps to this `budget`.
+    fn stored(&self, text: &str, budget: u64, trace: &Arc<Trace>, lowered: &Lowered) -> Result<Stored, String> {
         let (checked, file, time_limit) = read(text, &self.key, &lowered.graph)?;
         let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
-        if schedule.peak > self.key.budget {
+        if schedule.peak > budget {
             return Err(format!("it holds {} bytes", schedule.peak));
         }
         Ok(Stored { schedule, file, time_limit })
     }
+}
+
+/// How much more than the plan that holds least takes a budget may be for that plan to be of use, as one part of what it takes: with more there are
+/// cheaper ones, which are soon found.
+const NEAR: u64 = 8;
+
+/// Whether a budget is hardly more than the `least` that a plan takes.
+pub(super) fn is_near(least: u64, budget: u64) -> bool {
+    least <= budget && budget - least <= least / NEAR
 }
 
 /// Removes the oldest plans where there are too many. Files that are not ours are left alone.
@@ -207,10 +247,9 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     Ok((checked, file, time_limit))
 }
 
-/// Whether two graphs differ in nothing but names and what is measured: costs and scratch.
+/// Whether two graphs differ in nothing but names, what is measured (costs and scratch), and what is there beside them.
 fn same_structure(a: &Graph, b: &Graph) -> bool {
-    a.constant_bytes() == b.constant_bytes()
-        && a.results() == b.results()
+    a.results() == b.results()
         && a.values().iter().map(|value| value.bytes).eq(b.values().iter().map(|value| value.bytes))
         && a.ops().len() == b.ops().len()
         && a.ops()

@@ -42,7 +42,7 @@ impl Case {
 
     /// Whether a changed file was accepted; then its plan is a right one.
     fn check(&self, text: &str) -> bool {
-        let Ok(found) = self.file.stored(text, &self.trace, &self.lowered) else { return false };
+        let Ok(found) = self.file.stored(text, self.file.key.budget, &self.trace, &self.lowered) else { return false };
         // What is done with it next.
         assert!(found.time_limit.checked_mul(2).is_some(), "{text}");
         let peak = plain_peak(&self.lowered.graph, &found.schedule.plan.steps);

@@ -1,33 +1,46 @@
 //! Plans that hold least, as a dry run has found them: training in the same process goes by them where its budget is hardly more, so that it keeps what
-//! was named before. Which plan holds least depends on the time there was to look for it, and on what a backend writes in place.
+//! was named before; where plans are kept on disk, another process does. Which plan holds least depends on the time there was to look for it, and on
+//! what a backend writes in place.
 //!
 //! Complexity: O(plans) for each question.
 
 use std::cmp::Reverse;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use super::settings::Ready;
+use burn_remat_plan::format::PlanFile;
+use burn_remat_plan::{Outcome, Status, StopReason};
+
+use super::cache::is_near;
+use super::settings::{PlanSettings, Ready};
 use crate::panics::lock;
 
 /// The newest are kept, for steps of so many operations in all; of one dry run, those for the steps that need most.
 const MOST_OPERATIONS: usize = 100_000;
-/// How much more than it takes a budget may be for such a plan to be of use, as one part of that: with more there are cheaper ones, which are soon found.
-const NEAR: u64 = 8;
 
 /// What each dry run has found, the newest first.
 static FOUND: Mutex<Vec<Vec<Ready>>> = Mutex::new(Vec::new());
 
-/// A dry run has found these plans, for all kinds of step of a program.
-pub(crate) fn hand_over(mut plans: Vec<Ready>) {
+/// A dry run of a device has found these plans, for all kinds of step of a program.
+pub(crate) fn hand_over(mut plans: Vec<Ready>, settings: &PlanSettings, device: &str) {
     let operations = |(plan, _): &Ready| plan.trace.ops.len();
     plans.sort_by_key(|(plan, _)| Reverse(plan.peak));
     within(&mut plans, operations);
+    plans.iter().for_each(|plan| store(plan, settings, device));
     let mut found = lock(&FOUND);
     let of = |plans: &[Ready]| plans.iter().map(|(plan, _)| (plan.structure(), plan.peak)).collect::<Vec<_>>();
     let new = of(&plans);
     found.retain(|known| of(known) != new);
     found.insert(0, plans);
     within(&mut found, |known| known.iter().map(operations).sum());
+}
+
+/// Keeps a plan for other processes: it was made in no time, for just what it holds.
+fn store((plan, origin): &Ready, settings: &PlanSettings, device: &str) {
+    let Some(file) = settings.cache_file(device, plan.structure(), plan.peak) else { return };
+    let (graph, found) = (&plan.lowered.graph, plan.plan.clone());
+    let outcome = Outcome::of_plan(&origin.planner, graph, found, Status::Feasible, StopReason::Heuristic);
+    file.store(Duration::ZERO, graph, &PlanFile::of_outcome(&outcome, plan.lowered.cost_ns as f64));
 }
 
 /// Keeps the first of these that have no more operations together than are kept.
@@ -43,13 +56,12 @@ fn within<T>(all: &mut Vec<T>, operations: impl Fn(&T) -> usize) {
 /// much, which may not have come yet. Of several dry runs that in which they are cheapest, and the plan for steps of this structure last, if it is among them.
 pub(super) fn handed_over(structure: u64, budget: u64) -> Vec<Ready> {
     let found = lock(&FOUND);
-    let is_near = |peak: u64| peak <= budget && budget - peak <= peak / NEAR;
     let has_such_steps = |plans: &&Vec<Ready>| plans.iter().any(|(plan, _)| plan.structure() == structure);
     let needs = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.peak).max().unwrap_or(0);
     let takes = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.overhead()).fold(0.0, f64::max);
-    let runs = found.iter().filter(has_such_steps).filter(|plans| is_near(needs(plans)));
+    let runs = found.iter().filter(has_such_steps).filter(|plans| is_near(needs(plans), budget));
     let Some(plans) = runs.min_by(|a, b| takes(a).total_cmp(&takes(b))) else { return Vec::new() };
-    let mut near: Vec<Ready> = plans.iter().filter(|(plan, _)| is_near(plan.peak)).cloned().collect();
+    let mut near: Vec<Ready> = plans.iter().filter(|(plan, _)| is_near(plan.peak, budget)).cloned().collect();
     near.sort_by_key(|(plan, _)| plan.structure() == structure);
     near
 }
@@ -69,8 +81,9 @@ mod tests {
         let lowered = lower(&trace, "chain").unwrap();
         let least = Fit::new(Arc::new(trace), lowered, Some(1), 0).unwrap().least();
         let (structure, peak) = (least.0.structure(), least.0.peak);
-        hand_over(vec![least.clone()]);
-        hand_over(vec![least]);
+        let settings = PlanSettings { cache: None, ..PlanSettings::default() };
+        hand_over(vec![least.clone()], &settings, "chain");
+        hand_over(vec![least], &settings, "chain");
         let peak_of = |structure, budget| handed_over(structure, budget).last().map(|(schedule, _)| schedule.peak);
         assert_eq!(peak_of(structure, peak), Some(peak));
         assert_eq!(peak_of(structure, peak - 1), None, "it would be over the budget");

@@ -82,6 +82,11 @@ impl Observed {
         self.seen == 2
     }
 
+    /// Whether it has come more than once.
+    pub fn came_back(&self) -> bool {
+        self.seen > 1
+    }
+
     /// The signature of the last such step.
     pub fn signature(&self) -> u64 {
         self.signature

@@ -12,7 +12,7 @@ use burn_remat_plan::Status;
 use burn_remat_plan::planners::Auto;
 
 use super::background::{Background, Message, Task, Wait};
-use super::cache::{CacheFile, CacheKey, Stored};
+use super::cache::{CacheFile, Stored};
 use super::handed::handed_over;
 use super::known::Known;
 use super::observed::{self, Kinds};
@@ -348,23 +348,18 @@ impl Plans {
 
     /// Where the plan for a kind of step is kept.
     fn cache_file(&mut self, structure: u64, budget: u64) -> Option<CacheFile> {
-        let folder = self.settings.cache.clone()?;
-        let planner = self.settings.any_planner();
-        let key = CacheKey {
-            signature: self.kinds.of(structure).signature(),
-            device: self.device.clone(),
-            budget,
-            planner: planner.name().to_owned(),
-            planner_version: planner.version(),
-        };
-        Some(CacheFile { folder, key })
+        let signature = self.kinds.of(structure).signature();
+        self.settings.cache_file(&self.device, signature, budget)
     }
 
     /// Takes the plan from the cache, once; whether there is one.
     fn stored(&mut self, cache: Option<&CacheFile>, trace: &Arc<Trace>, lowered: &Lowered, structure: u64) -> bool {
+        let is_planned = self.known.plan_for(structure).is_some();
         let known = self.kinds.of(structure);
-        let stored = cache.filter(|_| !known.cached).and_then(|cache| cache.load(trace, lowered));
-        let Some(Stored { schedule, file, time_limit }) = stored else { return false };
+        let Some(cache) = cache.filter(|_| !known.cached) else { return false };
+        let of_dry_run = (!is_planned && known.came_back()).then(|| cache.of_dry_run(structure));
+        let found = cache.load(trace, lowered).or_else(|| of_dry_run?.load_near(trace, lowered));
+        let Some(Stored { schedule, file, time_limit }) = found else { return false };
         known.cached = true;
         // One that was made in little time is followed, and made anew when the step has been measured.
         let is_final = file.status == Some(Status::Optimal) || self.settings.time_limit <= MORE_TIME * time_limit;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cache;
+use super::cache::{self, CacheFile, CacheKey};
 use super::state::Origin;
 use crate::planning::chosen::ChosenPlanner;
 use crate::planning::schedule::Schedule;
@@ -28,6 +28,14 @@ impl PlanSettings {
     /// The planner for those who plan in any case.
     pub fn any_planner(&self) -> ChosenPlanner {
         self.planner.clone().unwrap_or_default()
+    }
+
+    /// Where the plan of a device for steps of this signature and this budget is kept, if any are.
+    pub(super) fn cache_file(&self, device: &str, signature: u64, budget: u64) -> Option<CacheFile> {
+        let (folder, planner) = (self.cache.clone()?, self.any_planner());
+        let (name, planner_version) = (planner.name().to_owned(), planner.version());
+        let key = CacheKey { signature, device: device.to_owned(), budget, planner: name, planner_version };
+        Some(CacheFile { folder, key })
     }
 }
 
