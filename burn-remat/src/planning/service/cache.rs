@@ -170,7 +170,7 @@ impl CacheFile {
         let budget_of = |name: &str| name.strip_prefix(&beginning)?.strip_suffix(&end)?.parse::<u64>().ok();
         let names = std::fs::read_dir(self.own_folder()).ok()?.flatten().map(|entry| entry.file_name());
         let budgets = names.filter_map(|name| budget_of(name.to_str()?));
-        let budget = budgets.filter(|&least| least < self.key.budget && is_near(least, self.key.budget)).max()?;
+        let budget = budgets.filter(|&least| is_near(least, self.key.budget)).max()?;
         let near = Self { folder: self.folder.clone(), key: CacheKey { budget, ..self.key.clone() } };
         let text = std::fs::read_to_string(near.path()).ok()?;
         let found = near.stored(&text, self.key.budget, trace, lowered);
