@@ -75,11 +75,12 @@ fn a_strict_train_below_the_floor_names_the_floor() {
 }
 
 /// Columns whose figures a table cannot do without, by its name in the JSON file.
-const FIGURES: [(&str, &[&str]); 6] = [
+const FIGURES: [(&str, &[&str]); 7] = [
     ("steps", &["plain Burn", "group of one", "ample budget", "100%"]),
     ("operations", &["added", "of that the engine"]),
     ("ways", &["tensors", "heap", "wall time", "steps over budget"]),
     ("budgets", &["held without a budget", "held under it", "heap, plain Burn"]),
+    ("ladder", &["in bytes", "held under it", "steps over budget", "identical"]),
     ("forecasts", &["needs", "minimum", "with it", "overhead predicted", "most held"]),
     ("planners", &["auto", "online"]),
 ];

@@ -1,7 +1,7 @@
 //! Plans on disk, so that the next run of the same program plans nothing.
 //!
-//! One JSON file per step, budget, device and planner. It holds the graph and the plan in the formats of
-//! `burn-remat-plan`, so that `remat-plan` reads both parts, and a digest of itself. A file is used only if it is whole
+//! One JSON file per step, budget, device and planner. (What a dry run has found is for all steps of one structure, and for just what it
+//! holds.) It has the graph and the plan in the formats of `burn-remat-plan`, so that `remat-plan` reads both parts, and a digest of itself. A file is used only if it is whole
 //! and of this version, if its graph is that of the step at hand (costs apart), and if the independent checker accepts its
 //! plan; otherwise the log says why and the step is planned anew.
 
@@ -163,8 +163,8 @@ impl CacheFile {
         Self { folder: self.folder.clone(), key: CacheKey { signature: structure, ..self.key.clone() } }
     }
 
-    /// The stored plan for this step that was made for the largest budget which is hardly less than this one: what a dry run found, in another process
-    /// perhaps, to hold least. Nothing is known of how much cheaper one for this budget may be.
+    /// A stored plan for this step that was made for hardly less than this budget; of several that for most. A dry run has found it, in another process
+    /// perhaps. How much cheaper a plan for this budget may be is not known.
     pub fn load_near(&self, trace: &Arc<Trace>, lowered: &Lowered) -> Option<Stored> {
         let (beginning, end) = self.name();
         let budget_of = |name: &str| name.strip_prefix(&beginning)?.strip_suffix(&end)?.parse::<u64>().ok();

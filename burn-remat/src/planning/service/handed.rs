@@ -70,16 +70,24 @@ pub(super) fn handed_over(structure: u64, budget: u64) -> Vec<Ready> {
 mod tests {
     use std::sync::Arc;
 
+    use burn_remat_core::Trace;
+
     use super::*;
     use crate::planning::examples::chain;
     use crate::planning::fit::Fit;
-    use crate::planning::lowering::lower;
+    use crate::planning::lowering::{Lowered, lower};
+
+    /// A step, and the plan for it that holds least.
+    fn step() -> (Arc<Trace>, Lowered, Ready) {
+        let trace = Arc::new(chain());
+        let lowered = lower(&trace, "chain").unwrap();
+        let least = Fit::new(trace.clone(), lowered.clone(), Some(1), 0).unwrap().least();
+        (trace, lowered, least)
+    }
 
     #[test]
     fn a_plan_is_for_steps_of_its_structure_and_budgets_that_it_keeps() {
-        let trace = chain();
-        let lowered = lower(&trace, "chain").unwrap();
-        let least = Fit::new(Arc::new(trace), lowered, Some(1), 0).unwrap().least();
+        let (_, _, least) = step();
         let (structure, peak) = (least.0.structure(), least.0.peak);
         let settings = PlanSettings { cache: None, ..PlanSettings::default() };
         hand_over(vec![least.clone()], &settings, "chain");
@@ -91,5 +99,25 @@ mod tests {
         assert_eq!(peak_of(structure + 1, peak), None, "another step");
         let has_it = |plans: &&Vec<Ready>| plans.iter().any(|(known, _)| known.structure() == structure);
         assert_eq!(FOUND.lock().unwrap().iter().filter(has_it).count(), 1, "the same plan is kept once");
+    }
+
+    #[test]
+    fn a_plan_on_disk_serves_what_it_serves_in_the_process_on_its_device() {
+        let (trace, lowered, least) = step();
+        let (structure, peak) = (least.0.structure(), least.0.peak);
+        let folder = std::env::temp_dir().join(format!("burn-remat-handed-{}", std::process::id()));
+        let settings = PlanSettings { cache: Some(folder.clone()), ..PlanSettings::default() };
+        hand_over(vec![least], &settings, "chain");
+        let peak_of = |structure, budget, device| {
+            let file = settings.cache_file(device, 0, budget).unwrap().of_dry_run(structure);
+            file.load_near(&trace, &lowered).map(|stored| stored.schedule.peak)
+        };
+        assert_eq!(peak_of(structure, peak, "chain"), Some(peak));
+        assert_eq!(peak_of(structure, peak + peak / 16, "chain"), Some(peak), "hardly more");
+        assert_eq!(peak_of(structure, peak - 1, "chain"), None, "it would be over the budget");
+        assert_eq!(peak_of(structure, 2 * peak, "chain"), None, "there are cheaper ones");
+        assert_eq!(peak_of(structure + 1, peak, "chain"), None, "another step");
+        assert_eq!(peak_of(structure, peak, "other"), None, "another device");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
