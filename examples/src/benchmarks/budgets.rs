@@ -8,8 +8,11 @@ use burn_remat::{Budget, RematConfig, RematExt};
 use super::Settings;
 use super::table::{Cell, Table};
 use crate::cli::Outcome;
-use crate::comparison::{Comparison, Protocol};
+use crate::comparison::{Comparison, Measured, Protocol};
 use crate::training::{Job, ModelKind};
+
+/// The columns of [`outcome`].
+pub(super) const OUTCOME: [&str; 5] = ["overhead planned", "at least", "measured", "steps over budget", "identical"];
 
 /// Trains models on plain Burn, without a limit and under budgets.
 pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
@@ -43,18 +46,8 @@ pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
             rows.push(row(model, share, &comparison));
         }
     }
-    let columns = [
-        "model, budget",
-        "held without a budget",
-        "held under it",
-        "heap, plain Burn",
-        "heap under the budget",
-        "overhead planned",
-        "at least",
-        "measured",
-        "steps over budget",
-        "identical",
-    ];
+    let columns =
+        ["model, budget", "held without a budget", "held under it", "heap, plain Burn", "heap under the budget"];
     Ok(Table {
         title: "Training under a budget",
         about: format!(
@@ -64,24 +57,32 @@ pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
             protocol.steps,
             protocol.time_limit.as_secs_f64()
         ),
-        columns: columns.map(str::to_owned).into(),
+        columns: columns.into_iter().chain(OUTCOME).map(str::to_owned).collect(),
         rows,
     })
 }
 
 fn row(model: ModelKind, share: f64, comparison: &Comparison) -> Vec<Cell> {
     let Comparison { plain, store_all, budgeted, .. } = comparison;
-    let plan = budgeted.plan();
-    vec![
+    let mut row = vec![
         Cell::text(format!("{}, {:.0}%", model.name(), 100.0 * share)),
         Cell::bytes(store_all.peak_bytes()),
         Cell::bytes(budgeted.peak_bytes()),
         Cell::bytes(Some(plain.heap.peak_bytes)),
         Cell::bytes(Some(budgeted.heap.peak_bytes)),
+    ];
+    row.extend(outcome(budgeted, comparison.is_identical()));
+    row
+}
+
+/// What a budget costs and whether it was kept: the columns [`OUTCOME`] of a row.
+pub(super) fn outcome(budgeted: &Measured, is_identical: bool) -> [Cell; 5] {
+    let plan = budgeted.plan();
+    [
         Cell::percent(plan.map(|plan| plan.predicted_overhead)),
         Cell::percent(plan.and_then(|plan| plan.lower_bound)),
         Cell::percent(plan.and_then(|plan| plan.measured_overhead)),
         budgeted.report.as_ref().map_or_else(Cell::none, |report| Cell::count(report.steps_over_budget)),
-        Cell::text(if comparison.is_identical() { "yes" } else { "no" }),
+        Cell::text(if is_identical { "yes" } else { "no" }),
     ]
 }

@@ -6,6 +6,7 @@ use burn::tensor::Device;
 use burn_remat::{RematConfig, RematExt, minimum_budget_with};
 
 use super::Settings;
+use super::budgets::{OUTCOME, outcome};
 use super::table::{Cell, Table};
 use crate::cli::Outcome;
 use crate::comparison::Protocol;
@@ -22,7 +23,7 @@ pub(super) fn ladder(settings: &Settings) -> Outcome<Table> {
     for &model in models {
         let job = Job::standard(model, batch_size, protocol.steps, 1)?;
         let config = RematConfig::default().with_time_limit(protocol.time_limit).without_cache();
-        let needs = minimum_budget_with(&Device::flex(), config.clone(), |dry| job.run(dry, |_, _| {}))?;
+        let needs = minimum_budget_with(&Device::flex(), config, |dry| job.run(dry, |_, _| {}))?;
         let plain = protocol.measure(&Device::flex(), "plain Burn", |device, seen| job.run(device, seen))?;
         let (least, most) = (needs.minimum_bytes as f64, needs.store_all_bytes as f64);
         for at in 0..budgets {
@@ -30,29 +31,16 @@ pub(super) fn ladder(settings: &Settings) -> Outcome<Table> {
             let config = RematConfig::new(budget.ceil() as u64).with_time_limit(protocol.time_limit).without_cache();
             let device = Device::flex().remat(config)?;
             let run = protocol.measure(&device, "within a budget", |device, seen| job.run(device, seen))?;
-            let plan = run.plan();
-            rows.push(vec![
+            let mut row = vec![
                 Cell::text(format!("{}, {:.0}%", model.name(), 100.0 * budget / most)),
                 Cell::bytes(Some(budget.ceil() as u64)),
                 Cell::bytes(run.peak_bytes()),
-                Cell::percent(plan.map(|plan| plan.predicted_overhead)),
-                Cell::percent(plan.and_then(|plan| plan.lower_bound)),
-                Cell::percent(plan.and_then(|plan| plan.measured_overhead)),
-                run.report.as_ref().map_or_else(Cell::none, |report| Cell::count(report.steps_over_budget)),
-                Cell::text(if run.run.is_identical(&plain.run) { "yes" } else { "no" }),
-            ]);
+            ];
+            row.extend(outcome(&run, run.run.is_identical(&plain.run)));
+            rows.push(row);
         }
     }
-    let columns = [
-        "model, budget",
-        "in bytes",
-        "held under it",
-        "overhead planned",
-        "at least",
-        "measured",
-        "steps over budget",
-        "identical",
-    ];
+    let columns = ["model, budget", "in bytes", "held under it"];
     Ok(Table {
         title: "More memory, less time",
         about: format!(
@@ -61,7 +49,7 @@ pub(super) fn ladder(settings: &Settings) -> Outcome<Table> {
             protocol.steps,
             protocol.time_limit.as_secs_f64()
         ),
-        columns: columns.map(str::to_owned).into(),
+        columns: columns.into_iter().chain(OUTCOME).map(str::to_owned).collect(),
         rows,
     })
 }

@@ -1,8 +1,8 @@
 //! Plans on disk, so that the next run of the same program plans nothing.
 //!
 //! One JSON file per step, budget, device and planner. (What a dry run has found is for all steps of one structure, and for just what it
-//! holds.) It has the graph and the plan in the formats of `burn-remat-plan`, so that `remat-plan` reads both parts, and a digest of itself. A file is used only if it is whole
-//! and of this version, if its graph is that of the step at hand (costs apart), and if the independent checker accepts its
+//! holds.) It has the graph and the plan in the formats of `burn-remat-plan`, so that `remat-plan` reads both parts, and a digest
+//! of itself. A file is used only if it is whole and of this version, if its graph is that of the step at hand (costs apart), and if the independent checker accepts its
 //! plan; otherwise the log says why and the step is planned anew.
 
 use std::path::{Path, PathBuf};
@@ -160,7 +160,11 @@ impl CacheFile {
 
     /// Where the plans are kept that dry runs find for steps of this structure, whatever small operations they have besides.
     pub fn of_dry_run(&self, structure: u64) -> Self {
-        Self { folder: self.folder.clone(), key: CacheKey { signature: structure, ..self.key.clone() } }
+        self.with_key(CacheKey { signature: structure, ..self.key.clone() })
+    }
+
+    fn with_key(&self, key: CacheKey) -> Self {
+        Self { folder: self.folder.clone(), key }
     }
 
     /// A stored plan for this step that was made for hardly less than this budget; of several that for most. A dry run has found it, in another process
@@ -171,7 +175,7 @@ impl CacheFile {
         let names = std::fs::read_dir(self.own_folder()).ok()?.flatten().map(|entry| entry.file_name());
         let budgets = names.filter_map(|name| budget_of(name.to_str()?));
         let budget = budgets.filter(|&least| is_near(least, self.key.budget)).max()?;
-        let near = Self { folder: self.folder.clone(), key: CacheKey { budget, ..self.key.clone() } };
+        let near = self.with_key(CacheKey { budget, ..self.key.clone() });
         let text = std::fs::read_to_string(near.path()).ok()?;
         let found = near.stored(&text, self.key.budget, trace, lowered);
         let Stored { schedule, file, .. } =
