@@ -156,19 +156,27 @@ pub(crate) struct Rehearsed {
     seen: Seen,
     /// What is planned of it, each kind once.
     pub kinds: Vec<Fit>,
-    /// Which of these came more than once, in whatever sizes; all where none did.
-    back: Vec<bool>,
 }
 
 impl Rehearsed {
     pub fn new(seen: Seen) -> Result<Self, RematError> {
-        let planned = planned(&seen.steps);
+        let kinds = planned(&seen.steps).into_iter().map(|met| fit(met.trace)).collect::<Result<_, _>>()?;
+        Ok(Self { seen, kinds })
+    }
+
+    /// Plans that hold least, only for what comes more than once, in whatever sizes, if anything does: the first step of a program does what no other
+    /// does, and passes that begin like it would be taken for it.
+    fn least(&self, steps: &[Met]) -> Vec<Ready> {
+        let planned = planned(steps);
         let times = |of: &Met| planned.iter().filter(|met| does_like(&met.trace, &of.trace)).map(|met| met.times).sum();
         let times: Vec<usize> = planned.iter().map(times).collect();
-        let least = times.iter().max().copied().unwrap_or(1).min(2);
-        let back = times.iter().map(|&times| times >= least).collect();
-        let kinds = planned.into_iter().map(|met| fit(met.trace)).collect::<Result<_, _>>()?;
-        Ok(Self { seen, kinds, back })
+        let often = times.iter().max().copied().unwrap_or(1).min(2);
+        let least = |met: Met| {
+            let kind = |trace: &Trace| (trace.signature(), Spine::of(trace).structure());
+            let known = self.kinds.iter().map(Fit::least).find(|(plan, _)| kind(&plan.trace) == kind(&met.trace));
+            known.or_else(|| Some(fit(met.trace).ok()?.least()))
+        };
+        planned.into_iter().zip(times).filter(|&(_, times)| times >= often).filter_map(|(met, _)| least(met)).collect()
     }
 
     /// The smallest budget that is kept: what the neediest step needs, or more where the whole program does.
@@ -186,10 +194,10 @@ impl Rehearsed {
     /// The smallest budget from this one on that all of the program keeps, as far as a few trials tell.
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
-        // What is named here is to be kept by training that looks for plans by itself. What came once only, as the first step of a program does, is none
-        // that training goes by: passes that begin like it would be taken for it.
-        let back = ready.iter().zip(&self.back).filter(|(_, back)| **back);
-        hand_over(back.map(|(plan, _)| plan.clone()).collect(), &config.planning, &self.seen.device);
+        // What is named here is to be kept by training that looks for plans by itself. Where it knows what a pass does the next one may end elsewhere.
+        let within = self.seen.steps_within(config, least.minimum_bytes);
+        let ways = [&within, &self.seen.steps].map(|steps| self.least(steps));
+        hand_over(ways.into(), &config.planning, &self.seen.device);
         let start = Instant::now();
         // The largest budget that was not kept, and the smallest that was.
         let (mut low, mut high) = (0, least.store_all_bytes);
@@ -331,21 +339,26 @@ fn plans_beside(
     Ok(ready)
 }
 
-/// What is planned of what was seen, each kind once.
+/// What is planned of what was seen, each kind once, as it came most often: what is no part of its structure may differ.
 fn planned(steps: &[Met]) -> Vec<Met> {
-    let mut kinds: Vec<Met> = Vec::new();
+    // With each, how often it came to the letter.
+    let mut kinds: Vec<(Met, usize)> = Vec::new();
     for Met { trace, times } in steps {
         let (planned, times) = (trace.clone().planned_part(), *times);
         let structure = Spine::of(&planned).structure();
-        match kinds.iter_mut().find(|known| Spine::of(&known.trace).structure() == structure) {
-            Some(known) => {
-                known.trace.held_at_start = known.trace.held_at_start.max(planned.held_at_start);
+        match kinds.iter_mut().find(|(known, _)| Spine::of(&known.trace).structure() == structure) {
+            Some((known, most)) => {
+                let held_at_start = known.trace.held_at_start.max(planned.held_at_start);
+                if times > *most {
+                    (known.trace, *most) = (planned, times);
+                }
+                known.trace.held_at_start = held_at_start;
                 known.times += times;
             }
-            None => kinds.push(Met { trace: planned, times }),
+            None => kinds.push((Met { trace: planned, times }, times)),
         }
     }
-    kinds
+    kinds.into_iter().map(|(met, _)| met).collect()
 }
 
 fn neediest(steps: &[Met]) -> Result<Trace, RematError> {

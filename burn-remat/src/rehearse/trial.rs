@@ -39,6 +39,12 @@ impl Seen {
         Self { device: device.to_owned(), steps, recording: recording.clone() }
     }
 
+    /// The steps that it does as training does them that has no plan, under a budget: where it is known what a pass does, the next one may end elsewhere.
+    pub fn steps_within(&self, config: &RematConfig, budget: u64) -> Vec<Met> {
+        let config = Config { strict: false, ..of_core(&config.within(budget)) };
+        play(&self.recording, config, plans(Vec::new(), true), |_| {}).world().planning.rehearsed().to_vec()
+    }
+
     /// Most bytes that it holds without a budget.
     pub fn peak(&self, config: &RematConfig) -> u64 {
         self.try_budget(config, u64::MAX, Vec::new()).peak

@@ -284,8 +284,9 @@ fn recorded_minimum(program: Program) -> u64 {
 }
 
 /// Programs whose passes begin alike and go on in other ways, some that hold between their passes what their plans do not know of, and some whose
-/// first pass sets up what the others use; one whose passes are seen to be over only later, and one whose largest steps come last.
-const NAMED: [&str; 8] = [
+/// first pass sets up what the others use; one whose passes are seen to be over only later, one whose largest steps come last, and two whose passes end
+/// elsewhere where it is known what the one before does.
+const NAMED: [&str; 10] = [
     "layers skipped at random",
     "early exit",
     "two networks against each other",
@@ -294,6 +295,8 @@ const NAMED: [&str; 8] = [
     "a copy after the first update",
     "a queue of keys",
     "batches double",
+    "sharpness",
+    "attacked",
 ];
 
 #[test]

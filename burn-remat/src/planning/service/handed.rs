@@ -18,21 +18,26 @@ use crate::panics::lock;
 /// The newest are kept, for steps of so many operations in all; of one dry run, those for the steps that need most.
 const MOST_OPERATIONS: usize = 100_000;
 
-/// What each dry run has found, the newest first.
-static FOUND: Mutex<Vec<Vec<Ready>>> = Mutex::new(Vec::new());
+/// What a dry run has found: plans for all kinds of step of a program, in each way in which its steps may be told apart, the likeliest first.
+type Ways = Vec<Vec<Ready>>;
 
-/// A dry run of a device has found these plans, for all kinds of step of a program.
-pub(crate) fn hand_over(mut plans: Vec<Ready>, settings: &PlanSettings, device: &str) {
+/// What each dry run has found, the newest first.
+static FOUND: Mutex<Vec<Ways>> = Mutex::new(Vec::new());
+
+/// A dry run of a device has found these plans.
+pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
     let operations = |(plan, _): &Ready| plan.trace.ops.len();
-    plans.sort_by_key(|(plan, _)| Reverse(plan.peak));
-    within(&mut plans, operations);
-    plans.iter().for_each(|plan| store(plan, settings, device));
+    for plans in ways.iter_mut().rev() {
+        plans.sort_by_key(|(plan, _)| Reverse(plan.peak));
+        within(plans, operations);
+        plans.iter().for_each(|plan| store(plan, settings, device));
+    }
     let mut found = lock(&FOUND);
-    let of = |plans: &[Ready]| plans.iter().map(|(plan, _)| (plan.structure(), plan.peak)).collect::<Vec<_>>();
-    let new = of(&plans);
+    let of = |ways: &Ways| ways.iter().flatten().map(|(plan, _)| (plan.structure(), plan.peak)).collect::<Vec<_>>();
+    let new = of(&ways);
     found.retain(|known| of(known) != new);
-    found.insert(0, plans);
-    within(&mut found, |known| known.iter().map(operations).sum());
+    found.insert(0, ways);
+    within(&mut found, |known| known.iter().flatten().map(operations).sum());
 }
 
 /// Keeps a plan for other processes: it was made in no time, for just what it holds.
@@ -56,10 +61,11 @@ fn within<T>(all: &mut Vec<T>, operations: impl Fn(&T) -> usize) {
 /// much, which may not have come yet. Of several dry runs that in which they are cheapest, and the plan for steps of this structure last, if it is among them.
 pub(super) fn handed_over(structure: u64, budget: u64) -> Vec<Ready> {
     let found = lock(&FOUND);
-    let has_such_steps = |plans: &&Vec<Ready>| plans.iter().any(|(plan, _)| plan.structure() == structure);
+    let has_such_steps = |plans: &Vec<Ready>| plans.iter().any(|(plan, _)| plan.structure() == structure);
     let needs = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.peak).max().unwrap_or(0);
     let takes = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.overhead()).fold(0.0, f64::max);
-    let runs = found.iter().filter(has_such_steps).filter(|plans| is_near(needs(plans), budget));
+    let serves = |plans: &&Vec<Ready>| has_such_steps(plans) && is_near(needs(plans), budget);
+    let runs = found.iter().filter_map(|ways| ways.iter().find(serves));
     let Some(plans) = runs.min_by(|a, b| takes(a).total_cmp(&takes(b))) else { return Vec::new() };
     let mut near: Vec<Ready> = plans.iter().filter(|(plan, _)| is_near(plan.peak, budget)).cloned().collect();
     near.sort_by_key(|(plan, _)| plan.structure() == structure);
@@ -90,14 +96,14 @@ mod tests {
         let (_, _, least) = step();
         let (structure, peak) = (least.0.structure(), least.0.peak);
         let settings = PlanSettings { cache: None, ..PlanSettings::default() };
-        hand_over(vec![least.clone()], &settings, "chain");
-        hand_over(vec![least], &settings, "chain");
+        hand_over(vec![vec![least.clone()]], &settings, "chain");
+        hand_over(vec![vec![least]], &settings, "chain");
         let peak_of = |structure, budget| handed_over(structure, budget).last().map(|(schedule, _)| schedule.peak);
         assert_eq!(peak_of(structure, peak), Some(peak));
         assert_eq!(peak_of(structure, peak - 1), None, "it would be over the budget");
         assert_eq!(peak_of(structure, 2 * peak), None, "there are cheaper ones");
         assert_eq!(peak_of(structure + 1, peak), None, "another step");
-        let has_it = |plans: &&Vec<Ready>| plans.iter().any(|(known, _)| known.structure() == structure);
+        let has_it = |ways: &&Ways| ways.iter().flatten().any(|(known, _)| known.structure() == structure);
         assert_eq!(FOUND.lock().unwrap().iter().filter(has_it).count(), 1, "the same plan is kept once");
     }
 
@@ -107,7 +113,7 @@ mod tests {
         let (structure, peak) = (least.0.structure(), least.0.peak);
         let folder = std::env::temp_dir().join(format!("burn-remat-handed-{}", std::process::id()));
         let settings = PlanSettings { cache: Some(folder.clone()), ..PlanSettings::default() };
-        hand_over(vec![least], &settings, "chain");
+        hand_over(vec![vec![least]], &settings, "chain");
         let peak_of = |structure, budget, device| {
             let file = settings.cache_file(device, 0, budget).unwrap().of_dry_run(structure);
             file.load_near(&trace, &lowered).map(|stored| stored.schedule.peak)

@@ -76,15 +76,9 @@ impl Observed {
         self.seen >= SEEN
     }
 
-    /// Whether it has just come back: what a dry run has found for it is of use now. The first step of a program, which sets up parameters, does what no
-    /// other does, and led by its plan, or by that of another step than the next, passes seem to begin elsewhere.
+    /// Whether it has just come back: another process may have left a plan for it.
     pub fn is_back(&self) -> bool {
         self.seen == 2
-    }
-
-    /// Whether it has come more than once.
-    pub fn came_back(&self) -> bool {
-        self.seen > 1
     }
 
     /// The signature of the last such step.
@@ -106,6 +100,12 @@ impl Kinds {
     /// Whether so many kinds have come, each of them once, that none seems to come back.
     pub fn are_all_new(&self) -> bool {
         self.0.len() >= MANY && self.0.iter().all(|known| known.seen == 1)
+    }
+
+    /// Whether any has come more than once. The first step of a program, which sets up parameters, does what no other does, and led by its plan, or by
+    /// that of another step than the next, passes seem to begin elsewhere.
+    pub fn are_back(&self) -> bool {
+        self.0.iter().any(|known| known.seen > 1)
     }
 
     /// What is known of a kind, which is remembered from now on.

@@ -55,7 +55,7 @@ pub(crate) struct Plans {
     unmeasured: Vec<u64>,
     /// Plans that were left aside because the online policy does better, for as long as that keeps to the budget, and the budgets for which they were made.
     dear: Vec<(Ready, u64)>,
-    /// On a dry device.
+    /// Where steps are written down, not planned.
     rehearsed: Option<Vec<Met>>,
     pub state: PlanState,
 }
@@ -84,7 +84,7 @@ impl Plans {
         plans
     }
 
-    /// On a dry device: the steps that it has seen, each kind once, in order.
+    /// Where steps are written down: those seen, each kind once, in order.
     pub fn rehearsed(&self) -> &[Met] {
         self.rehearsed.as_deref().unwrap_or_default()
     }
@@ -142,7 +142,7 @@ impl Plans {
 
     /// Whether the coming step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
     pub fn is_settled(&self) -> bool {
-        !self.is_on() || (!self.known.has_plans() && self.kinds.are_settled())
+        !self.is_on() || (self.rehearsed.is_none() && !self.known.has_plans() && self.kinds.are_settled())
     }
 
     /// Forgets what was settled: the budget has begun to matter.
@@ -181,7 +181,8 @@ impl Plans {
     /// Whether the operations of a step that follows this plan are to be measured.
     pub fn is_unmeasured(&self, structure: u64) -> bool {
         let is_settled = self.kinds.is_settled(structure);
-        self.settings.planner.is_some() && self.unmeasured.contains(&structure) && !is_settled
+        let is_to_be_planned = self.settings.planner.is_some() && self.unmeasured.contains(&structure) && !is_settled;
+        is_to_be_planned || self.rehearsed.is_some()
     }
 
     /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
@@ -213,51 +214,44 @@ impl Plans {
     pub fn observe(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         trace.attribute_stages();
         self.known.finished(structure);
-        match &mut self.rehearsed {
-            Some(rehearsed) => {
-                write_down(rehearsed, trace);
-                false
-            }
-            None => self.measured(trace, structure, budget),
-        }
+        self.measured(trace, structure, budget)
     }
 
     /// Takes the costs of a step, and plans it once they are known well enough.
     fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
+        if let Some(rehearsed) = &mut self.rehearsed {
+            write_down(rehearsed, &trace);
+            if budget.is_none() {
+                return false;
+            }
+        }
         self.kinds.of(structure).measure(&mut trace);
-        self.take_handed_over(&trace, structure, budget);
+        self.take_handed_over(structure, budget);
         let known = self.kinds.of(structure);
         // A plan that gives up nothing still says that what yields goes, and nothing else.
         let Some(budget) = budget.filter(|budget| trace.most_held() > *budget) else {
             self.fits(trace, structure);
             return false;
         };
-        let (is_settled, is_known) = (known.settled, known.is_known());
+        let (is_settled, is_due) = (known.settled, known.is_known() || known.is_back());
         let is_guided = self.kinds.like(structure).any(|like| self.known.knows(like));
         if trace.is_pass && !is_guided && self.kinds.are_enough() {
             self.known.know(trace.clone());
         }
         let is_busy = self.background.since().is_some() || self.settings.planner.is_none();
-        if is_settled || is_busy || is_guided && !is_known && !self.serves_others(&trace, structure) {
+        if is_settled || is_busy || is_guided && !is_due && !self.serves_others(&trace, structure) {
             return false;
         }
         let trace = Arc::new(self.kinds.of(structure).with_times(trace));
         self.plan(trace, structure, budget)
     }
 
-    /// Takes up what a dry run has found for a program that has such steps, of which one is over: when they have come back, or where none ever does. Not
-    /// after one that needs a plan and gets none, nor one for what is like it: where it ends is not sure then, nor where the next begins.
-    fn take_handed_over(&mut self, trace: &Trace, structure: u64, budget: Option<u64>) {
-        let is_back = self.kinds.of(structure).is_back();
-        let is_time = is_back || self.kinds.are_all_new();
+    /// Takes up what a dry run has found for a program that has such steps, of which one is over: when any step has come back, or where none ever does.
+    fn take_handed_over(&mut self, structure: u64, budget: Option<u64>) {
+        let is_time = self.kinds.are_back() || self.kinds.are_all_new();
         let is_of_use = self.settings.planner.is_some() && self.known.plan_for(structure).is_none();
         let Some(budget) = budget.filter(|_| is_time && is_of_use) else { return };
-        let plans = handed_over(structure, budget);
-        let is_sure = || plans.iter().any(|(schedule, _)| does_like(&schedule.run().trace, trace));
-        if is_back && trace.most_held() > budget && !is_sure() {
-            return;
-        }
-        for (schedule, origin) in plans {
+        for (schedule, origin) in handed_over(structure, budget) {
             if self.known.plan_for(schedule.structure()).is_none() {
                 self.unmeasured.push(schedule.structure());
                 self.take_up(schedule, origin);
@@ -354,10 +348,10 @@ impl Plans {
 
     /// Takes the plan from the cache, once; whether there is one.
     fn stored(&mut self, cache: Option<&CacheFile>, trace: &Arc<Trace>, lowered: &Lowered, structure: u64) -> bool {
-        let is_planned = self.known.plan_for(structure).is_some();
+        let takes_others = self.known.plan_for(structure).is_none() && self.kinds.are_back();
         let known = self.kinds.of(structure);
         let Some(cache) = cache.filter(|_| !known.cached) else { return false };
-        let of_dry_run = (!is_planned && known.came_back()).then(|| cache.of_dry_run(structure));
+        let of_dry_run = takes_others.then(|| cache.of_dry_run(structure));
         let found = cache.load(trace, lowered).or_else(|| of_dry_run?.load_near(trace, lowered));
         let Some(Stored { schedule, file, time_limit }) = found else { return false };
         known.cached = true;
@@ -446,7 +440,7 @@ fn is_too_dear(overhead: f64, online: Option<u64>) -> bool {
 }
 
 /// Writes down a step that was rehearsed, each kind once.
-fn write_down(rehearsed: &mut Vec<Met>, trace: Trace) {
+fn write_down(rehearsed: &mut Vec<Met>, trace: &Trace) {
     match rehearsed.iter_mut().find(|known| known.trace.signature() == trace.signature()) {
         Some(Met { trace: known, times }) => {
             *times += 1;
@@ -456,7 +450,7 @@ fn write_down(rehearsed: &mut Vec<Met>, trace: Trace) {
                 known.cost_ns = known.cost_ns.min(op.cost_ns);
             });
         }
-        None => rehearsed.push(Met { trace, times: 1 }),
+        None => rehearsed.push(Met { trace: trace.clone(), times: 1 }),
     }
 }
 
