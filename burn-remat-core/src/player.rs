@@ -22,16 +22,16 @@ use crate::recording::{Asking, Made, OperationCall, Recording};
 use crate::stages::Entered;
 
 /// Goes through a recording with a machine of this configuration. `planning` gets the steps, and says by which plans they go; `meanwhile` may see to
-/// that before each call.
+/// that, and look, before each call.
 pub fn play<P: Planning>(
     recording: &Arc<Recording>,
     config: Config,
     planning: P,
-    mut meanwhile: impl FnMut(&mut P),
+    mut meanwhile: impl FnMut(&mut Machine<Player<P>>),
 ) -> Machine<Player<P>> {
     let mut machine = Machine::new(config, Player::new(recording.clone(), planning));
     for (at, asking) in recording.asked().iter().enumerate() {
-        meanwhile(&mut machine.world_mut().planning);
+        meanwhile(&mut machine);
         machine.world_mut().at = at;
         ask(&mut machine, asking);
     }

@@ -151,6 +151,10 @@ impl RecordedProgram {
 /// A program may hold a few small tensors more than it did on a dry device (a loss that it reads later): one part in so many of what a step needs.
 const MARGIN: u64 = 1024;
 
+fn with_margin(bytes: u64) -> u64 {
+    bytes + bytes.div_ceil(MARGIN)
+}
+
 /// What a program has done on a dry device.
 pub(crate) struct Rehearsed {
     seen: Seen,
@@ -186,7 +190,7 @@ impl Rehearsed {
         let (op, stage) = (op.to_owned(), most.floor_stage().map(str::to_owned));
         let of_steps = self.seen.steps.iter().map(|met| met.trace.peak()).max().unwrap_or(0);
         let store_all_bytes = of_steps.max(self.seen.peak(config));
-        let minimum_bytes = (bytes + bytes.div_ceil(MARGIN)).min(of_steps.max(bytes));
+        let minimum_bytes = with_margin(bytes).min(of_steps.max(bytes));
         let least = MinimumBudget { store_all_bytes, minimum_bytes, op, stage };
         Ok(self.kept(config, least))
     }
@@ -195,8 +199,9 @@ impl Rehearsed {
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
         // What is named here is to be kept by training that looks for plans by itself. Where it knows what a pass does the next one may end elsewhere.
-        let within = self.seen.steps_within(config, least.minimum_bytes);
+        let within = self.seen.train_within(config, least.minimum_bytes).steps;
         let ways = [&within, &self.seen.steps].map(|steps| self.least(steps));
+        let needs_within = ways[0].iter().map(|(plan, _)| with_margin(plan.peak)).max().unwrap_or(0);
         hand_over(ways.into(), &config.planning, &self.seen.device);
         let start = Instant::now();
         // The largest budget that was not kept, and the smallest that was.
@@ -217,7 +222,11 @@ impl Rehearsed {
             let is_first = is_over && high == least.store_all_bytes && peak < high;
             budget = if is_first { peak } else { low + (high - low) / 2 };
         }
-        least.minimum_bytes = high;
+        // Plans for steps that end elsewhere than those of training only lead that astray.
+        let is_late = |budget| self.seen.train_within(config, budget).is_late;
+        let is_more = (high + 1..least.store_all_bytes).contains(&needs_within);
+        let is_led_astray = is_more && is_late(high) && !is_late(needs_within);
+        least.minimum_bytes = if is_led_astray { needs_within } else { high };
         least
     }
 }

@@ -56,10 +56,9 @@ impl RecordedProgram {
         }
         let plans = Plans::new(config.planning_in_force(), self.device().to_owned(), false);
         let limit = config.planning.time_limit + PATIENCE;
-        let wait = |plans: &mut Plans| {
-            plans.wait().wait(limit);
-        };
-        let machine = play(&self.recording, config.of_core(self.layout()), plans, wait);
+        let machine = play(&self.recording, config.of_core(self.layout()), plans, |machine| {
+            machine.world().planning.wait().wait(limit);
+        });
         let (counters, plans) = (machine.counters(), &machine.world().planning);
         let followed = (counters.times.followed, counters.times.followed_recompute);
         Ok(ReplayReport {

@@ -30,6 +30,14 @@ pub(crate) struct Trial {
     pub op: String,
 }
 
+/// What becomes of a program that goes by what dry runs have found.
+pub(crate) struct Trained {
+    /// Its steps, each kind once: where it is known what a pass does, the next one may end elsewhere.
+    pub steps: Vec<Met>,
+    /// Whether steps of the second half were over the budget, though there were plans.
+    pub is_late: bool,
+}
+
 impl Seen {
     /// What a recorded program does.
     pub fn of(recording: &Arc<Recording>, config: &RematConfig, device: &str) -> Self {
@@ -39,10 +47,21 @@ impl Seen {
         Self { device: device.to_owned(), steps, recording: recording.clone() }
     }
 
-    /// The steps that it does as training does them that has no plan, under a budget: where it is known what a pass does, the next one may end elsewhere.
-    pub fn steps_within(&self, config: &RematConfig, budget: u64) -> Vec<Met> {
+    /// Goes through the program under a budget as training does, which has no plan until what dry runs have found is of use to it.
+    pub fn train_within(&self, config: &RematConfig, budget: u64) -> Trained {
         let config = Config { strict: false, ..of_core(&config.within(budget)) };
-        play(&self.recording, config, plans(Vec::new(), true), |_| {}).world().planning.rehearsed().to_vec()
+        let (mut calls, half) = (0, self.recording.asked().len() / 2);
+        // Steps over the budget by the middle, if there were plans.
+        let mut before = None;
+        let machine = play(&self.recording, config, plans(Vec::new(), true), |machine| {
+            calls += 1;
+            if calls == half && machine.world().planning.has_plans() {
+                before = Some(machine.counters().steps_over_budget);
+            }
+        });
+        let after = machine.counters().steps_over_budget;
+        let steps = machine.world().planning.rehearsed().to_vec();
+        Trained { steps, is_late: before.is_some_and(|before| after > before) }
     }
 
     /// Most bytes that it holds without a budget.

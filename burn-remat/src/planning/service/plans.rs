@@ -104,6 +104,11 @@ impl Plans {
         self.background.since()
     }
 
+    /// Whether any kind of step has a plan that does something.
+    pub fn has_plans(&self) -> bool {
+        self.known.has_plans()
+    }
+
     /// Why there is no plan, and what to do if anything; nothing where there is one, or a planner is at work or has said why.
     pub fn why_none(&self) -> Option<String> {
         let explains_itself = self.state.schedule.is_some() || self.state.problem.is_some();
@@ -249,7 +254,8 @@ impl Plans {
     /// Takes up what a dry run has found for a program that has such steps, of which one is over: when any step has come back, or where none ever does.
     fn take_handed_over(&mut self, structure: u64, budget: Option<u64>) {
         let is_time = self.kinds.are_back() || self.kinds.are_all_new();
-        let is_of_use = self.settings.planner.is_some() && self.known.plan_for(structure).is_none();
+        let is_asked_for = self.settings.planner.is_some() || self.rehearsed.is_some();
+        let is_of_use = is_asked_for && self.known.plan_for(structure).is_none();
         let Some(budget) = budget.filter(|_| is_time && is_of_use) else { return };
         for (schedule, origin) in handed_over(structure, budget) {
             if self.known.plan_for(schedule.structure()).is_none() {

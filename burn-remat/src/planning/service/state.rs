@@ -139,8 +139,11 @@ impl PlanState {
     pub fn left(&mut self, why: &Left) {
         self.left += 1;
         let text = match why {
+            Left::Differs { at, found, planned } if found == planned => {
+                format!("operation {at}, `{found}`, had other tensors than in the plan, or other shapes")
+            }
             Left::Differs { at, found, planned } => {
-                format!("operation {at} was `{found}`, but the plan has `{planned}` there, or its shapes differ")
+                format!("operation {at} was `{found}`, but the plan has `{planned}` there")
             }
             Left::GoesOn { at, found } => format!("it went on with `{found}` after the {at} operations of the plan"),
             Left::Failed(failure) => failure.to_string(),
