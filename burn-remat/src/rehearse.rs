@@ -175,10 +175,14 @@ impl Rehearsed {
         let times = |of: &Met| planned.iter().filter(|met| does_like(&met.trace, &of.trace)).map(|met| met.times).sum();
         let times: Vec<usize> = planned.iter().map(times).collect();
         let often = times.iter().max().copied().unwrap_or(1).min(2);
+        let kind = |trace: &Trace| (trace.signature(), Spine::of(trace).structure());
+        let known: Vec<_> = self.kinds.iter().map(Fit::least).map(|least| (kind(&least.0.trace), least)).collect();
+        let start = Instant::now();
         let least = |met: Met| {
-            let kind = |trace: &Trace| (trace.signature(), Spine::of(trace).structure());
-            let known = self.kinds.iter().map(Fit::least).find(|(plan, _)| kind(&plan.trace) == kind(&met.trace));
-            known.or_else(|| Some(fit(met.trace).ok()?.least()))
+            let kind = kind(&met.trace);
+            let found = known.iter().find(|(known, _)| *known == kind).map(|(_, least)| least.clone());
+            let new = || fit(met.trace).ok().map(|fit| fit.least());
+            found.or_else(|| (start.elapsed() < TRIAL_TIME).then(new).flatten())
         };
         planned.into_iter().zip(times).filter(|&(_, times)| times >= often).filter_map(|(met, _)| least(met)).collect()
     }
