@@ -354,13 +354,13 @@ fn plans_beside(
 
 /// What is planned of what was seen, each kind once, as it came most often: what is no part of its structure may differ.
 fn planned(steps: &[Met]) -> Vec<Met> {
-    // With each, how often it came to the letter.
-    let mut kinds: Vec<(Met, usize)> = Vec::new();
+    // With each its structure, and how often it came to the letter.
+    let mut kinds: Vec<(u64, Met, usize)> = Vec::new();
     for Met { trace, times } in steps {
         let (planned, times) = (trace.clone().planned_part(), *times);
         let structure = Spine::of(&planned).structure();
-        match kinds.iter_mut().find(|(known, _)| Spine::of(&known.trace).structure() == structure) {
-            Some((known, most)) => {
+        match kinds.iter_mut().find(|(known, ..)| *known == structure) {
+            Some((_, known, most)) => {
                 let held_at_start = known.trace.held_at_start.max(planned.held_at_start);
                 if times > *most {
                     (known.trace, *most) = (planned, times);
@@ -368,10 +368,10 @@ fn planned(steps: &[Met]) -> Vec<Met> {
                 known.trace.held_at_start = held_at_start;
                 known.times += times;
             }
-            None => kinds.push((Met { trace: planned, times }, times)),
+            None => kinds.push((structure, Met { trace: planned, times }, times)),
         }
     }
-    kinds.into_iter().map(|(met, _)| met).collect()
+    kinds.into_iter().map(|(_, met, _)| met).collect()
 }
 
 fn neediest(steps: &[Met]) -> Result<Trace, RematError> {

@@ -49,7 +49,7 @@ impl Seen {
 
     /// Goes through the program under a budget as training does, which has no plan until what dry runs have found is of use to it.
     pub fn train_within(&self, config: &RematConfig, budget: u64) -> Trained {
-        let config = Config { strict: false, ..of_core(&config.within(budget)) };
+        let config = of_trial(config, budget);
         let (mut calls, half) = (0, self.recording.asked().len() / 2);
         // Steps over the budget by the middle, if there were plans.
         let mut before = None;
@@ -71,12 +71,17 @@ impl Seen {
 
     /// Goes through the program under a budget, by plans that are there from the start; no others are made.
     pub fn try_budget(&self, config: &RematConfig, budget: u64, ready: Vec<Ready>) -> Trial {
-        let config = Config { strict: false, ..of_core(&config.within(budget)) };
+        let config = of_trial(config, budget);
         let machine = play(&self.recording, config, plans(ready, false), |_| {});
         let counters = machine.counters();
         let is_over = counters.steps_over_budget > 0 || machine.is_over_budget();
         Trial { peak: counters.peak.bytes, is_over, op: machine.world().name(counters.peak.kind) }
     }
+}
+
+/// Under a budget that may be missed.
+fn of_trial(config: &RematConfig, budget: u64) -> Config {
+    Config { strict: false, ..of_core(&config.within(budget)) }
 }
 
 fn of_core(config: &RematConfig) -> Config {

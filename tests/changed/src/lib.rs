@@ -10,9 +10,9 @@ pub struct Numbers(u64);
 
 impl Default for Numbers {
     fn default() -> Self {
-        let seed = std::env::var("BURN_REMAT_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0u64);
+        let seed = std::env::var("BURN_REMAT_TEST_SEED").map_or(0, |seed| seed.parse::<u64>().expect("a number"));
         // Odd, so not 0, which would be followed by zeros for ever.
-        Self((seed.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 }
 

@@ -91,7 +91,12 @@ impl Plans {
 
     /// Whether steps are planned, or written down, at all.
     pub fn is_on(&self) -> bool {
-        self.settings.planner.is_some() || self.rehearsed.is_some() || self.known.has_plans()
+        self.looks_for_plans() || self.known.has_plans()
+    }
+
+    /// Whether steps are planned, or written down, other than by the plans that were there from the start.
+    fn looks_for_plans(&self) -> bool {
+        self.settings.planner.is_some() || self.rehearsed.is_some()
     }
 
     /// For waiting until no planner is at work.
@@ -254,8 +259,7 @@ impl Plans {
     /// Takes up what a dry run has found for a program that has such steps, of which one is over: when any step has come back, or where none ever does.
     fn take_handed_over(&mut self, structure: u64, budget: Option<u64>) {
         let is_time = self.kinds.are_back() || self.kinds.are_all_new();
-        let is_asked_for = self.settings.planner.is_some() || self.rehearsed.is_some();
-        let is_of_use = is_asked_for && self.known.plan_for(structure).is_none();
+        let is_of_use = self.looks_for_plans() && self.known.plan_for(structure).is_none();
         let Some(budget) = budget.filter(|_| is_time && is_of_use) else { return };
         for (schedule, origin) in handed_over(structure, budget) {
             if self.known.plan_for(schedule.structure()).is_none() {
