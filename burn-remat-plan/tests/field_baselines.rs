@@ -1,6 +1,8 @@
 //! The heuristics that frameworks use, on generated networks: plans are valid and within the budget, and where there is
 //! none, the smallest peak that is named is one that can be had.
 
+use std::time::Duration;
+
 use burn_remat_plan::generate::{NAMES, Options, by_name};
 use burn_remat_plan::planners::{EveryNthBlock, HloRemat, MinCut, StoreAll};
 use burn_remat_plan::{Graph, PlanError, Planner, Request, solve};
@@ -9,7 +11,9 @@ const BASELINES: [&dyn Planner; 3] = [&MinCut, &HloRemat, &EveryNthBlock];
 
 /// Overhead of `planner` at a share of the store-all peak in percent, or the smallest peak that it reaches.
 fn overhead(planner: &dyn Planner, graph: &Graph, budget: u64) -> Result<f64, u64> {
-    match solve(planner, graph, &Request::new(budget)) {
+    // They end by themselves, sooner than this on the busiest machine.
+    let request = Request { time_limit: Duration::from_secs(600), ..Request::new(budget) };
+    match solve(planner, graph, &request) {
         Ok(solved) => {
             assert!(solved.checked.is_some() && solved.outcome.peak_bytes <= budget);
             Ok(solved.outcome.makespan / StoreAll::makespan(graph) - 1.0)

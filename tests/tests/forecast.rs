@@ -13,7 +13,7 @@ use burn_remat_examples::training::{Job, ModelKind};
 
 const BATCH: usize = 4;
 /// For each budget: less than by default, which is enough to see that promises are kept.
-const PLAN_TIME: Duration = Duration::from_millis(100);
+const PLAN_TIME: Duration = Duration::from_millis(300);
 
 fn train(device: &Device, batch: usize, steps: usize) -> u64 {
     let job = Job::standard(ModelKind::Unet, batch, steps, 1).unwrap();

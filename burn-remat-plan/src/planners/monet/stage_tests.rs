@@ -239,7 +239,7 @@ fn a_program_too_large_for_memory_is_planned_by_stages_or_refused() {
     let entries = estimated_entries(&graph, &Stages::new(&graph));
     assert!(entries > largest_model(&Request::new(0)), "{} ops have {entries} entries", graph.ops().len());
     let peak = StoreAll::peak(&graph);
-    let outcome = Monet.solve(&graph, &request(peak / 10 * 6, 3.0)).unwrap();
+    let outcome = Monet.solve(&graph, &request(peak / 10 * 6, 12.0)).unwrap();
     check(&graph, outcome.plan.as_ref().unwrap(), peak / 10 * 6).unwrap();
     let steps = &outcome.plan.as_ref().unwrap().steps;
     assert!(steps.iter().filter(|step| matches!(step, Step::Compute(_))).count() > graph.ops().len());
