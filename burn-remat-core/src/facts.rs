@@ -203,10 +203,16 @@ impl CheckpointPolicy {
 }
 
 /// A policy in force, and the number of the stage that set it within its step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Rule {
     /// The policy.
     pub policy: CheckpointPolicy,
     /// The number of the stage.
     pub scope: u32,
+}
+
+/// Whether a field need not be written down.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

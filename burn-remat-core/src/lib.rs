@@ -44,6 +44,7 @@ mod reuse;
 mod room;
 mod schedule;
 mod slice;
+mod sound;
 mod spine;
 mod stages;
 mod steps;

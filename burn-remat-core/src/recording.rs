@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use crate::driver::{Compressible, Substitute};
-use crate::facts::{CheckpointPolicy, Input, Kind, Nature, Need, TensorFacts, TensorId, ThreadId};
+use crate::facts::{CheckpointPolicy, Input, Kind, Nature, Need, TensorFacts, TensorId, ThreadId, is_default};
 
 /// What a program asked for, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -173,10 +173,6 @@ impl Made {
     }
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 /// What does not fit into a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
@@ -195,7 +191,7 @@ impl fmt::Display for Misfit {
 impl core::error::Error for Misfit {}
 
 /// Most bytes that all calls together name, and most ns: 8 PiB, and some hundred days. So no sum of them is too large for a machine.
-const MOST: u64 = 1 << 53;
+pub(crate) const MOST: u64 = 1 << 53;
 
 /// Puts a recording together, and sees that each call fits those before it.
 #[derive(Clone, Debug, Default)]

@@ -15,9 +15,10 @@ use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 use rustc_hash::{FxHashMap, FxHasher};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::facts::{Alternative, Kind, Nature, Need, Rule};
+use crate::facts::{Alternative, Kind, Nature, Need, Rule, is_default};
 
 /// Number of an operation within its step.
 pub type Position = u32;
@@ -37,13 +38,16 @@ pub(crate) fn origin(position: Position, k: usize) -> u32 {
 }
 
 /// One operation.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TracedOp {
     /// Hash of its kind, its outputs' shapes and where its inputs come from; the same in every step that does the same.
+    #[serde(skip)]
     pub signature: u64,
     /// What it does, to be looked up in [`Trace::names`].
     pub kind: Kind,
     /// How it does it.
+    #[serde(skip_serializing_if = "is_default")]
     pub nature: Nature,
     /// The storage of each input tensor, each tensor once.
     pub reads: SmallVec<[Place; 4]>,
@@ -56,21 +60,27 @@ pub struct TracedOp {
     /// Time it took, in ns.
     pub cost_ns: u64,
     /// Bytes that it used beside its tensors, where they can be seen.
+    #[serde(skip_serializing_if = "is_default")]
     pub scratch: u64,
     /// Whether it can run again.
     pub recordable: bool,
     /// Whether it replaces a parameter.
+    #[serde(skip_serializing_if = "is_default")]
     pub updates: bool,
     /// The passage through a stage to which it belongs; 0 for none. No part of the signature.
+    #[serde(skip_serializing_if = "is_default")]
     pub visit: Visit,
     /// The policy of its stage.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
     /// What would do in place of one of its inputs.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stub: Option<TracedStub>,
 }
 
 /// What would do in place of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TracedStub {
     /// The input.
     pub place: Place,
@@ -85,7 +95,8 @@ pub struct TracedStub {
 }
 
 /// One buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TracedStorage {
     /// Its size.
     pub bytes: u64,
@@ -99,13 +110,16 @@ pub struct TracedStorage {
     /// What is dropped between two operations dies with the second.
     pub died: Option<Position>,
     /// The storage whose buffer it took over in place.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reuses: Option<Place>,
     /// How it can be compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub form: Option<TracedForm>,
 }
 
 /// How a storage can be compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TracedForm {
     /// In which way.
     pub alternative: Alternative,
@@ -116,7 +130,8 @@ pub struct TracedForm {
 }
 
 /// One tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TracedTensor {
     /// Its storage.
     pub place: Place,
@@ -129,7 +144,8 @@ pub struct TracedTensor {
 }
 
 /// What happened between two operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Between {
     /// A tensor came from the host, or is another name of one that was there.
     Arrives(Number),
@@ -139,8 +155,18 @@ pub enum Between {
     Reads(Number),
 }
 
+impl Between {
+    /// The tensor.
+    pub(crate) fn number(self) -> Number {
+        match self {
+            Self::Arrives(number) | Self::Drops(number) | Self::Reads(number) => number,
+        }
+    }
+}
+
 /// A whole step.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Trace {
     /// The operations, in order.
     pub ops: Vec<TracedOp>,

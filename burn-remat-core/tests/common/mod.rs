@@ -298,6 +298,8 @@ impl Planning for Sim {
     }
 
     fn observe(&mut self, trace: Trace, _structure: u64, _limits: Limits) -> bool {
+        reads_back(&trace);
+        reads_back(&trace.clone().planned_part());
         self.signatures.push(trace.signature());
         self.trace = Some(trace);
         false
@@ -473,4 +475,10 @@ pub fn trace_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Trace> {
     (0..3).for_each(|_| step(&mut program, parameter));
     program.machine.mark(1);
     Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"))
+}
+
+/// What is written of a step is the step.
+fn reads_back(trace: &Trace) {
+    let read: Trace = serde_json::from_str(&serde_json::to_string(trace).unwrap()).unwrap();
+    assert_eq!(read.read_back().as_ref(), Ok(trace));
 }
