@@ -1,10 +1,12 @@
 //! The moment at which work has to end.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::clock::Moment;
 
 /// A moment, or none: then there is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadline(Option<Instant>);
+pub struct Deadline(Option<Moment>);
 
 impl Deadline {
     /// No limit.
@@ -12,29 +14,24 @@ impl Deadline {
 
     /// `limit` from now; a limit beyond the clock is none.
     pub fn after(limit: Duration) -> Self {
-        Self(Instant::now().checked_add(limit))
+        Self(Moment::now().checked_add(limit))
     }
 
     /// This one, or `limit` from now where that comes first.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
-        Self(self.0.into_iter().chain(Instant::now().checked_add(limit)).min())
+        Self(self.0.into_iter().chain(Moment::now().checked_add(limit)).min())
     }
 
     /// Whether it is over.
     pub fn passed(self) -> bool {
-        self.0.is_some_and(|end| Instant::now() >= end)
+        self.0.is_some_and(Moment::passed)
     }
 
     /// The time that is left, at most a year.
     pub fn left(self) -> Duration {
         const YEAR: Duration = Duration::from_secs(365 * 86_400);
-        self.0.map_or(YEAR, |end| end.saturating_duration_since(Instant::now()).min(YEAR))
-    }
-
-    /// The moment; a year from now where there is none.
-    pub fn instant(self) -> Instant {
-        self.0.unwrap_or_else(|| Instant::now() + self.left())
+        self.0.map_or(YEAR, |end| end.saturating_duration_since(Moment::now()).min(YEAR))
     }
 }
 

@@ -16,11 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::clock::{Clock, waiting};
+use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::planner::{Progress, Request};
 
 /// Stack of the working thread: what a program's main thread has.
 const STACK_BYTES: usize = 8 << 20;
+
+/// Shortest look for a result.
+const SHORT: Duration = Duration::from_millis(1);
 
 /// What work may take beyond its limit, to end in good order: a twentieth, but no less than the system's clock ticks.
 pub(crate) fn grace(limit: Duration) -> Duration {
@@ -90,7 +95,7 @@ pub(crate) fn within_limit<T: Send + 'static>(
     let latest = Arc::new(Latest::default());
     let (sender, receiver) = channel();
     let spawned = {
-        let (mut request, latest) = (request.clone(), Arc::clone(&latest));
+        let (mut request, latest, clock) = (request.clone(), Arc::clone(&latest), Clock::current());
         request.progress = request.progress.map(|callback| {
             let latest = Arc::clone(&latest);
             let report = move |progress: Progress| {
@@ -101,11 +106,20 @@ pub(crate) fn within_limit<T: Send + 'static>(
             Arc::new(report) as Arc<dyn Fn(Progress) + Send + Sync>
         });
         // A send fails where the caller has left.
-        let run = move || drop(sender.send(isolated(planner, || work(&request, &latest))));
+        let run = move || drop(sender.send(clock.enter(|| isolated(planner, || work(&request, &latest)))));
         thread::Builder::new().name(planner.to_owned()).stack_size(STACK_BYTES).spawn(run)
     };
     spawned.map_err(|error| PlanError::Internal { planner, reason: error.to_string() })?;
-    match receiver.recv_timeout(request.time_limit.saturating_add(grace(request.time_limit))) {
+    let end = Deadline::after(request.time_limit.saturating_add(grace(request.time_limit)));
+    let received = loop {
+        let left = end.left().max(SHORT);
+        match waiting(|| receiver.recv_timeout(left)) {
+            // By the clock of patient work the end may lie further ahead than it seemed.
+            Err(RecvTimeoutError::Timeout) if !end.passed() => {}
+            received => break received,
+        }
+    };
+    match received {
         Ok(result) => result.map(Ended::Done),
         Err(RecvTimeoutError::Timeout) => {
             latest.left.store(true, Ordering::Relaxed);
@@ -162,6 +176,22 @@ mod tests {
         // On a machine that is very busy the work may not have begun by then.
         assert!(matches!(found, Ok(Ended::Left(Some(1) | None))));
         assert!(*reports.lock().unwrap() <= 1);
+    }
+
+    #[test]
+    fn patient_work_is_waited_for_by_its_own_clock() {
+        let limit = Duration::from_millis(200);
+        let slow = move |_: &Request, _: &Latest<u8>| {
+            let begun = std::time::Instant::now();
+            while begun.elapsed() < 2 * limit {
+                thread::sleep(limit / 20);
+                crate::clock::Moment::now();
+            }
+            Ok(3)
+        };
+        let found = || within_limit("test", &request(limit), slow);
+        assert!(matches!(found(), Ok(Ended::Left(None))));
+        assert!(matches!(crate::clock::patiently(4, found), Ok(Ended::Done(3))));
     }
 
     #[test]

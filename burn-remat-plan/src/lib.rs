@@ -34,6 +34,7 @@ mod allowance;
 pub mod chain;
 pub mod check;
 mod choice;
+pub mod clock;
 pub mod deadline;
 pub mod decisions;
 pub mod error;

@@ -18,7 +18,7 @@ use crate::simulate::simulate;
 pub struct Request {
     /// Most bytes that may be resident at once, the graph's constant bytes included.
     pub budget: u64,
-    /// Wall-clock limit. A planner that can stop early returns the best plan found by then.
+    /// Limit on the wall clock, or on a [patient](crate::clock::patiently) one. A planner that can stop early returns the best plan found by then.
     pub time_limit: Duration,
     /// Relative gap between plan and lower bound at which an exact planner may stop.
     pub gap: f64,

@@ -149,8 +149,8 @@ impl RematConfig {
         self
     }
 
-    /// Sets how long the planner may work on one kind of step, in the background. Default: 10 s. It stops sooner where longer searches
-    /// gain nothing.
+    /// Sets how long the planner may work on one kind of step, in the background: so much time of a processor, which it has when the program
+    /// does not want it, or four times as much on the wall. Default: 10 s. It stops sooner where longer searches gain nothing.
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.planning.time_limit = limit;
         self

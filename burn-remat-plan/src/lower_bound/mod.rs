@@ -50,8 +50,9 @@ mod tails;
 
 pub use states::{MOST_OPS, StateEffort, state_bound};
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
 use pdhg::Solver;
 use relax::Relaxation;
@@ -94,7 +95,7 @@ impl Effort {
 /// # Ok::<(), burn_remat_plan::GraphError>(())
 /// ```
 pub fn lower_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
-    let start = Instant::now();
+    let end = Deadline::after(effort.time_limit);
     let half = Effort { time_limit: effort.time_limit / 2, ..effort };
     let relaxed = climb(graph, budget, half, &levels(graph, budget), &mut Vec::new());
     if relaxed >= effort.enough {
@@ -104,7 +105,7 @@ pub fn lower_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
         bytes: usize::try_from(effort.bytes).unwrap_or(usize::MAX),
         states: usize::try_from(effort.iterations).unwrap_or(usize::MAX),
         enough: effort.enough,
-        ..StateEffort::time(effort.time_limit.saturating_sub(start.elapsed()))
+        ..StateEffort::time(end.left())
     };
     state_bound(graph, budget, states).max(relaxed)
 }
@@ -145,20 +146,19 @@ pub(crate) fn joint_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
 }
 
 fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints: &mut Vec<Hint>) -> f64 {
-    let start = Instant::now();
+    let end = Deadline::after(effort.time_limit);
     let base = relax::first_computations(graph);
     let whole = states::has_whole_costs(graph);
     let mut best = base;
     for moments in levels {
-        let left = effort.time_limit.saturating_sub(start.elapsed());
-        if left.is_zero() || best >= effort.enough {
+        if end.passed() || best >= effort.enough {
             break;
         }
         if relax::bytes_of(graph, moments.len()) > effort.bytes {
             continue;
         }
         // No level may use more than a part of what is left.
-        let deadline = Instant::now() + left.mul_f64(0.35).min(Duration::from_secs(86_400));
+        let deadline = Deadline::after(end.left().mul_f64(0.35));
         let Some(relaxation) = Relaxation::new(graph, budget, moments, deadline) else { continue };
         if moments.len() > 1 && relaxation.entries() > MOST_ENTRIES {
             break;

@@ -8,7 +8,7 @@
 //!
 //! Larger than the rule: `solve`, because it is one loop in which every number depends on all others.
 
-use std::time::Instant;
+use crate::deadline::Deadline;
 
 /// One row under construction.
 #[derive(Default)]
@@ -220,7 +220,7 @@ impl Solver {
     }
 
     /// The best bound found in so many iterations, or until `deadline`, or once it reaches `enough`.
-    pub fn solve(&self, iterations: u64, deadline: Instant, enough: f64) -> Solved {
+    pub fn solve(&self, iterations: u64, deadline: Deadline, enough: f64) -> Solved {
         let mut point = Point { x: vec![0.0; self.cost.len()], y: vec![0.0; self.right.len()] };
         let mut origin = Point { x: point.x.clone(), y: point.y.clone() };
         let mut sum = Point { x: point.x.clone(), y: point.y.clone() };
@@ -234,7 +234,7 @@ impl Solver {
                 // Iterations over many entries take a while.
                 if step > 0 && since_clock > CLOCK {
                     since_clock = 0;
-                    if Instant::now() >= deadline {
+                    if deadline.passed() {
                         break;
                     }
                 }
@@ -258,7 +258,7 @@ impl Solver {
             let to_average = error_there < error_here;
             let error = error_here.min(error_there);
             solution.clone_from(if to_average { &average.x } else { &point.x });
-            if Instant::now() >= deadline {
+            if deadline.passed() {
                 break;
             }
             let restart = error < 0.2 * error_at_restart

@@ -1,9 +1,8 @@
 //! Builds the linear program of [`lower_bound`](super::lower_bound()).
 
-use std::time::Instant;
-
 use super::pdhg::{Program, Row};
 use crate::choice::{Choice, implementation, least_cost, least_makespan, useful_implementations};
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId, ValueId};
 use crate::need::needs;
 use crate::sequence::plan_from_order;
@@ -110,7 +109,7 @@ pub(super) fn bytes_of(graph: &Graph, moments: usize) -> u64 {
 
 impl Relaxation {
     /// The relaxation with these moments; `None` where the deadline comes first.
-    pub fn new(graph: &Graph, budget: u64, moments: &[OpId], deadline: Instant) -> Option<Self> {
+    pub fn new(graph: &Graph, budget: u64, moments: &[OpId], deadline: Deadline) -> Option<Self> {
         let inputs = graph
             .ops()
             .iter()
@@ -136,7 +135,7 @@ impl Relaxation {
             again: Vec::new(),
             chosen,
         };
-        let late = || Instant::now() >= deadline;
+        let late = || deadline.passed();
         for at in 0..moments.len() {
             builder.columns(at, budget);
             if late() {

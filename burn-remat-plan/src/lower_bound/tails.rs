@@ -5,10 +5,11 @@
 //! price of the variable `keep` above its cost, which is what fixing it at zero adds to the bound that the multipliers
 //! prove). The searches of `states` use both.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::pdhg::Solver;
 use super::relax::{self, Relaxation};
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId};
 
 /// What is spent from a moment on.
@@ -20,7 +21,7 @@ pub(super) struct Tail {
     pub regrets: Vec<f64>,
 }
 
-fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Instant) -> Option<Tail> {
+fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Deadline) -> Option<Tail> {
     let relaxation = Relaxation::new(graph, budget, &[moment], deadline)?;
     let solver = Solver::new(&relaxation.program);
     let solved = solver.solve(iterations, deadline, f64::INFINITY);
@@ -32,7 +33,7 @@ fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Ins
 
 /// The tails of some crowded moments, within so many iterations and bytes each: the latest first, as many as `limit` allows.
 pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, bytes: u64, limit: Duration) -> Vec<Tail> {
-    let deadline = Instant::now() + limit;
+    let deadline = Deadline::after(limit);
     if relax::bytes_of(graph, 1) > bytes {
         return Vec::new();
     }
@@ -46,10 +47,10 @@ pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, bytes: u64, lim
     moments.dedup();
     let count = moments.len();
     let tail_of = |(number, moment): (usize, OpId)| {
-        let part = deadline.saturating_duration_since(Instant::now()) * 2 / (count - number).max(2) as u32;
-        tail(graph, budget, moment, iterations, Instant::now() + part)
+        let part = deadline.left() * 2 / (count - number).max(2) as u32;
+        tail(graph, budget, moment, iterations, Deadline::after(part))
     };
-    let in_time = |_: &(usize, OpId)| Instant::now() < deadline;
+    let in_time = |_: &(usize, OpId)| !deadline.passed();
     moments.into_iter().rev().enumerate().take_while(in_time).filter_map(tail_of).collect()
 }
 

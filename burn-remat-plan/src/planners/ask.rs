@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::clock::together;
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::graph::Graph;
@@ -40,13 +41,7 @@ pub(super) fn ask(entries: &[&Entry], graph: &Graph, request: &Request, deadline
             }
         }
     };
-    let mut answers = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..workers).map(|_| scope.spawn(work)).collect();
-        let mut answers = work();
-        // What a planner breaks is among the answers.
-        others.into_iter().for_each(|other| answers.extend(other.join().unwrap_or_default()));
-        answers
-    });
+    let mut answers: Vec<_> = together(0..workers, |_| work()).flatten().collect();
     answers.sort_by_key(|&(at, _)| at);
     answers.into_iter().map(|(_, answer)| answer).collect()
 }

@@ -12,8 +12,6 @@
 //!
 //! Source: this project. Beaumont et al. (RR-9302, section 4.1) show that persistent schedules are not always best.
 
-use std::time::Instant;
-
 use super::ChainDp;
 use super::chain_exact::{Exact, exact};
 use super::chain_exchange::Exchange;
@@ -37,10 +35,10 @@ const LEAST_UNITS: u64 = 20;
 ///
 /// As [`Planner::solve_chain`].
 pub(crate) fn solve_chain(name: &'static str, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
-    let start = Instant::now();
+    let end = request.deadline();
     let most = Request { time_limit: request.time_limit * 3 / 4, ..request.clone() };
     let persistent = ChainDp.solve_chain(chain, &most);
-    let time_limit = request.time_limit.saturating_sub(start.elapsed());
+    let time_limit = end.left();
     improve(name, chain, &Request { time_limit, ..request.clone() }, persistent)
 }
 

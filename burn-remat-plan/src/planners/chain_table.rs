@@ -216,7 +216,7 @@ impl<'a> Table<'a> {
             rows: Tiles::new(n, 0),
             limit,
         };
-        let rows = Tiles::fill(n, limit + 1, threads, deadline.instant(), &table)?;
+        let rows = Tiles::fill(n, limit + 1, threads, deadline, &table)?;
         table.rows = rows;
         Some(table)
     }

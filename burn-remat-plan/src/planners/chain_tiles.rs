@@ -12,9 +12,10 @@
 //! Complexity: n³ / 6 row operations, n (n + 1) / 2 rows.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use crate::chain::StageId;
+use crate::clock::together;
+use crate::deadline::Deadline;
 
 /// Starts, and ends, of a tile. Three tiles of 500 units are about the size of a core's second-level cache.
 const SIDE: usize = 16;
@@ -49,7 +50,7 @@ impl Tiles {
         stages: usize,
         width: usize,
         threads: usize,
-        deadline: Instant,
+        deadline: Deadline,
         recipe: &impl Recipe,
     ) -> Option<Self> {
         let mut rows = Self::new(stages, width);
@@ -67,14 +68,7 @@ impl Tiles {
                     made.push((i, tile));
                 }
             };
-            let made: Vec<_> = std::thread::scope(|scope| {
-                let others: Vec<_> = (1..threads.clamp(1, blocks - distance)).map(|_| scope.spawn(work)).collect();
-                let mut made = work();
-                for other in others {
-                    made.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-                }
-                made
-            });
+            let made: Vec<_> = together(0..threads.clamp(1, blocks - distance), |_| work()).flatten().collect();
             if made.len() < blocks - distance {
                 return None;
             }
@@ -106,8 +100,8 @@ impl Tiles {
 
     /// The tile of the `i`-th block of starts and the `j`-th of ends; it needs all tiles between them. `None` where `deadline`
     /// passes first.
-    fn tile(&self, i: usize, j: usize, recipe: &impl Recipe, deadline: Instant) -> Option<Vec<f64>> {
-        if Instant::now() >= deadline {
+    fn tile(&self, i: usize, j: usize, recipe: &impl Recipe, deadline: Deadline) -> Option<Vec<f64>> {
+        if deadline.passed() {
             return None;
         }
         let ((first, starts), (from, ends)) = (self.block(i), self.block(j));
@@ -116,7 +110,7 @@ impl Tiles {
         for block in i + 1..j {
             let (k_first, k_end) = self.block(block);
             for s in (first..starts).rev() {
-                if Instant::now() >= deadline {
+                if deadline.passed() {
                     return None;
                 }
                 for t in from..ends {
@@ -128,7 +122,7 @@ impl Tiles {
             }
         }
         for s in (first..starts).rev() {
-            if Instant::now() >= deadline {
+            if deadline.passed() {
                 return None;
             }
             for t in from.max(s)..ends {
@@ -202,7 +196,7 @@ mod tests {
                 }
             }
             for threads in [1, 3] {
-                let deadline = Instant::now() + Duration::from_secs(3600);
+                let deadline = Deadline::after(Duration::from_secs(3600));
                 let tiles = Tiles::fill(n, 2, threads, deadline, &Join).unwrap();
                 for (s, rows) in plain.iter().enumerate() {
                     (s..n).for_each(|t| assert_eq!(tiles.row(s, t), rows[t], "{n} stages, {s}..={t}"));
@@ -215,6 +209,6 @@ mod tests {
 
     #[test]
     fn a_deadline_that_has_passed_leaves_no_table() {
-        assert!(Tiles::fill(40, 2, 2, Instant::now(), &Join).is_none());
+        assert!(Tiles::fill(40, 2, 2, Deadline::after(Duration::ZERO), &Join).is_none());
     }
 }

@@ -21,7 +21,7 @@
 //! Complexity: a handful of LPs with O(ops (values + uses)) entries; each rounding is linear in the size of S plus the
 //! steps of its plan. A graph whose program would not fit in memory is refused.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use highs::HighsStatus;
 use rand::{RngExt, SeedableRng};
@@ -32,6 +32,7 @@ use super::checkmate::model::{Knapsacks, Model, estimated_entries};
 use super::checkmate::solver::{Relaxation, RelaxationSolver, Relaxed};
 use super::incumbent::Incumbent;
 use super::limited::{Latest, within_limit};
+use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::frontier::computations;
@@ -70,7 +71,7 @@ impl Planner for LpRounding {
 }
 
 fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
-    let start = Instant::now();
+    let start = Moment::now();
     let deadline = request.deadline();
     let mut incumbent = Incumbent::new(graph, request.budget);
     if let Some(outcome) = incumbent.outcome(NAME, Status::Optimal, StopReason::Proved, None)? {

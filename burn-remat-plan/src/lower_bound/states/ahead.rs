@@ -12,10 +12,10 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Instant;
 
 use super::bits::Bits;
 use super::model::Model;
+use crate::deadline::Deadline;
 use crate::graph::OpId;
 use crate::lower_bound::tails::Tail;
 
@@ -69,7 +69,7 @@ impl<'m, const W: usize> Ahead<'m, W> {
         spent: &[f64],
         tails: &[Tail],
         known: &'m Known<W>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Option<Self> {
         let end = model.outputs.len();
         let none = Rc::new(Vec::new());
@@ -81,7 +81,7 @@ impl<'m, const W: usize> Ahead<'m, W> {
             }
         }
         let of = |done: usize| {
-            if Instant::now() >= deadline {
+            if deadline.passed() {
                 return None;
             }
             let mut reads = Bits::EMPTY;

@@ -29,10 +29,11 @@ mod model;
 mod moments;
 mod search;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::tails::{Tail, tails};
 use crate::choice::{least_cost, least_makespan};
+use crate::deadline::Deadline;
 use crate::graph::Graph;
 use ahead::{Ahead, Known};
 use model::{Detail, Model, Shape};
@@ -77,13 +78,13 @@ impl StateEffort {
 /// # Ok::<(), burn_remat_plan::GraphError>(())
 /// ```
 pub fn state_bound(graph: &Graph, budget: u64, effort: StateEffort) -> f64 {
-    let start = Instant::now();
     let base = least_makespan(graph);
     let count = graph.ops().len();
     if count > MOST_OPS {
         return base;
     }
     let limit = effort.time_limit.min(Duration::from_secs(86_400));
+    let end = Deadline::after(limit);
     let iterations = if effort.states == usize::MAX { u64::MAX } else { 1000 };
     let tails = tails(graph, budget, iterations, effort.bytes as u64, limit.mul_f64(0.2));
     let mut spent = vec![0.0; count + 1];
@@ -94,13 +95,12 @@ pub fn state_bound(graph: &Graph, budget: u64, effort: StateEffort) -> f64 {
     if Shape::bytes_of(graph) > effort.bytes {
         return safe(graph, base + gain);
     }
-    let Some(shape) = Shape::of(graph, start + limit) else { return safe(graph, base + gain) };
+    let Some(shape) = Shape::of(graph, end) else { return safe(graph, base + gain) };
     for (detail, share) in details(graph, &shape) {
-        let left = limit.saturating_sub(start.elapsed());
-        if left.is_zero() || gain >= enough {
+        if end.passed() || gain >= enough {
             break;
         }
-        let deadline = Instant::now() + left.mul_f64(share);
+        let deadline = Deadline::after(end.left().mul_f64(share));
         let limits = Limits { deadline, bytes: effort.bytes, states: effort.states, enough, slack: base * SLACK };
         let problem = Problem { graph, shape: &shape, budget, detail, tails: &tails };
         let found = match shape.count_groups(graph, detail) {
@@ -179,19 +179,18 @@ impl Problem<'_> {
     fn solve<const W: usize>(&self, limits: Limits, spent: &mut [f64]) -> f64 {
         let model = Model::<W>::new(self.graph, self.detail, self.shape);
         let mut known = Known::new();
-        let now = Instant::now();
-        let until = now + limits.deadline.saturating_duration_since(now).mul_f64(MOMENTS_SHARE);
+        let until = Deadline::after(limits.deadline.left().mul_f64(MOMENTS_SHARE));
         let moments = moments::narrow(&model, self.budget);
         let mut left = moments.len();
         for &op in moments.iter().rev() {
-            let part = until.saturating_duration_since(Instant::now()) * 3 / left.max(3) as u32;
+            let part = until.left() * 3 / left.max(3) as u32;
             if part.is_zero() {
                 break;
             }
             left -= 1;
             fall(spent);
             let limits = Limits {
-                deadline: Instant::now() + part,
+                deadline: Deadline::after(part),
                 bytes: limits.bytes / 4,
                 states: limits.states / moments.len(),
                 ..limits
@@ -219,7 +218,7 @@ impl Problem<'_> {
         model: &'m Model<W>,
         spent: &[f64],
         known: &'m Known<W>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Option<Search<'m, W>> {
         let ahead = Ahead::new(model, spent, self.tails, known, deadline)?;
         Some(Search { model, budget: self.budget, ahead })

@@ -15,10 +15,9 @@
 //! what each such computation reads must be there, or be entered in turn. The costs of the entries add up, except that
 //! one computation may enter several groups (`Entry`).
 
-use std::time::Instant;
-
 use super::bits::Bits;
 use crate::choice::{Choice, implementation, least_cost, useful_implementations};
+use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId, ValueId};
 
 /// What an abstraction remembers.
@@ -99,7 +98,7 @@ pub(super) struct Shape {
 
 impl Shape {
     /// That of `graph`; `None` where the deadline comes first. Complexity: O(ops · (values + uses)).
-    pub fn of(graph: &Graph, deadline: Instant) -> Option<Self> {
+    pub fn of(graph: &Graph, deadline: Deadline) -> Option<Self> {
         let useful = useful(graph, deadline)?;
         let mut until = vec![None; graph.values().len()];
         for op in 0..graph.ops().len() {
@@ -284,14 +283,14 @@ fn held(graph: &Graph, sure: &[Option<usize>]) -> Vec<u64> {
 }
 
 /// [`Shape::useful`]; `None` where the deadline comes first.
-fn useful(graph: &Graph, deadline: Instant) -> Option<Vec<Vec<bool>>> {
+fn useful(graph: &Graph, deadline: Deadline) -> Option<Vec<Vec<bool>>> {
     let ops = graph.ops();
     let all_inputs = |op: OpId| ops[op].inputs.iter().chain(ops[op].alternatives.iter().flat_map(|a| &a.inputs));
     let mut direct = vec![false; graph.values().len()];
     graph.results().iter().for_each(|&value| direct[value] = true);
     let mut sets = Vec::with_capacity(ops.len() + 1);
     for done in (0..=ops.len()).rev() {
-        if Instant::now() >= deadline {
+        if deadline.passed() {
             return None;
         }
         if done < ops.len() {

@@ -21,16 +21,16 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap};
-use std::time::Instant;
 
 use super::ahead::{Ahead, Reach};
 use super::bits::Bits;
 use super::model::{Model, Way};
+use crate::deadline::Deadline;
 
 /// When a search ends, its bound being what it is then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    pub deadline: Instant,
+    pub deadline: Deadline,
     /// Most bytes of states.
     pub bytes: usize,
     /// Most states to go on from.
@@ -176,7 +176,7 @@ impl<const W: usize> Search<'_, W> {
             }
             if since_clock > CLOCK {
                 since_clock = 0;
-                if Instant::now() >= limits.deadline {
+                if limits.deadline.passed() {
                     return state.estimate;
                 }
             }

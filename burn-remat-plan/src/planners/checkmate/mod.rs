@@ -29,7 +29,7 @@ pub(super) mod model;
 pub(super) mod program;
 pub(super) mod solver;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use self::answers::{failed, largest_model, too_large};
 use self::model::{Knapsacks, Model, estimated_entries};
@@ -40,6 +40,7 @@ use super::limited::{Latest, within_limit};
 use super::lp_rounding::{dive, round};
 use super::segments::Segments;
 use super::{Online, Search};
+use crate::clock::Moment;
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::frontier::{computations, retention_of};
@@ -119,7 +120,7 @@ impl Solve<'_> {
 
     fn run(mut self) -> Result<Outcome, PlanError> {
         let relaxed = Model::new(self.graph, self.request.budget, self.request.budget, Knapsacks::Omit);
-        let start = Instant::now();
+        let start = Moment::now();
         let mut solver =
             RelaxationSolver::new(&relaxed, self.request, self.deadline).map_err(|status| failed(NAME, status))?;
         let relaxation = match solver.solve(0.0).map_err(|status| failed(NAME, status))? {

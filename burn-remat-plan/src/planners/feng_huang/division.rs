@@ -17,22 +17,8 @@
 //! rules out most pairs. A vertex inside no proper segment is a *joint*: when the segment has any checkpoint inside,
 //! every joint must be one.
 
-use std::time::Instant;
-
 use super::dag::Dag;
-
-/// When to stop refining.
-#[derive(Clone, Copy)]
-pub(super) struct Limit {
-    /// The deadline; none is never.
-    pub end: Option<Instant>,
-}
-
-impl Limit {
-    pub fn passed(self) -> bool {
-        self.end.is_some_and(|end| Instant::now() >= end)
-    }
-}
+use crate::deadline::Deadline;
 
 /// How a segment divides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,16 +60,16 @@ pub(super) struct DivisionTree {
 }
 
 impl DivisionTree {
-    /// Divides `dag` until nothing divides any more. Past the limit, what is left counts as complicated without proper
+    /// Divides `dag` until nothing divides any more. Past the deadline, what is left counts as complicated without proper
     /// segments: valid, but no longer the best.
-    pub fn new(dag: &Dag, limit: Limit) -> Self {
+    pub fn new(dag: &Dag, deadline: Deadline) -> Self {
         let whole = Open {
             source: 0,
             target: dag.target(),
             interior: (1..dag.target()).collect(),
             direct: dag.successors(0).contains(&dag.target()),
         };
-        let mut divider = Divider { dag, limit, inside: vec![0; dag.len()], stamp: 0, complete: true };
+        let mut divider = Divider { dag, deadline, inside: vec![0; dag.len()], stamp: 0, complete: true };
         let mut open = vec![whole];
         let mut nodes: Vec<Segment> = Vec::new();
         while let Some(segment) = open.get_mut(nodes.len()) {
@@ -104,7 +90,7 @@ impl DivisionTree {
         self.nodes.len()
     }
 
-    /// Whether the limit left it whole.
+    /// Whether the deadline left it whole.
     pub fn complete(&self) -> bool {
         self.complete
     }
@@ -112,7 +98,7 @@ impl DivisionTree {
 
 struct Divider<'a> {
     dag: &'a Dag,
-    limit: Limit,
+    deadline: Deadline,
     /// `stamp` of the last set that a vertex was put in.
     inside: Vec<usize>,
     stamp: usize,
@@ -231,7 +217,7 @@ impl Divider<'_> {
                 if !self.is_inside(start) || owned[start] || self.dag.predecessors(start).len() > 1 {
                     continue;
                 }
-                if self.limit.passed() {
+                if self.deadline.passed() {
                     self.complete = false;
                     break;
                 }

@@ -35,8 +35,6 @@ mod dag;
 mod division;
 mod solver;
 
-use std::time::Instant;
-
 use crate::error::PlanError;
 use crate::graph::{Graph, OpId};
 use crate::need::is_too_little;
@@ -46,7 +44,7 @@ use crate::planners::store_all::peak_op;
 use crate::sequence::plan_from_order;
 
 use dag::Dag;
-use division::{DivisionTree, Limit};
+use division::DivisionTree;
 
 /// The planner `feng-huang`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,10 +61,10 @@ impl Planner for FengHuang {
     }
 
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
-        let limit = Limit { end: Instant::now().checked_add(request.time_limit) };
+        let deadline = request.deadline();
         let dag = Dag::of_forward(graph);
-        let tree = DivisionTree::new(&dag, limit);
-        let found = solver::solve(&tree, &dag, limit);
+        let tree = DivisionTree::new(&dag, deadline);
+        let found = solver::solve(&tree, &dag, deadline);
         let pieces = dag.pieces(&found.checkpoints);
         let mut bytes_of_piece = vec![0; pieces.count];
         for (vertex, piece) in pieces.of.iter().enumerate() {

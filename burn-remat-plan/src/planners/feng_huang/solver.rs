@@ -14,7 +14,8 @@
 use std::collections::VecDeque;
 
 use super::dag::Dag;
-use super::division::{DivisionTree, Kind, Limit, Segment};
+use super::division::{DivisionTree, Kind, Segment};
+use crate::deadline::Deadline;
 
 /// What the search found.
 pub(super) struct Found {
@@ -35,7 +36,7 @@ struct Cost {
 }
 
 /// The checkpoints with the fewest bytes in sum with the largest segment.
-pub(super) fn solve(tree: &DivisionTree, dag: &Dag, limit: Limit) -> Found {
+pub(super) fn solve(tree: &DivisionTree, dag: &Dag, deadline: Deadline) -> Found {
     let mut search = LimitSearch { tree, dag, costs: vec![Cost::default(); tree.len()], tried: 0 };
     let whole = tree.nodes()[0].bytes;
     let (low, high) = (search.try_limit(0), search.try_limit(whole));
@@ -53,7 +54,7 @@ pub(super) fn solve(tree: &DivisionTree, dag: &Dag, limit: Limit) -> Found {
         if !worth {
             continue;
         }
-        if limit.passed() {
+        if deadline.passed() {
             proved = false;
             break;
         }

@@ -9,6 +9,7 @@ use super::rounds::{Clock, MOST_LADDER_OPS, Walkers};
 use super::seeds::{self, Quick};
 use super::settings::Settings;
 use crate::choice::{Choice, has_alternatives};
+use crate::clock::beside;
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::lower_bound::{Effort, Hint, StateEffort, hints, joint_bound, state_bound};
@@ -114,11 +115,12 @@ fn begin(
     let relax = || hints(graph, request.budget, effort(clock, request, HINT_SHARE));
     let find = |quick: Quick, request: &Request| seeds::feasible(graph, request, quick).map(seeds::by_default);
     let relaxed = match quick {
-        Some(quick) if request.threads > 1 => std::thread::scope(|scope| {
-            let relaxed = scope.spawn(relax);
-            known.extend(find(quick, &Request { threads: request.threads - 1, ..request.clone() }));
-            relaxed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        }),
+        Some(quick) if request.threads > 1 => {
+            let rest = Request { threads: request.threads - 1, ..request.clone() };
+            let (relaxed, found) = beside(relax, || find(quick, &rest));
+            known.extend(found);
+            relaxed
+        }
         quick => {
             known.extend(quick.and_then(|quick| find(quick, request)));
             relax()

@@ -15,7 +15,7 @@
 //! of all. The last round cools these walks to nothing. With a limit on moves nothing depends on timing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::anneal::{Copies, Walk};
 use super::problem::Problem;
@@ -23,6 +23,7 @@ use super::random::Random;
 use super::settings::{Settings, Without};
 use super::state::State;
 use crate::choice::Choice;
+use crate::clock::{Moment, together};
 use crate::deadline::Deadline;
 use crate::guard::grace;
 use crate::planner::Request;
@@ -66,7 +67,7 @@ fn rungs(ops: usize) -> usize {
 
 /// What limits a solve, shared by its threads.
 pub(super) struct Clock {
-    pub start: Instant,
+    pub start: Moment,
     pub limit: Duration,
     pub moves: Option<u64>,
     pub gap: f64,
@@ -78,7 +79,7 @@ impl Clock {
     /// Starts now, for at most a year.
     pub fn start(request: &Request, moves: Option<u64>) -> Self {
         let limit = request.time_limit.min(Duration::from_secs(86_400 * 365));
-        Self { start: Instant::now(), limit, moves, gap: request.gap, bound: AtomicU64::new(0) }
+        Self { start: Moment::now(), limit, moves, gap: request.gap, bound: AtomicU64::new(0) }
     }
 
     /// When so much of the time is over.
@@ -306,13 +307,7 @@ impl<'p, 'g> Walkers<'p, 'g> {
                     true => ladder.settle(clock, ROUNDS[number - 1]..until),
                 }
             };
-            std::thread::scope(|scope| {
-                let mut all = ladders.iter_mut().enumerate();
-                // On a busy machine a new thread waits for its turn: the first ladder does not need one.
-                let own = all.next();
-                all.for_each(|one| drop(scope.spawn(|| round(one))));
-                own.into_iter().for_each(round);
-            });
+            together(ladders.iter_mut().enumerate(), round).for_each(drop);
             best = better(best.iter().chain(ladders.iter().filter_map(Ladder::best))).cloned();
             if let Some((cost, _)) = best {
                 report(cost);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn_remat_core::Trace;
+use burn_remat_plan::clock::patiently;
 use burn_remat_plan::{Graph, Outcome, PlanError, Request, Solved, Status};
 
 use crate::planning::chosen::ChosenPlanner;
@@ -30,6 +31,14 @@ pub(crate) struct Terms<'a> {
     pub limit: Duration,
 }
 
+/// So many times a limit may be on the wall where the planner has to wait for a processor: beside a program that computes it has the lowest priority.
+const PATIENCE: u32 = 4;
+
+/// Runs `work`, in which limits are such on what planners have of a processor.
+pub(super) fn beside_others<T>(work: impl FnOnce() -> T) -> T {
+    patiently(PATIENCE, work)
+}
+
 /// What a search for a plan comes across.
 pub(crate) enum Found<'a> {
     /// A plan cheaper than all before it; its outcome speaks of the graph.
@@ -50,7 +59,8 @@ pub(crate) fn first(
     terms: &Terms<'_>,
 ) -> Option<Planned> {
     let request = request(terms.budget, quick(lowered).min(terms.limit / ROUNDS), threads, lowered);
-    let (schedule, outcome) = planned(trace, lowered, &lowered.graph, terms.planner, &request).ok()??;
+    let found = beside_others(|| planned(trace, lowered, &lowered.graph, terms.planner, &request));
+    let (schedule, outcome) = found.ok()??;
     (schedule.peak <= terms.budget).then(|| (Arc::new(schedule), outcome))
 }
 

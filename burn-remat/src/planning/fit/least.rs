@@ -2,13 +2,14 @@
 
 use std::cell::OnceCell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn_remat_core::Trace;
+use burn_remat_plan::deadline::Deadline;
 use burn_remat_plan::{Graph, OpId, Outcome, Plan, Status, StopReason, Violations, check, minimum_within};
 use smallvec::{SmallVec, smallvec};
 
-use super::ask::{Planned, request};
+use super::ask::{Planned, beside_others, request};
 use crate::planning::lowering::{Lowered, lower};
 use crate::planning::schedule::Schedule;
 use crate::planning::service::Origin;
@@ -61,15 +62,23 @@ impl Fit {
     ///
     /// What the checker finds wrong with it.
     pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>, enough: u64) -> Result<Self, Violations> {
-        let end = Instant::now() + LEAST_TIME;
+        beside_others(|| Self::looked_for(trace, lowered, threads, enough))
+    }
+
+    fn looked_for(
+        trace: Arc<Trace>,
+        lowered: Lowered,
+        threads: Option<usize>,
+        enough: u64,
+    ) -> Result<Self, Violations> {
+        let end = Deadline::after(LEAST_TIME);
         let (mut given, mut known) = (Vec::new(), Vec::new());
         // Plans are found for a graph with some costs, and planners are given the same one with those of the step.
-        let mut go_through = |first: &Graph, end: Instant| -> Result<u64, Violations> {
+        let mut go_through = |first: &Graph, end: Deadline| -> Result<u64, Violations> {
             let mut graphs = Some((first.clone(), lowered.graph.clone()));
             for _ in 0..=TIGHTER {
                 let Some((asked, graph)) = graphs else { break };
-                let left = end.saturating_duration_since(Instant::now());
-                let found = minimum_within(&asked, &request(u64::MAX, left, threads, &lowered));
+                let found = minimum_within(&asked, &request(u64::MAX, end.left(), threads, &lowered));
                 let checked = check(&lowered.graph, &found.plan, u64::MAX)?;
                 let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
                 graphs = tight(first, &schedule).zip(tight(&lowered.graph, &schedule));
@@ -87,7 +96,7 @@ impl Fit {
         {
             // With other costs it may have other forms; then its plans are none for this graph.
             // A budget that is missed is worth more time than a question without one.
-            let end = if enough > 0 { Instant::now() + LEAST_AGAIN } else { end };
+            let end = if enough > 0 { Deadline::after(LEAST_AGAIN) } else { end };
             let _ = go_through(&dry.graph, end);
         }
         let least = known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX);

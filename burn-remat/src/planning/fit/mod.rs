@@ -11,15 +11,17 @@ mod least;
 mod told;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn_remat_core::Trace;
+use burn_remat_plan::clock::Moment;
 use burn_remat_plan::{Outcome, Plan, Status, StopReason, check};
 
 use super::chosen::ChosenPlanner;
 use super::lowering::lower;
 use super::plain::with_forms;
 use super::schedule::Schedule;
+use ask::beside_others;
 use told::Search;
 
 pub(crate) use ask::{Found, GOOD_ENOUGH, Planned, Terms, first};
@@ -69,8 +71,12 @@ impl Fit {
     }
 
     /// Searches until the time is up or nothing better can be hoped for, and hands on what it finds.
-    pub fn run(&self, terms: &Terms<'_>, mut found: impl FnMut(Found<'_>)) {
-        let start = Instant::now();
+    pub fn run(&self, terms: &Terms<'_>, found: impl FnMut(Found<'_>)) {
+        beside_others(|| self.search(terms, found));
+    }
+
+    fn search(&self, terms: &Terms<'_>, mut found: impl FnMut(Found<'_>)) {
+        let start = Moment::now();
         let plain = self.plain(terms);
         let known = self.known.iter().chain(&plain).filter(|(schedule, _)| schedule.peak <= terms.budget);
         let known = known.min_by(|a, b| a.1.makespan.total_cmp(&b.1.makespan));

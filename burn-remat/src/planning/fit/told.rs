@@ -1,8 +1,9 @@
 //! How much a planner is told: more than the budget, for as long as what its plans really hold is within it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use burn_remat_plan::clock::Moment;
 use burn_remat_plan::planners::Auto;
 use burn_remat_plan::{Outcome, Plan, PlanError, Request, Status};
 
@@ -16,8 +17,6 @@ const NOTHING: f64 = 0.0005;
 const LITTLE: f64 = 0.02;
 /// A planner that is late so often is broken: once it may be the machine that is busy.
 const LATE: u32 = 3;
-/// So many times its limit a search may take until it has found a plan that is not the one that holds least.
-const PATIENCE: u32 = 4;
 /// A part of the budget that is not worth another plan.
 const GRAIN: u64 = 200;
 
@@ -83,7 +82,7 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
 
     /// A few quick plans find what the planner is given and how much it can be told, longer searches use it, each twice as long as the one before,
     /// until little can be gained and several in a row have gained nothing.
-    pub fn through_budgets(&mut self, start: Instant) {
+    pub fn through_budgets(&mut self, start: Moment) {
         let grain = self.target / GRAIN;
         let mut time = quick(&self.fit.lowered).min(self.terms.limit / ROUNDS);
         let mut chosen = None;
@@ -98,9 +97,9 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
                     break;
                 }
             }
-            // Where there is a plan within the budget there are cheaper ones than that which holds least: beside other work they take longer to find.
+            // Where there is a plan within the budget there are cheaper ones than that which holds least.
             let is_open = self.is_least && self.defect.is_none() && self.target == self.terms.budget;
-            if !is_open || start.elapsed() + time > PATIENCE * self.terms.limit {
+            if !is_open || start.elapsed() + time > self.terms.limit {
                 break;
             }
             time *= 2;
