@@ -4,6 +4,7 @@
 //! accepted is followed step by step by code that knows nothing of the checker. Complexity: O(size of the file) a case.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use burn_remat_changed::{Numbers, damage};
@@ -34,7 +35,7 @@ impl Case {
         assert!(plain_peak(&lowered.graph, &outcome.plan.as_ref().unwrap().steps).unwrap() <= budget);
         let (device, planner) = ("test".to_owned(), "search".to_owned());
         let key = CacheKey { signature: 7, device, budget, planner, planner_version: 1 };
-        let file = CacheFile { folder: PathBuf::new(), key };
+        let file = CacheFile { folder: Folder::inside(Path::new("")), key };
         let entry = file.entry(Duration::from_secs(1), &lowered.graph, &PlanFile::of_outcome(&outcome, 1.0));
         let text = serde_json::to_string(&entry).unwrap();
         Self { trace, lowered, file, text }
@@ -42,7 +43,7 @@ impl Case {
 
     /// Whether a changed file was accepted; then its plan is a right one.
     fn check(&self, text: &str) -> bool {
-        let Ok(found) = self.file.stored(text, self.file.key.budget, &self.trace, &self.lowered) else { return false };
+        let Ok(found) = self.file.stored(text, &self.trace, &self.lowered) else { return false };
         // What is done with it next.
         assert!(found.time_limit.checked_mul(2).is_some(), "{text}");
         let peak = plain_peak(&self.lowered.graph, &found.schedule.plan.steps);
@@ -58,7 +59,7 @@ impl Case {
 }
 
 /// Follows a plan: most bytes held at once, or what is wrong with it.
-fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
+pub fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
     let bytes = |held: &BTreeSet<usize>| held.iter().map(|&value| graph.values()[value].bytes).sum::<u64>();
     let made: BTreeSet<usize> = graph.ops().iter().flat_map(|op| op.outputs.iter().copied()).collect();
     let mut held: BTreeSet<usize> = (0..graph.values().len()).filter(|value| !made.contains(value)).collect();
@@ -96,7 +97,7 @@ fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
 }
 
 /// What stands in plans.
-const TEXTS: [&str; 10] =
+pub const TEXTS: [&str; 10] =
     ["", "+0", "-0", "+1:0", "+1:9", "-3", "+99999999999999999999", "\u{0}", "optimal", "remat-plan/1"];
 
 /// The file with some changes.

@@ -1,51 +1,41 @@
-//! Plans that hold least, as a dry run has found them: training in the same process goes by them where its budget is hardly more, so that it keeps what
-//! was named before; where plans are kept on disk, another process does. Which plan holds least depends on the time there was to look for it, and on
-//! what a backend writes in place.
+//! Plans that hold least, as a dry run has found them: training goes by them where its budget is hardly more, so that it keeps what was named before, in
+//! the same process and, where plans are kept on disk (`dry_runs.rs`), in another one. Which plan holds least depends on the time there was to look for
+//! it, and on what a backend writes in place.
 //!
 //! Complexity: O(plans) for each question.
 
 use std::cmp::Reverse;
+use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Duration;
 
-use burn_remat_plan::format::PlanFile;
-use burn_remat_plan::{Outcome, Status, StopReason};
-
-use super::cache::is_near;
-use super::settings::{PlanSettings, Ready};
+use super::dry_runs::{DryRuns, Ways, found_in, needs};
+use super::settings::PlanSettings;
+use super::state::Ready;
 use crate::panics::lock;
 
 /// The newest are kept, for steps of so many operations in all; of one dry run, those for the steps that need most.
 const MOST_OPERATIONS: usize = 100_000;
+/// How much more than the plan that holds least takes a budget may be for that plan to be of use, as one part of what it takes: with more there are
+/// cheaper ones, which are soon found.
+const NEAR: u64 = 8;
 
-/// What a dry run has found: plans for all kinds of step of a program, in each way in which its steps may be told apart, the likeliest first.
-type Ways = Vec<Vec<Ready>>;
-
-/// What each dry run has found, the newest first.
-static FOUND: Mutex<Vec<Ways>> = Mutex::new(Vec::new());
-
-/// A dry run of a device has found these plans.
-pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
-    let operations = |(plan, _): &Ready| plan.trace.ops.len();
-    for plans in ways.iter_mut().rev() {
-        plans.sort_by_key(|(plan, _)| Reverse(plan.peak));
-        within(plans, operations);
-        plans.iter().for_each(|plan| store(plan, settings, device));
-    }
-    let mut found = lock(&FOUND);
-    let of = |ways: &Ways| ways.iter().flatten().map(|(plan, _)| (plan.structure(), plan.peak)).collect::<Vec<_>>();
-    let new = of(&ways);
-    found.retain(|known| of(known) != new);
-    found.insert(0, ways);
-    within(&mut found, |known| known.iter().flatten().map(operations).sum());
+/// What this process knows of dry runs.
+struct Shelf {
+    /// What each has found, the newest first.
+    found: Vec<Ways>,
+    /// Files of other processes that were read, or cannot be.
+    read: Vec<PathBuf>,
 }
 
-/// Keeps a plan for other processes: it was made in no time, for just what it holds.
-fn store((plan, origin): &Ready, settings: &PlanSettings, device: &str) {
-    let Some(file) = settings.cache_file(device, plan.structure(), plan.peak) else { return };
-    let (graph, found) = (&plan.lowered.graph, plan.plan.clone());
-    let outcome = Outcome::of_plan(&origin.planner, graph, found, Status::Feasible, StopReason::Heuristic);
-    file.store(Duration::ZERO, graph, &PlanFile::of_outcome(&outcome, plan.lowered.cost_ns as f64));
+static SHELF: Mutex<Shelf> = Mutex::new(Shelf { found: Vec::new(), read: Vec::new() });
+
+/// Whether a budget is hardly more than the `least` that a plan takes.
+fn is_near(least: u64, budget: u64) -> bool {
+    least <= budget && budget - least <= least / NEAR
+}
+
+fn operations((plan, _): &Ready) -> usize {
+    plan.trace.ops.len()
 }
 
 /// Keeps the first of these that have no more operations together than are kept.
@@ -57,66 +47,113 @@ fn within<T>(all: &mut Vec<T>, operations: impl Fn(&T) -> usize) {
     });
 }
 
+impl Shelf {
+    fn put(&mut self, ways: Ways) {
+        let new = found_in(&ways);
+        self.found.retain(|known| found_in(known) != new);
+        self.found.insert(0, ways);
+        within(&mut self.found, |known| known.iter().flatten().map(operations).sum());
+    }
+
+    /// See [`handed_over`].
+    fn serving(&self, structure: u64, budget: u64) -> Vec<Ready> {
+        let has_such_steps = |plans: &Vec<Ready>| plans.iter().any(|(plan, _)| plan.structure() == structure);
+        let takes = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.overhead()).fold(0.0, f64::max);
+        let serves = |plans: &&Vec<Ready>| has_such_steps(plans) && is_near(needs(plans), budget);
+        let runs = self.found.iter().filter_map(|ways| ways.iter().find(serves));
+        let Some(plans) = runs.min_by(|a, b| takes(a).total_cmp(&takes(b))) else { return Vec::new() };
+        let mut near: Vec<Ready> = plans.iter().filter(|(plan, _)| is_near(plan.peak, budget)).cloned().collect();
+        near.sort_by_key(|(plan, _)| plan.structure() == structure);
+        near
+    }
+
+    /// The files that may serve such a budget and have not been read: from now on they have.
+    fn take_unread(&mut self, disk: &DryRuns, budget: u64) -> Vec<String> {
+        let mut names = disk.near(budget - budget / NEAR..=budget);
+        names.retain(|name| !self.read.contains(&disk.folder.path(name)));
+        self.read.extend(names.iter().map(|name| disk.folder.path(name)));
+        names
+    }
+}
+
+/// A dry run of a device has found these plans.
+pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
+    for plans in &mut ways {
+        plans.sort_by_key(|(plan, _)| Reverse(plan.peak));
+        within(plans, operations);
+    }
+    if let Some(disk) = settings.dry_runs(device) {
+        disk.store(&ways);
+    }
+    lock(&SHELF).put(ways);
+}
+
 /// What was found for a program that has steps of this structure and needs hardly less than this budget: the plans for those of its steps that need so
-/// much, which may not have come yet. Of several dry runs that in which they are cheapest, and the plan for steps of this structure last, if it is among them.
-pub(super) fn handed_over(structure: u64, budget: u64) -> Vec<Ready> {
-    let found = lock(&FOUND);
-    let has_such_steps = |plans: &Vec<Ready>| plans.iter().any(|(plan, _)| plan.structure() == structure);
-    let needs = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.peak).max().unwrap_or(0);
-    let takes = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.overhead()).fold(0.0, f64::max);
-    let serves = |plans: &&Vec<Ready>| has_such_steps(plans) && is_near(needs(plans), budget);
-    let runs = found.iter().filter_map(|ways| ways.iter().find(serves));
-    let Some(plans) = runs.min_by(|a, b| takes(a).total_cmp(&takes(b))) else { return Vec::new() };
-    let mut near: Vec<Ready> = plans.iter().filter(|(plan, _)| is_near(plan.peak, budget)).cloned().collect();
-    near.sort_by_key(|(plan, _)| plan.structure() == structure);
-    near
+/// much, which may not have come yet. Of several dry runs that in which they are cheapest, and the plan for steps of this structure last, if it is among
+/// them. Where this process knows of none, dry runs of others are looked for on disk.
+pub(super) fn handed_over(structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
+    let found = lock(&SHELF).serving(structure, budget);
+    let Some(disk) = disk.filter(|_| found.is_empty()) else { return found };
+    let unread = lock(&SHELF).take_unread(disk, budget);
+    for ways in unread.iter().filter_map(|name| disk.load(name)) {
+        lock(&SHELF).put(ways);
+    }
+    lock(&SHELF).serving(structure, budget)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use burn_remat_core::Trace;
-
     use super::*;
     use crate::planning::examples::chain;
     use crate::planning::fit::Fit;
-    use crate::planning::lowering::{Lowered, lower};
+    use crate::planning::lowering::lower;
 
-    /// A step, and the plan for it that holds least.
-    fn step() -> (Arc<Trace>, Lowered, Ready) {
-        let trace = Arc::new(chain());
+    /// The plan of a step that holds least.
+    fn least() -> Ready {
+        let trace = Arc::new(chain().read_back().unwrap());
         let lowered = lower(&trace, "chain").unwrap();
-        let least = Fit::new(trace.clone(), lowered.clone(), Some(1), 0).unwrap().least();
-        (trace, lowered, least)
+        Fit::new(trace, lowered, Some(1), 0).unwrap().least()
     }
 
     #[test]
     fn a_plan_is_for_steps_of_its_structure_and_budgets_that_it_keeps() {
-        let (_, _, least) = step();
+        let least = least();
         let (structure, peak) = (least.0.structure(), least.0.peak);
         let settings = PlanSettings { cache: None, ..PlanSettings::default() };
         hand_over(vec![vec![least.clone()]], &settings, "chain");
         hand_over(vec![vec![least]], &settings, "chain");
-        let peak_of = |structure, budget| handed_over(structure, budget).last().map(|(schedule, _)| schedule.peak);
+        let peak_of =
+            |structure, budget| handed_over(structure, budget, None).last().map(|(schedule, _)| schedule.peak);
         assert_eq!(peak_of(structure, peak), Some(peak));
         assert_eq!(peak_of(structure, peak - 1), None, "it would be over the budget");
         assert_eq!(peak_of(structure, 2 * peak), None, "there are cheaper ones");
         assert_eq!(peak_of(structure + 1, peak), None, "another step");
-        let has_it = |ways: &&Ways| ways.iter().flatten().any(|(known, _)| known.structure() == structure);
-        assert_eq!(FOUND.lock().unwrap().iter().filter(has_it).count(), 1, "the same plan is kept once");
+        let shelf = SHELF.lock().unwrap();
+        let is_it = |ways: &&Ways| ways.iter().flatten().any(|(known, _)| known.structure() == structure);
+        assert_eq!(shelf.found.iter().filter(is_it).count(), 1, "the same plan is kept once");
+    }
+
+    /// What a process that knows nothing finds on disk.
+    fn anew(structure: u64, budget: u64, disk: &DryRuns) -> Vec<Ready> {
+        let mut shelf = Shelf { found: Vec::new(), read: Vec::new() };
+        for name in shelf.take_unread(disk, budget) {
+            shelf.put(disk.load(&name).unwrap());
+        }
+        assert!(shelf.take_unread(disk, budget).is_empty(), "each file is read once");
+        shelf.serving(structure, budget)
     }
 
     #[test]
     fn a_plan_on_disk_serves_what_it_serves_in_the_process_on_its_device() {
-        let (trace, lowered, least) = step();
+        let least = least();
         let (structure, peak) = (least.0.structure(), least.0.peak);
         let folder = std::env::temp_dir().join(format!("burn-remat-handed-{}", std::process::id()));
         let settings = PlanSettings { cache: Some(folder.clone()), ..PlanSettings::default() };
-        hand_over(vec![vec![least]], &settings, "chain");
+        hand_over(vec![vec![], vec![least.clone()]], &settings, "chain");
         let peak_of = |structure, budget, device| {
-            let file = settings.cache_file(device, 0, budget).unwrap().of_dry_run(structure);
-            file.load_near(&trace, &lowered).map(|stored| stored.schedule.peak)
+            anew(structure, budget, &settings.dry_runs(device).unwrap()).last().map(|(schedule, _)| schedule.peak)
         };
         assert_eq!(peak_of(structure, peak, "chain"), Some(peak));
         assert_eq!(peak_of(structure, peak + peak / 16, "chain"), Some(peak), "hardly more");
@@ -124,6 +161,9 @@ mod tests {
         assert_eq!(peak_of(structure, 2 * peak, "chain"), None, "there are cheaper ones");
         assert_eq!(peak_of(structure + 1, peak, "chain"), None, "another step");
         assert_eq!(peak_of(structure, peak, "other"), None, "another device");
+        let [(read, origin)] = &anew(structure, peak, &settings.dry_runs("chain").unwrap())[..] else { panic!() };
+        assert_eq!((&read.trace, &read.plan), (&least.0.trace, &least.0.plan));
+        assert!(origin.cached && origin.planner == least.1.planner);
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -3,6 +3,8 @@
 mod asked;
 mod background;
 mod cache;
+mod dry_runs;
+mod folder;
 mod handed;
 mod known;
 mod observed;
@@ -14,5 +16,5 @@ mod state;
 pub(crate) use background::Wait;
 pub(crate) use handed::hand_over;
 pub(crate) use plans::{Met, Plans, does_like};
-pub(crate) use settings::{PlanSettings, Ready};
-pub(crate) use state::{Origin, PlanState};
+pub(crate) use settings::PlanSettings;
+pub(crate) use state::{Origin, PlanState, Ready};

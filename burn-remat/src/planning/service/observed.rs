@@ -34,6 +34,8 @@ pub(super) struct Observed {
     pub tried: bool,
     /// Whether its plan comes from the cache.
     pub cached: bool,
+    /// The budget for which what dry runs have found was last looked for on disk.
+    pub looked_for: Option<u64>,
     /// How often its plan was [outgrown](Kinds::outgrown).
     replans: u32,
 }

@@ -16,8 +16,8 @@ use super::cache::{CacheFile, Stored};
 use super::handed::handed_over;
 use super::known::Known;
 use super::observed::{self, Kinds};
-use super::settings::{PlanSettings, Ready};
-use super::state::{Origin, PlanState};
+use super::settings::PlanSettings;
+use super::state::{Origin, PlanState, Ready};
 use crate::planning::fit::{BEYOND, LEAST};
 use crate::planning::lowering::{Lowered, lower};
 use crate::planning::schedule::Schedule;
@@ -261,8 +261,12 @@ impl Plans {
         let is_time = self.kinds.are_back() || self.kinds.are_all_new();
         let is_of_use = self.looks_for_plans() && self.known.plan_for(structure).is_none();
         let Some(budget) = budget.filter(|_| is_time && is_of_use) else { return };
-        for (schedule, origin) in handed_over(structure, budget) {
+        let known = self.kinds.of(structure);
+        let is_new = known.looked_for.replace(budget) != Some(budget);
+        let disk = is_new.then(|| self.settings.dry_runs(&self.device)).flatten();
+        for (schedule, origin) in handed_over(structure, budget, disk.as_ref()) {
             if self.known.plan_for(schedule.structure()).is_none() {
+                self.state.from_cache += u64::from(origin.cached);
                 self.unmeasured.push(schedule.structure());
                 self.take_up(schedule, origin);
             }
@@ -358,12 +362,9 @@ impl Plans {
 
     /// Takes the plan from the cache, once; whether there is one.
     fn stored(&mut self, cache: Option<&CacheFile>, trace: &Arc<Trace>, lowered: &Lowered, structure: u64) -> bool {
-        let takes_others = self.known.plan_for(structure).is_none() && self.kinds.are_back();
         let known = self.kinds.of(structure);
         let Some(cache) = cache.filter(|_| !known.cached) else { return false };
-        let of_dry_run = takes_others.then(|| cache.of_dry_run(structure));
-        let found = cache.load(trace, lowered).or_else(|| of_dry_run?.load_near(trace, lowered));
-        let Some(Stored { schedule, file, time_limit }) = found else { return false };
+        let Some(Stored { schedule, file, time_limit }) = cache.load(trace, lowered) else { return false };
         known.cached = true;
         // One that was made in little time is followed, and made anew when the step has been measured.
         let is_final = file.status == Some(Status::Optimal) || self.settings.time_limit <= MORE_TIME * time_limit;

@@ -1,16 +1,13 @@
 //! How plans are made.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::cache::{self, CacheFile, CacheKey};
-use super::state::Origin;
+use super::cache::{CacheFile, CacheKey};
+use super::dry_runs::{DryRuns, For};
+use super::folder::{self, Folder};
+use super::state::Ready;
 use crate::planning::chosen::ChosenPlanner;
-use crate::planning::schedule::Schedule;
-
-/// A plan for a step, and its account of itself.
-pub(crate) type Ready = (Arc<Schedule>, Origin);
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
@@ -32,10 +29,15 @@ impl PlanSettings {
 
     /// Where the plan of a device for steps of this signature and this budget is kept, if any are.
     pub(super) fn cache_file(&self, device: &str, signature: u64, budget: u64) -> Option<CacheFile> {
-        let (folder, planner) = (self.cache.clone()?, self.any_planner());
+        let DryRuns { folder, of: For { device, planner, planner_version } } = self.dry_runs(device)?;
+        Some(CacheFile { folder, key: CacheKey { signature, device, budget, planner, planner_version } })
+    }
+
+    /// Where it is kept what dry runs of a device find, if anything is.
+    pub(super) fn dry_runs(&self, device: &str) -> Option<DryRuns> {
+        let (folder, planner) = (Folder::inside(self.cache.as_deref()?), self.any_planner());
         let (name, planner_version) = (planner.name().to_owned(), planner.version());
-        let key = CacheKey { signature, device: device.to_owned(), budget, planner: name, planner_version };
-        Some(CacheFile { folder, key })
+        Some(DryRuns { folder, of: For { device: device.to_owned(), planner: name, planner_version } })
     }
 }
 
@@ -44,7 +46,7 @@ impl Default for PlanSettings {
         Self {
             planner: Some(ChosenPlanner::auto()),
             time_limit: Duration::from_secs(10),
-            cache: cache::default_folder(),
+            cache: folder::default_folder(),
             ready: Vec::new(),
         }
     }

@@ -49,6 +49,9 @@ impl Origin {
     }
 }
 
+/// A plan for a step, and its account of itself.
+pub(crate) type Ready = (Arc<Schedule>, Origin);
+
 /// What a kind of step can do with: the least that a plan holds for it, and the op that sets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Floor {
