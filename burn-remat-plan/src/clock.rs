@@ -175,7 +175,7 @@ impl Clock {
     }
 }
 
-/// Waits for other threads: no time is lost by that.
+/// Waits for other threads, or for a library that has threads and a limit of its own: no time is lost by that.
 pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     let patient = OWN.take().map(Own::end);
     let done = wait();

@@ -10,6 +10,7 @@ use highs::{Col, HighsModelStatus, HighsSolutionStatus, HighsStatus, RowProblem,
 
 use super::model::Model;
 use super::program::IntegerProgram;
+use crate::clock::waiting;
 use crate::deadline::Deadline;
 use crate::planner::Request;
 
@@ -142,7 +143,7 @@ impl<'a> RelaxationSolver<'a> {
         let mut solver = self.solver.take().ok_or(HighsStatus::Error)?;
         set(&mut solver, self.request, deadline, self.spent);
         let start = Instant::now();
-        let solved = solver.try_solve()?;
+        let solved = waiting(|| solver.try_solve())?;
         self.spent += start.elapsed();
         log::debug!("relaxation: {:?} after {} iterations", solved.status(), solved.simplex_iteration_count());
         let result = match solved.status() {
@@ -194,7 +195,7 @@ pub(in crate::planners) fn solve_integer(
     if let Some(start) = start {
         solver.try_set_solution(Some(start), None, None, None)?;
     }
-    let solved = solver.try_solve()?;
+    let solved = waiting(|| solver.try_solve())?;
     let end = match solved.status() {
         HighsModelStatus::Optimal | HighsModelStatus::ModelEmpty => End::Solved,
         HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => End::Infeasible,

@@ -6,6 +6,9 @@
 //!
 //! Complexity: O(operations) to write and to read one, some 300 bytes each; one step at a time is in memory as text.
 
+use std::cmp::Reverse;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -48,6 +51,8 @@ struct Head {
     version: String,
     #[serde(rename = "for")]
     of: For,
+    /// The structures of the steps, so that a file which is of no use need not be read to its end.
+    structures: Vec<u64>,
     /// By their lines, the steps of each way.
     ways: Vec<Vec<usize>>,
     /// Of the other fields and the other lines.
@@ -56,8 +61,8 @@ struct Head {
 
 impl Head {
     fn own_digest(&self, steps: &str) -> String {
-        let Self { format, version, of, ways, .. } = self;
-        format!("{:016x}", digest(&format!("{format}{version}{of:?}{ways:?}{steps}")))
+        let Self { format, version, of, structures, ways, .. } = self;
+        format!("{:016x}", digest(&format!("{format}{version}{of:?}{structures:?}{ways:?}{steps}")))
     }
 }
 
@@ -120,12 +125,13 @@ impl DryRuns {
         };
         let ways = ways.iter().map(|plans| plans.iter().map(&mut line_of).collect()).collect::<Result<_, _>>()?;
         let (format, version) = (FORMAT.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
-        let mut head = Head { format, version, of: self.of.clone(), ways, digest: String::new() };
+        let structures = lines.iter().map(|(plan, _)| plan.structure()).collect();
+        let mut head = Head { format, version, of: self.of.clone(), structures, ways, digest: String::new() };
         head.digest = head.own_digest(&steps);
         Ok(serde_json::to_string(&head)? + &steps)
     }
 
-    /// The names of the files whose plans may be for these budgets: what their neediest steps need.
+    /// The names of the files whose plans may be for these budgets (what their neediest steps need), the newest first.
     pub fn near(&self, budgets: RangeInclusive<u64>) -> Vec<String> {
         let end = self.end();
         let mut names = self.folder.names();
@@ -135,7 +141,16 @@ impl DryRuns {
             let needs = numbers.next().zip(numbers.next());
             needs.is_some_and(|(least, most)| least <= *budgets.end() && most >= *budgets.start())
         });
+        names.sort_by_cached_key(|name| Reverse(self.folder.written(name)));
         names
+    }
+
+    /// Whether the file of this name says that it has a plan for steps of this structure.
+    pub fn has(&self, name: &str, structure: u64) -> bool {
+        let mut head = String::new();
+        let read = File::open(self.folder.path(name)).and_then(|file| BufReader::new(file).read_line(&mut head));
+        let head = read.ok().and_then(|_| serde_json::from_str::<Head>(&head).ok());
+        head.is_some_and(|head| head.structures.contains(&structure))
     }
 
     /// What the file of this name holds.

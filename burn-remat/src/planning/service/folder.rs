@@ -3,8 +3,10 @@
 //! Files are written beside and renamed, so that no reader sees half a file, by whichever devices and processes there are. Where there are too many of
 //! them, or they take too much room, the oldest go. A failure costs only the time of planning again, so it is logged and no error.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// Files beyond which the oldest of ours go, and bytes.
 const MOST_FILES: usize = 500;
@@ -50,6 +52,11 @@ impl Folder {
         entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_ours(name)).collect()
     }
 
+    /// When the file of this name was written.
+    pub fn written(&self, name: &str) -> Option<SystemTime> {
+        self.path(name).metadata().and_then(|data| data.modified()).ok()
+    }
+
     /// Writes a file.
     pub fn write(&self, name: &str, text: &str) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -69,18 +76,14 @@ impl Folder {
 
     /// Removes the oldest files where there are too many.
     fn prune(&self) {
-        let files = self.names().into_iter().filter_map(|name| {
-            let path = self.path(&name);
-            let data = path.metadata().ok()?;
-            Some((data.modified().ok()?, path, data.len()))
-        });
-        let mut files: Vec<_> = files.collect();
-        files.sort();
+        let mut files = self.names();
+        files.sort_by_cached_key(|name| Reverse(self.written(name)));
         let (mut count, mut bytes) = (0, 0);
-        for (_, path, length) in files.into_iter().rev() {
-            (count, bytes) = (count + 1, bytes + length);
+        for path in files.iter().map(|name| self.path(name)) {
+            // Another process may have been quicker.
+            let Ok(data) = path.metadata() else { continue };
+            (count, bytes) = (count + 1, bytes + data.len());
             if count > MOST_FILES || bytes > MOST_BYTES {
-                // Another process may have been quicker.
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -144,7 +147,7 @@ mod tests {
             let file = std::fs::File::create(folder.path(&name(number))).unwrap();
             file.set_len(MOST_BYTES / 2).unwrap();
             let age = std::time::Duration::from_secs(60 - number);
-            file.set_modified(std::time::SystemTime::now() - age).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
         };
         (0..4).for_each(large);
         folder.write(&name(4), "plan");

@@ -67,12 +67,13 @@ impl Shelf {
         near
     }
 
-    /// The files that may serve such a budget and have not been read: from now on they have.
-    fn take_unread(&mut self, disk: &DryRuns, budget: u64) -> Vec<String> {
-        let mut names = disk.near(budget - budget / NEAR..=budget);
-        names.retain(|name| !self.read.contains(&disk.folder.path(name)));
-        self.read.extend(names.iter().map(|name| disk.folder.path(name)));
-        names
+    /// Whether a file is to be read, which from now on it was.
+    fn is_to_be_read(&mut self, file: PathBuf) -> bool {
+        let is_new = !self.read.contains(&file);
+        if is_new {
+            self.read.push(file);
+        }
+        is_new
     }
 }
 
@@ -92,13 +93,25 @@ pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
 /// much, which may not have come yet. Of several dry runs that in which they are cheapest, and the plan for steps of this structure last, if it is among
 /// them. Where this process knows of none, dry runs of others are looked for on disk.
 pub(super) fn handed_over(structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
-    let found = lock(&SHELF).serving(structure, budget);
-    let Some(disk) = disk.filter(|_| found.is_empty()) else { return found };
-    let unread = lock(&SHELF).take_unread(disk, budget);
-    for ways in unread.iter().filter_map(|name| disk.load(name)) {
-        lock(&SHELF).put(ways);
+    serving(&SHELF, structure, budget, disk)
+}
+
+fn serving(shelf: &Mutex<Shelf>, structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
+    let mut found = lock(shelf).serving(structure, budget);
+    let Some(disk) = disk else { return found };
+    for name in disk.near(budget - budget / NEAR..=budget) {
+        if !found.is_empty() {
+            break;
+        }
+        if disk.has(&name, structure)
+            && lock(shelf).is_to_be_read(disk.folder.path(&name))
+            && let Some(ways) = disk.load(&name)
+        {
+            lock(shelf).put(ways);
+            found = lock(shelf).serving(structure, budget);
+        }
     }
-    lock(&SHELF).serving(structure, budget)
+    found
 }
 
 #[cfg(test)]
@@ -137,12 +150,11 @@ mod tests {
 
     /// What a process that knows nothing finds on disk.
     fn anew(structure: u64, budget: u64, disk: &DryRuns) -> Vec<Ready> {
-        let mut shelf = Shelf { found: Vec::new(), read: Vec::new() };
-        for name in shelf.take_unread(disk, budget) {
-            shelf.put(disk.load(&name).unwrap());
-        }
-        assert!(shelf.take_unread(disk, budget).is_empty(), "each file is read once");
-        shelf.serving(structure, budget)
+        let shelf = Mutex::new(Shelf { found: Vec::new(), read: Vec::new() });
+        let found = serving(&shelf, structure, budget, Some(disk));
+        let read = shelf.lock().unwrap().read.len();
+        assert_eq!(read, usize::from(!found.is_empty()), "what is of no use is not read");
+        found
     }
 
     #[test]
