@@ -45,16 +45,19 @@ impl Trace {
         (number as usize) < self.tensors.len()
     }
 
+    fn has_op(&self, position: Position) -> bool {
+        (position as usize) < self.ops.len()
+    }
+
     fn is_within(&self, position: Position) -> bool {
         position as usize <= self.ops.len()
     }
 
     fn sound_storages(&self) -> Result<(), Misfit> {
         for (place, storage) in (0..).zip(&self.storages) {
-            let is_op = |at: Position| (at as usize) < self.ops.len();
-            let positions = [Some(storage.appeared), storage.died];
-            all(storage.made_by.is_none_or(is_op), "storages.made_by", "is no operation that there is")?;
-            all(positions.into_iter().flatten().all(|at| self.is_within(at)), "storages", "come or go beyond the end")?;
+            all(storage.made_by.is_none_or(|at| self.has_op(at)), "storages.made_by", "is no operation that there is")?;
+            all(storage.died.is_none_or(|at| self.has_op(at)), "storages.died", "is no operation that there is")?;
+            all(self.is_within(storage.appeared), "storages.appeared", "is beyond the end")?;
             let is_known = storage.reuses.is_none_or(|base| base < place && storage.made_by.is_some());
             all(is_known, "storages.reuses", "is none that was there before")?;
         }
@@ -94,7 +97,7 @@ impl Trace {
         all(numbers.into_iter().all(|number| self.has_number(number)), "between", "names a tensor that there is not")?;
         let positions = events.iter().map(|(at, _)| *at).chain(self.seed).chain(self.over);
         all(positions.into_iter().all(|at| self.is_within(at)), "between", "has something beyond the end")?;
-        let reads = self.reads.iter().all(|&(at, place)| self.is_within(at) && self.has_place(place));
+        let reads = self.reads.iter().all(|&(at, place)| self.has_op(at) && self.has_place(place));
         all(reads, "reads", "is of nothing that there is")?;
         let mut presence = Presence::of(self);
         let mut events: Vec<_> = events.iter().collect();
@@ -213,9 +216,10 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_and_its_field_named() {
         assert!(step().read_back().is_ok());
-        let cases: [Case; 17] = [
+        let cases: [Case; 19] = [
             ("storages.made_by", |step| step.storages[1].made_by = Some(1)),
-            ("storages", |step| step.storages[1].died = Some(2)),
+            ("storages.died", |step| step.storages[1].died = Some(1)),
+            ("storages.appeared", |step| step.storages[1].appeared = 2),
             ("storages.reuses", |step| step.storages[1].reuses = Some(1)),
             ("tensors.place", |step| step.tensors[0].place = 2),
             ("ops", |step| step.ops[0].writes = smallvec![2]),
@@ -229,6 +233,7 @@ mod tests {
             ("tensors", |step| step.between = vec![(0, Between::Arrives(1))]),
             ("ops.inputs", |step| step.between = vec![(0, Between::Drops(0))]),
             ("reads", |step| step.reads = vec![(0, 2)]),
+            ("reads", |step| step.reads = vec![(1, 0)]),
             ("storages", |step| step.yielding = 1 << 54),
             ("held_at_start", |step| step.held_at_start = 99),
         ];
