@@ -24,6 +24,7 @@ mod rejoin;
 mod release;
 mod roots;
 mod stage;
+mod switch;
 mod tracing;
 
 use alloc::string::String;

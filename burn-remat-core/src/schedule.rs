@@ -111,6 +111,12 @@ impl Schedule {
         held
     }
 
+    /// The storages on which the schedule decides and which it does not hold where it holds these.
+    pub fn given_up<'a>(&'a self, held: &'a [bool]) -> impl Iterator<Item = Place> + 'a {
+        let is_given_up = |&place: &usize| !held[place] && self.decides[place];
+        (0..held.len()).filter(is_given_up).map(|place| place as Place)
+    }
+
     /// Which storages are of use from `position` on, of those `held` there: operations read them, or what is computed again from there on rests on them.
     pub fn of_use_from(&self, position: usize, held: &[bool]) -> Vec<bool> {
         let ops = &self.trace.ops;

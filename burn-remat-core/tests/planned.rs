@@ -361,3 +361,55 @@ fn a_plan_is_followed_whatever_is_done_on_small_tensors() {
     assert!(world.followed.iter().all(|followed| followed.deviation <= 64), "as much as is small");
     assert_eq!(program.machine.counters().recomputed, 0);
 }
+
+/// A plan for a step with such an operation between forward and backward. Of what the forward has made it keeps every third result, from this one on, and
+/// the last; the others are computed again when the backward needs the last of them.
+fn keeps_every_third(kind: u64, first: u64) -> Arc<Schedule> {
+    let trace = trace_of(UNIT, |program, parameter| step_of(program, parameter, kind));
+    let place = |op: u64| trace.ops[op as usize].writes[0];
+    let holds: Vec<bool> =
+        trace.storages.iter().map(|storage| storage.made_by.is_some_and(|made| u64::from(made) < DEPTH)).collect();
+    let mut plan = Schedule::new(trace.clone(), holds.clone(), holds);
+    let last_reader = |place| trace.ops.iter().rposition(|reader| reader.reads.contains(&place)).unwrap();
+    let mut gone = Vec::new();
+    for op in 0..DEPTH {
+        plan.after[last_reader(place(op))].push(Action::Loosen(place(op)));
+        if op % 3 != first && op < DEPTH - 1 {
+            plan.after[op as usize + 1].push(Action::Evict(place(op)));
+            gone.push(place(op));
+        } else if let Some(&last) = gone.last() {
+            plan.before[last_reader(last)].push(Action::Recompute(std::mem::take(&mut gone).into()));
+        }
+    }
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same");
+    plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
+    plan.foreseen = foreseen.during;
+    Arc::new(plan)
+}
+
+/// A step with an operation of this kind on the parameter between forward and backward.
+fn step_of(program: &mut Program, parameter: u64, kind: u64) {
+    step(program, parameter, |program| {
+        let made = program.run(1, kind, Works::New, &[parameter], &[], &[UNIT])[0];
+        program.drop_tensor(1, made);
+    });
+}
+
+#[test]
+fn a_plan_that_takes_over_has_what_it_keeps_and_keeps_to_the_budget() {
+    let (plan, other) = (keeps_every_third(400, 0), keeps_every_third(401, 1));
+    let budget = plan.peak.max(other.peak);
+    let mut program = Program::new(Config { budget: Asked::Bytes(budget), ..Config::default() });
+    (program.machine.world_mut().plan, program.machine.world_mut().other) = (Some(plan), Some(other));
+    let parameter = program.upload(1, UNIT);
+    (0..2).for_each(|_| step_of(&mut program, parameter, 400));
+    let before = program.machine.counters().recomputed;
+    step_of(&mut program, parameter, 401);
+    program.machine.mark(1);
+    let world = program.machine.world();
+    assert_eq!((world.followed.len(), world.left.len()), (2, 0), "{:?}", world.left);
+    assert!(world.peak <= budget, "{} of {budget} bytes", world.peak);
+    // What the first plan has given up and the second keeps, once, and what that gives up for a while.
+    let again = program.machine.counters().recomputed - before;
+    assert!(again <= DEPTH, "{again} operations again");
+}

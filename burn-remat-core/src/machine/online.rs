@@ -49,8 +49,9 @@ impl<W: World> Machine<W> {
         let planned = planned.map(Follow::most);
         let most = budget.max(planned.unwrap_or(0));
         if planned.is_some() && self.is_planned() {
-            // The plan has made room, unless more is held beside it.
-            if self.ledger.live.saturating_add(need) <= most || !self.is_crowded(most) {
+            // The plan has made room, unless more is held beside it, or things are not as it takes them to be.
+            let fits = self.ledger.live.saturating_add(need) <= most;
+            if fits || self.ledger.live <= most && !self.is_crowded(most) {
                 return;
             }
             self.outgrow();

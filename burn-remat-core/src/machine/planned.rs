@@ -8,7 +8,6 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Machine;
@@ -16,14 +15,11 @@ use super::call::Call;
 use super::rejoin::{Sizes, Stands};
 use crate::driver::{Event, Left, World};
 use crate::facts::{Failure, Operation};
-use crate::follow::{Follow, Named};
-use crate::history::{ARRIVED, Spot};
+use crate::follow::Named;
+use crate::history::Spot;
 use crate::keys::{RecipeKey, TensorKey};
-use crate::schedule::{Action, Schedule};
-use crate::trace::{EXTERNAL, Number, Place, Trace, extend, origin};
-
-/// Storages and tensors of one plan, and what they are in another.
-type Renumbered = (FxHashMap<Place, Place>, FxHashMap<Number, Number>);
+use crate::schedule::Action;
+use crate::trace::{EXTERNAL, Place, extend, origin};
 
 impl<W: World> Machine<W> {
     /// Compares the operation at hand with the plan and takes the plan's steps before it.
@@ -202,7 +198,7 @@ impl<W: World> Machine<W> {
         external.into_iter().chain(made).filter(|&name| self.history.knows(name)).collect()
     }
 
-    fn hold(&mut self, name: Named) {
+    pub(super) fn hold(&mut self, name: Named) {
         let tensor = &mut self.history.tensors[name.0];
         if !core::mem::replace(&mut tensor.held, true)
             && let Some(follow) = &mut self.watch.follow
@@ -221,7 +217,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    fn give_up(&mut self, place: Place) {
+    pub(super) fn give_up(&mut self, place: Place) {
         let owners = self.owners_of(place);
         for &name in &owners {
             self.let_go(name);
@@ -368,59 +364,6 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Goes over to a plan of which the first `at` operations are those that were done.
-    fn switch_plan(&mut self, at: usize, schedule: Arc<Schedule>) {
-        let Some(mut follow) = self.watch.follow.take() else { return };
-        let (old, before) = (follow.schedule.clone(), core::mem::take(&mut follow.held));
-        let (places, numbers) = self.renumber(&old.trace, &schedule.trace, at);
-        let renumbered = |(place, &name): (&Place, &Named)| Some((*places.get(place)?, name));
-        let externals = follow.externals.iter().filter_map(renumbered).collect();
-        let carried = follow.carried.take().map(|carried| carried.renumbered(&places, &numbers));
-        // What was measured so far speaks of this step too.
-        let measured = carried.is_some() || self.world.is_unmeasured(&schedule);
-        let measures = if measured { follow.measures } else { None };
-        self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, carried, ..follow });
-        if self.needs_more(&schedule) {
-            self.carry();
-        }
-        let held = schedule.held_before(at);
-        self.bring_in_before_switch(&schedule, at, &held);
-        // From here on what the other plan has held is held no more, unless this one holds it.
-        for &name in &before {
-            if self.history.knows(name) {
-                self.history.tensors[name.0].held = false;
-            }
-        }
-        for (place, held) in held.into_iter().enumerate() {
-            let owners = self.owners_of(place as Place);
-            match owners.first() {
-                Some(&name) if held && self.history.tensors[name.0].buffer.is_some() => self.hold(name),
-                Some(_) if !held && schedule.decides[place] && self.is_carried() => self.offer(place as Place, None),
-                Some(_) if !held && schedule.decides[place] => self.give_up(place as Place),
-                _ => {}
-            }
-        }
-        for name in before {
-            if self.history.knows(name) && self.history.tensors[name.0].is_unused() {
-                self.bury(name.0);
-            }
-        }
-    }
-
-    /// What a plan holds by now, for what is still to come, and the one before has given up comes from what that one holds, as long as it is there:
-    /// later it would take all that was done so far.
-    fn bring_in_before_switch(&mut self, schedule: &Schedule, at: usize, held: &[bool]) {
-        let is_of_use = schedule.of_use_from(at, held);
-        let missing = |place: usize| {
-            let (key, _) = *self.owners_of(place as Place).first()?;
-            let tensor = &self.history.tensors[key];
-            let is_wanted = tensor.alive || is_of_use[place];
-            (is_wanted && tensor.is_evicted() && tensor.recipe.is_some()).then_some(key)
-        };
-        let missing: Vec<TensorKey> = (0..held.len()).filter(|&place| held[place]).filter_map(missing).collect();
-        self.bring_back_beside(missing);
-    }
-
     /// Brings tensors back for which no plan has made room.
     fn bring_back_beside(&mut self, keys: Vec<TensorKey>) {
         let beside = core::mem::replace(&mut self.now.beside, true);
@@ -431,31 +374,6 @@ impl<W: World> Machine<W> {
             self.unpin(key);
         }
         self.now.beside = beside;
-    }
-
-    /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not
-    /// read yet has one too. Gives this step's tensors the numbers of `new`.
-    fn renumber(&mut self, old: &Trace, new: &Trace, at: usize) -> Renumbered {
-        let (mut places, mut numbers) = (FxHashMap::default(), FxHashMap::default());
-        for (old, new) in old.ops[..at].iter().zip(&new.ops[..at]) {
-            let pairs = old.reads.iter().zip(&new.reads).chain(old.writes.iter().zip(&new.writes));
-            places.extend(pairs.map(|(&old, &new)| (old, new)));
-            numbers.extend(old.inputs.iter().zip(&new.inputs).map(|(&(old, _), &(new, _))| (old, new)));
-            numbers.extend((0..old.writes.len() as u32).map(|k| (old.outputs + k, new.outputs + k)));
-        }
-        let step = self.steps.number;
-        for (_, tensor) in &mut self.history.tensors {
-            let spot = &mut tensor.spot;
-            if spot.step != step || spot.place == ARRIVED {
-                continue;
-            }
-            match (places.get(&spot.place), numbers.get(&spot.number)) {
-                (Some(&place), Some(&number)) => (spot.place, spot.number) = (place, number),
-                // It counts as having been there.
-                _ => spot.step = step.wrapping_sub(1),
-            }
-        }
-        (places, numbers)
     }
 
     /// Gives the plan up for this step: it does not fit what happens. `done` operations of the step have run.

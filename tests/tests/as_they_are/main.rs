@@ -5,7 +5,9 @@ mod loops;
 mod models;
 mod regimes;
 mod structures;
+mod tasks;
 mod times;
+mod updates;
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -182,7 +184,7 @@ const PROGRAMS: [(&str, Program); 36] = [
 ];
 
 /// Programs for the table alone: they take longer, or few of their steps go by what is known.
-const FURTHER: [(&str, Program); 16] = [
+const FURTHER: [(&str, Program); 28] = [
     ("metrics of another thread", loops::metrics),
     ("learning to learn", regimes::meta),
     ("a frozen teacher", regimes::distillation),
@@ -199,6 +201,18 @@ const FURTHER: [(&str, Program); 16] = [
     ("flow", structures::flow),
     ("packed texts", structures::packed),
     ("a queue of keys", structures::queue),
+    ("gradients reconciled", tasks::reconciled),
+    ("a population", tasks::population),
+    ("captions", tasks::captions),
+    ("pairs of sounds", tasks::sounds),
+    ("attention by chunks", tasks::chunks),
+    ("recommendations", tasks::recommendations),
+    ("slow and fast weights", updates::slow_and_fast),
+    ("noise and norms", updates::noise_and_norms),
+    ("line search", updates::line_search),
+    ("skipped when bad", updates::skipped_when_bad),
+    ("a lattice", updates::lattice),
+    ("twin critics", updates::twin_critics),
 ];
 
 fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {

@@ -1,0 +1,123 @@
+//! Going over from one plan to another in the midst of a step: two that begin in the same way have not given up the same.
+//!
+//! What the new plan holds by now and the old one has given up comes back, from what is still there: later it would take all that was done so far. There
+//! is room for it once all that is of no use for that has gone. Complexity: O(operations + storages + tensors).
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Machine;
+use crate::driver::World;
+use crate::follow::{Follow, Named};
+use crate::history::ARRIVED;
+use crate::keys::TensorKey;
+use crate::schedule::Schedule;
+use crate::trace::{Number, Place, Trace};
+
+/// Storages and tensors of one plan, and what they are in another.
+type Renumbered = (FxHashMap<Place, Place>, FxHashMap<Number, Number>);
+
+impl<W: World> Machine<W> {
+    /// Goes over to a plan of which the first `at` operations are those that were done.
+    pub(super) fn switch_plan(&mut self, at: usize, schedule: Arc<Schedule>) {
+        let Some(mut follow) = self.watch.follow.take() else { return };
+        let (old, before) = (follow.schedule.clone(), core::mem::take(&mut follow.held));
+        let (places, numbers) = self.renumber(&old.trace, &schedule.trace, at);
+        let renumbered = |(place, &name): (&Place, &Named)| Some((*places.get(place)?, name));
+        let externals = follow.externals.iter().filter_map(renumbered).collect();
+        let carried = follow.carried.take().map(|carried| carried.renumbered(&places, &numbers));
+        // What was measured so far speaks of this step too.
+        let measured = carried.is_some() || self.world.is_unmeasured(&schedule);
+        let measures = if measured { follow.measures } else { None };
+        self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, carried, ..follow });
+        if self.needs_more(&schedule) {
+            self.carry();
+        }
+        let held = schedule.held_before(at);
+        // From here on what the other plan has held is held no more, unless this one holds it.
+        for &name in &before {
+            if self.history.knows(name) {
+                self.history.tensors[name.0].held = false;
+            }
+        }
+        self.hold_what_is_there(&held);
+        self.bring_in_before_switch(&schedule, at, &held);
+        self.hold_what_is_there(&held);
+        for place in schedule.given_up(&held) {
+            match self.is_carried() {
+                true => self.offer(place, None),
+                false => self.give_up(place),
+            }
+        }
+        for name in before {
+            if self.history.knows(name) && self.history.tensors[name.0].is_unused() {
+                self.bury(name.0);
+            }
+        }
+    }
+
+    /// Holds what is there of the storages that a plan holds by now.
+    fn hold_what_is_there(&mut self, held: &[bool]) {
+        for place in (0..held.len()).filter(|&place| held[place]) {
+            let first = self.owners_of(place as Place).first().copied();
+            if let Some(name) = first.filter(|name| self.history.tensors[name.0].buffer.is_some()) {
+                self.hold(name);
+            }
+        }
+    }
+
+    /// What a plan holds by now, for what is still to come, and the one before has given up comes from what that one holds, as long as it is there:
+    /// later it would take all that was done so far. There is room for it when what is of no use for that has gone.
+    fn bring_in_before_switch(&mut self, schedule: &Schedule, at: usize, held: &[bool]) {
+        let is_of_use = schedule.of_use_from(at, held);
+        let missing = |place: usize| {
+            let (key, _) = *self.owners_of(place as Place).first()?;
+            let tensor = &self.history.tensors[key];
+            let is_wanted = tensor.alive || is_of_use[place];
+            (is_wanted && tensor.is_evicted() && tensor.recipe.is_some()).then_some(key)
+        };
+        let missing: Vec<TensorKey> = (0..held.len()).filter(|&place| held[place]).filter_map(missing).collect();
+        let closure = self.history.closure(&missing).unwrap_or_default();
+        let needed: FxHashSet<TensorKey> =
+            closure.iter().flat_map(|&recipe| self.history.recipes[recipe].inputs.iter().copied()).collect();
+        for place in schedule.given_up(held).filter(|_| !self.is_carried()).collect::<Vec<_>>() {
+            if self.owners_of(place).iter().all(|(key, _)| !needed.contains(key)) {
+                self.give_up(place);
+            }
+        }
+        // All at once: none goes again for the sake of another.
+        let beside = core::mem::replace(&mut self.now.beside, true);
+        missing.iter().for_each(|&key| self.pin(key));
+        // A failure is told where it is read.
+        let _ = self.ensure_all(&missing);
+        missing.into_iter().for_each(|key| self.unpin(key));
+        self.now.beside = beside;
+    }
+
+    /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not
+    /// read yet has one too. Gives this step's tensors the numbers of `new`.
+    fn renumber(&mut self, old: &Trace, new: &Trace, at: usize) -> Renumbered {
+        let (mut places, mut numbers) = (FxHashMap::default(), FxHashMap::default());
+        for (old, new) in old.ops[..at].iter().zip(&new.ops[..at]) {
+            let pairs = old.reads.iter().zip(&new.reads).chain(old.writes.iter().zip(&new.writes));
+            places.extend(pairs.map(|(&old, &new)| (old, new)));
+            numbers.extend(old.inputs.iter().zip(&new.inputs).map(|(&(old, _), &(new, _))| (old, new)));
+            numbers.extend((0..old.writes.len() as u32).map(|k| (old.outputs + k, new.outputs + k)));
+        }
+        let step = self.steps.number;
+        for (_, tensor) in &mut self.history.tensors {
+            let spot = &mut tensor.spot;
+            if spot.step != step || spot.place == ARRIVED {
+                continue;
+            }
+            match (places.get(&spot.place), numbers.get(&spot.number)) {
+                (Some(&place), Some(&number)) => (spot.place, spot.number) = (place, number),
+                // It counts as having been there.
+                _ => spot.step = step.wrapping_sub(1),
+            }
+        }
+        (places, numbers)
+    }
+}
