@@ -9,7 +9,7 @@ use serde::Serialize;
 use burn_remat_core::Trace;
 
 use super::chosen::ChosenPlanner;
-use super::fit::Fit;
+use super::fit::{Fit, Planned};
 use super::lowering::lower;
 use super::schedule::Schedule;
 use crate::compression::Compression;
@@ -47,21 +47,40 @@ pub(super) fn alternatives(
             choices.push(choice);
         }
     }
-    choices.into_iter().filter_map(move |allowed| plan(&schedule, allowed, budget, limit))
+    // The first is with none of them: whoever may use some need not.
+    let mut without = None;
+    choices.into_iter().filter_map(move |allowed| {
+        let (cost, found) = plan(&schedule, allowed, budget, limit, without.as_ref())?;
+        if allowed == Compression::NONE {
+            without = found;
+        }
+        Some(cost)
+    })
 }
 
-fn plan(schedule: &Schedule, allowed: Compression, budget: u64, limit: Duration) -> Option<CompressionCost> {
+/// What a plan with these forms costs, and the plan. It is no dearer than a plan `without` any.
+fn plan(
+    schedule: &Schedule,
+    allowed: Compression,
+    budget: u64,
+    limit: Duration,
+    without: Option<&Planned>,
+) -> Option<(CompressionCost, Option<Planned>)> {
     let trace = Trace::clone(&schedule.trace).with_alternatives(|one| allowed.allows(one));
     let lowered = lower(&trace, schedule.lowered.graph.name()).ok()?;
     let cost_ns = lowered.cost_ns.max(1) as f64;
-    let fit = Fit::new(Arc::new(trace), lowered, None, 0).ok()?;
+    let mut fit = Fit::new(Arc::new(trace), lowered, None, 0).ok()?;
+    if let Some((schedule, outcome)) = without {
+        fit = fit.with_plain(&schedule.plan, &outcome.planner);
+    }
     let found = fit.best(&ChosenPlanner::auto(), budget, limit).filter(|(schedule, _)| schedule.peak <= budget);
     let floor = found.as_ref().map_or(u64::MAX, |(schedule, _)| schedule.peak).min(fit.floor().0);
     let bound = found.as_ref().and_then(|(_, outcome)| outcome.lower_bound);
-    Some(CompressionCost {
+    let cost = CompressionCost {
         allowed: allowed.to_string(),
         floor_bytes: floor,
-        predicted_overhead: found.map(|(schedule, _)| schedule.overhead()),
+        predicted_overhead: found.as_ref().map(|(schedule, _)| schedule.overhead()),
         lower_bound: bound.map(|bound| (bound / cost_ns - 1.0).max(0.0)),
-    })
+    };
+    Some((cost, found))
 }

@@ -59,6 +59,11 @@ impl Fit {
         Self { known: Some(first), ..self }
     }
 
+    /// Takes over a plan that `planner` made for the same step without other forms: what is found is no dearer.
+    pub fn with_plain(self, plan: &Plan, planner: &str) -> Self {
+        Self { known: self.of_plain(plan, planner), ..self }
+    }
+
     /// The cheapest plan that the planner finds.
     pub fn best(&self, planner: &ChosenPlanner, budget: u64, limit: Duration) -> Option<Planned> {
         let mut best = None;
@@ -121,10 +126,15 @@ impl Fit {
             }
         });
         let (schedule, planner) = best?;
-        let plan = with_forms(&self.lowered, &schedule.plan)?;
+        self.of_plain(&schedule.plan, &planner)
+    }
+
+    /// A plan that `planner` made for the same step without other forms.
+    fn of_plain(&self, plan: &Plan, planner: &str) -> Option<Planned> {
+        let plan = with_forms(&self.lowered, plan)?;
         let checked = check(&self.lowered.graph, &plan, u64::MAX).ok()?;
         let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked);
-        let outcome = Outcome::of_plan(&planner, &self.lowered.graph, plan, Status::Feasible, StopReason::Heuristic);
+        let outcome = Outcome::of_plan(planner, &self.lowered.graph, plan, Status::Feasible, StopReason::Heuristic);
         Some((Arc::new(schedule), outcome))
     }
 }
