@@ -6,7 +6,7 @@
 mod small;
 
 use burn_remat::{AdvancedConfig, Budget, RecordedProgram, RecordingError, RematConfig, RematExt};
-use burn_remat_changed::{Numbers, change, change_list, damage};
+use burn_remat_changed::{Numbers, change, change_list, damage, tried};
 use burn_remat_examples::device::{is_flex, under_test};
 use burn_remat_plan::generate::{Options, by_name};
 use serde_json::Value;
@@ -74,15 +74,8 @@ fn check(cases: usize) {
     let mut numbers = Numbers::default();
     assert!(accepts(&text, &mut numbers), "the recording itself is accepted");
     assert!(RecordedProgram::parse(&text).unwrap().graph().is_some(), "the last line is a graph");
-    let mut accepted = 0;
-    for number in 1..=cases {
-        let text = changed(&lines, &mut numbers);
-        accepted += usize::from(accepts(&text, &mut numbers));
-        if number.is_multiple_of(100_000) {
-            println!("{number} recordings, {accepted} of them accepted");
-        }
-    }
-    println!("{cases} changed recordings of {} lines, {accepted} of them accepted", lines.len());
+    let what = format!("recordings of {} lines", lines.len());
+    let accepted = tried(&what, cases, &mut numbers, |numbers| accepts(&changed(&lines, numbers), numbers));
     assert!(accepted > 0 && accepted < cases, "{accepted} of {cases}");
 }
 

@@ -30,6 +30,23 @@ impl Numbers {
     }
 }
 
+/// How many of so many changed files are accepted. It is printed, and of many files now and then how far it is.
+pub fn tried(
+    what: &str,
+    cases: usize,
+    numbers: &mut Numbers,
+    mut is_accepted: impl FnMut(&mut Numbers) -> bool,
+) -> usize {
+    let mut accepted = 0;
+    for number in 1..=cases {
+        accepted += usize::from(is_accepted(numbers));
+        if number == cases || number.is_multiple_of(100_000) {
+            println!("{number} changed {what}, {accepted} of them accepted");
+        }
+    }
+    accepted
+}
+
 /// A file of JSON with one to three changes.
 ///
 /// # Panics

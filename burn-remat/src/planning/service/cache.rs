@@ -123,6 +123,14 @@ impl CacheFile {
     }
 }
 
+/// The plan in a file, if it is one for this graph. How much it really holds is seen when it becomes a schedule.
+pub(super) fn plan_in(file: &serde_json::Value, graph: &Graph) -> Result<(CheckedPlan, PlanFile), String> {
+    let file = PlanFile::from_json(&file.to_string()).map_err(|error| error.to_string())?;
+    let plan = file.plan().map_err(|error| error.to_string())?;
+    let checked = check(graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
+    Ok((checked, file))
+}
+
 fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanFile, Duration), String> {
     let entry: Entry = serde_json::from_str(text).map_err(|error| format!("it cannot be read ({error})"))?;
     if entry.format != FORMAT || entry.version != env!("CARGO_PKG_VERSION") {
@@ -138,10 +146,7 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     if !same_structure(&stored, graph) {
         return Err("its graph is not that of this step".to_owned());
     }
-    let file = PlanFile::from_json(&entry.plan.to_string()).map_err(|error| error.to_string())?;
-    let plan = file.plan().map_err(|error| error.to_string())?;
-    // How much it really holds is seen when it becomes a schedule.
-    let checked = check(graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
+    let (checked, file) = plan_in(&entry.plan, graph)?;
     let time_limit = Duration::try_from_secs_f64(entry.time_limit).map_err(|error| error.to_string())?.min(MOST_TIME);
     Ok((checked, file, time_limit))
 }

@@ -14,9 +14,10 @@ use std::sync::Arc;
 
 use burn_remat_core::Trace;
 use burn_remat_plan::format::PlanFile;
-use burn_remat_plan::{Outcome, Status, StopReason, check};
+use burn_remat_plan::{Outcome, Status, StopReason};
 use serde::{Deserialize, Serialize};
 
+use super::cache::plan_in;
 use super::folder::{Folder, digest};
 use super::state::{Origin, Ready};
 use crate::panics::caught;
@@ -189,9 +190,7 @@ impl DryRuns {
             serde_json::from_str(line).map_err(|error| format!("it cannot be read ({error})"))?;
         let trace = Arc::new(trace.read_back().map_err(|misfit| misfit.to_string())?);
         let lowered = lower(&trace, &self.of.device).map_err(|error| error.to_string())?;
-        let file = PlanFile::from_json(&plan.to_string()).map_err(|error| error.to_string())?;
-        let plan = file.plan().map_err(|error| error.to_string())?;
-        let checked = check(&lowered.graph, &plan, u64::MAX).map_err(|violations| violations.to_string())?;
+        let (checked, file) = plan_in(&plan, &lowered.graph)?;
         let schedule = Schedule::new(trace, lowered, &checked);
         // How much cheaper a plan may be is not known.
         let file = PlanFile { status: Some(Status::Feasible), lower_bound: None, ..file };
