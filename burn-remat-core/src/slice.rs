@@ -13,14 +13,15 @@ use alloc::vec::Vec;
 use rustc_hash::FxHashMap;
 
 use crate::facts::Rule;
-use crate::spine::Spine;
 use crate::trace::{Between, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor};
+
+/// What takes at most one part in so many of the largest tensor that a forward has saved is glue, which begins no pass.
+const SMALL: u64 = 64;
 
 impl Trace {
     /// The pass with which a stretch of operations ends: from the first operation on which something rests that was kept for the backward, to where it
     /// was over. `None` if there is none.
     pub fn pass(&self) -> Option<Self> {
-        let small = Spine::largest_small(self.peak());
         let end = self.over.map_or(self.ops.len(), |over| (over as usize).min(self.ops.len()));
         let seed = (self.seed? as usize).min(end);
         // What outlives the pass was there before it. So were the parameters, which do not where somebody holds what the pass has made until they are
@@ -31,13 +32,18 @@ impl Trace {
         }
         let is_made_by_update =
             |storage: &TracedStorage| storage.made_by.is_some_and(|at| self.ops[at as usize].updates);
-        let passes = |place: usize| {
+        let dies_by = |storage: &TracedStorage, at: usize| storage.died.is_some_and(|died| died as usize <= at);
+        let comes_and_goes = |place: usize| {
             let storage = &self.storages[place];
-            let dies = storage.died.is_some_and(|died| died as usize <= end);
-            storage.bytes > small && dies && !(replaced[place] && is_made_by_update(storage))
+            dies_by(storage, end) && !(replaced[place] && is_made_by_update(storage))
         };
-        let is_saved =
-            |place: usize| passes(place) && self.storages[place].died.is_some_and(|died| died as usize > seed);
+        let is_kept = |place: usize| comes_and_goes(place) && !dies_by(&self.storages[place], seed);
+        let is_made = |place: &usize| self.storages[*place].made_by.is_some_and(|at| (at as usize) < seed);
+        let saved = (0..self.storages.len()).filter(is_made).filter(|&place| is_kept(place));
+        // Beside what else is saved, and not beside the peak: passes of two kinds that begin alike begin with the same operation.
+        let small = saved.map(|place| self.storages[place].bytes).max().unwrap_or(0) / SMALL;
+        let passes = |place: usize| self.storages[place].bytes > small && comes_and_goes(place);
+        let is_saved = |place: usize| self.storages[place].bytes > small && is_kept(place);
         let mut needed: Vec<bool> = (0..self.storages.len()).map(is_saved).collect();
         let mut start = None;
         for (at, op) in self.ops[..seed].iter().enumerate().rev() {

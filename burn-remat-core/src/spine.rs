@@ -28,7 +28,7 @@ pub struct Spine {
 impl Spine {
     /// The spine of a step. O(operations).
     pub fn of(trace: &Trace) -> Self {
-        let small = Self::largest_small(trace.peak());
+        let small = (trace.peak() / PART).checked_ilog2().map_or(0, |exponent| 1 << exponent);
         let mut spine = Self { small, glue: Vec::with_capacity(trace.ops.len()), structure: 0 };
         // Large tensors by their order on the spine.
         let (mut known, mut count) = (vec![None; trace.tensors.len()], 0_u32);
@@ -57,11 +57,6 @@ impl Spine {
             spine.structure = extend(spine.structure, hasher.finish());
         }
         spine
-    }
-
-    /// Most bytes of a small tensor in a step that holds so many at most.
-    pub(crate) fn largest_small(peak: u64) -> u64 {
-        (peak / PART).checked_ilog2().map_or(0, |exponent| 1 << exponent)
     }
 
     /// Identifies the step: equal for steps that do the same but for glue.

@@ -147,6 +147,32 @@ fn written_down(unit: u64) -> Trace {
     program.machine.world_mut().trace.take().expect("a pass was written down")
 }
 
+/// The first operation of a pass of so many layers that begins with something small, as it is written down.
+fn first_of(layers: u64) -> u64 {
+    let (mut program, parameter) = start(1 << 30);
+    for _ in 0..12 {
+        let mean = program.run(1, 99, Works::New, &[parameter], &[], &[UNIT / 128])[0];
+        let mut saved = program.run(1, 100, Works::New, &[parameter, mean], &[], &[UNIT]);
+        for _ in 0..layers {
+            let input = saved[saved.len() - 1];
+            saved.extend(program.run(1, 101, Works::New, &[input], &[], &[UNIT]));
+        }
+        let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
+        saved.insert(1, mean);
+        for id in saved.into_iter().rev() {
+            gradient = program.run(1, 201, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
+        }
+        program.drop_tensor(1, gradient);
+    }
+    program.run(1, 300, Works::New, &[], &[], &[4]);
+    program.machine.world_mut().trace.take().expect("a pass was written down").ops[0].kind
+}
+
+#[test]
+fn passes_that_begin_alike_begin_with_the_same_operation_however_long_they_are() {
+    assert_eq!([2, 10, 50, 250].map(first_of), [100; 4]);
+}
+
 #[test]
 fn a_plan_is_carried_to_other_sizes() {
     let plan = plan();

@@ -66,14 +66,15 @@ pub enum RematError {
     /// No whole training step was seen.
     #[error(
         "no whole training step was seen: do at least three optimizer steps, or call `device.remat_mark_step()` at the \
-         beginning of each and once at the end"
+         beginning of each and once at the end. A program that learns only from what it has read may learn nothing in a dry run, \
+         where every read gives zeros: record it while it trains (`remat_record`) and ask `RecordedProgram::minimum_budget`"
     )]
     NoSteps,
     /// The program panicked during a dry run.
     #[error(
         "the program panicked during the dry run: {reason}. A dry run computes nothing, and every read gives zeros, so a program that \
-         depends on what it reads (the number of rows in a mask, for example) cannot be run dry. Train it for a few steps under a budget \
-         instead, and read the report"
+         depends on what it reads (the number of rows in a mask, for example) cannot be run dry. Record it while it trains (`remat_record`) and ask \
+         `RecordedProgram::minimum_budget`, or train it for a few steps under a budget, and read the report"
     )]
     DryRun {
         /// What the panic said.

@@ -160,21 +160,27 @@ pub(crate) struct Rehearsed {
     seen: Seen,
     /// What is planned of it, each kind once.
     pub kinds: Vec<Fit>,
+    /// Which of these kinds [come again](come_again).
+    come_again: Vec<bool>,
 }
 
 impl Rehearsed {
     pub fn new(seen: Seen) -> Result<Self, RematError> {
-        let kinds = planned(&seen.steps).into_iter().map(|met| fit(met.trace)).collect::<Result<_, _>>()?;
-        Ok(Self { seen, kinds })
+        let planned = planned(&seen.steps);
+        let come_again = come_again(&planned);
+        let kinds = planned.into_iter().map(|met| fit(met.trace)).collect::<Result<_, _>>()?;
+        Ok(Self { seen, kinds, come_again })
     }
 
-    /// Plans that hold least, only for what comes more than once, in whatever sizes, if anything does: the first step of a program does what no other
-    /// does, and passes that begin like it would be taken for it.
+    /// The kinds that come again.
+    fn usual(&self) -> impl Iterator<Item = &Fit> {
+        self.kinds.iter().zip(&self.come_again).filter(|(_, again)| **again).map(|(fit, _)| fit)
+    }
+
+    /// Plans that hold least, for what [comes again](come_again): passes that begin like another would be taken for it.
     fn least(&self, steps: &[Met]) -> Vec<Ready> {
         let planned = planned(steps);
-        let times = |of: &Met| planned.iter().filter(|met| does_like(&met.trace, &of.trace)).map(|met| met.times).sum();
-        let times: Vec<usize> = planned.iter().map(times).collect();
-        let often = times.iter().max().copied().unwrap_or(1).min(2);
+        let come_again = come_again(&planned);
         let kind = |trace: &Trace| (trace.signature(), Spine::of(trace).structure());
         let known: Vec<_> = self.kinds.iter().map(Fit::least).map(|least| (kind(&least.0.trace), least)).collect();
         let start = Instant::now();
@@ -184,12 +190,12 @@ impl Rehearsed {
             let new = || fit(met.trace).ok().map(|fit| fit.least());
             found.or_else(|| (start.elapsed() < TRIAL_TIME).then(new).flatten())
         };
-        planned.into_iter().zip(times).filter(|&(_, times)| times >= often).filter_map(|(met, _)| least(met)).collect()
+        planned.into_iter().zip(come_again).filter(|&(_, again)| again).filter_map(|(met, _)| least(met)).collect()
     }
 
-    /// The smallest budget that is kept: what the neediest step needs, or more where the whole program does.
+    /// The smallest budget that is kept: what the neediest step needs of those that come again, or more where the whole program does.
     pub fn needs(&self, config: &RematConfig) -> Result<MinimumBudget, RematError> {
-        let most = self.kinds.iter().max_by_key(|fit| fit.floor().0).ok_or(RematError::NoSteps)?;
+        let most = self.usual().max_by_key(|fit| fit.floor().0).ok_or(RematError::NoSteps)?;
         let (bytes, op) = most.floor();
         let (op, stage) = (op.to_owned(), most.floor_stage().map(str::to_owned));
         let of_steps = self.seen.steps.iter().map(|met| met.trace.peak()).max().unwrap_or(0);
@@ -201,7 +207,7 @@ impl Rehearsed {
 
     /// The smallest budget from this one on that all of the program keeps, as far as a few trials tell.
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
-        let ready: Vec<Ready> = self.kinds.iter().map(Fit::least).collect();
+        let ready: Vec<Ready> = self.usual().map(Fit::least).collect();
         // What is named here is to be kept by training that looks for plans by itself. Where it knows what a pass does the next one may end elsewhere.
         let within = self.seen.train_within(config, least.minimum_bytes).steps;
         let ways = [&within, &self.seen.steps].map(|steps| self.least(steps));
@@ -211,8 +217,9 @@ impl Rehearsed {
         // The largest budget that was not kept, and the smallest that was.
         let (mut low, mut high) = (0, least.store_all_bytes);
         let mut budget = least.minimum_bytes;
-        for _ in 0..TRIALS {
+        for trial in 0..TRIALS {
             let Trial { peak, is_over, op } = self.seen.try_budget(config, budget, ready.clone());
+            log::debug!("tried on a dry device: {budget} bytes, of which the program holds {peak}, most in {op}");
             if is_over {
                 low = budget;
                 (least.op, least.stage) = (op, None);
@@ -223,8 +230,7 @@ impl Rehearsed {
                 break;
             }
             // What a budget needed instead of itself mostly is enough, if more than is needed.
-            let is_first = is_over && high == least.store_all_bytes && peak < high;
-            budget = if is_first { peak } else { low + (high - low) / 2 };
+            budget = if trial == 0 && peak < high { peak } else { low + (high - low) / 2 };
         }
         // Plans for steps that end elsewhere than those of training only lead that astray.
         let is_late = |budget| self.seen.train_within(config, budget).is_late;
@@ -372,6 +378,14 @@ fn planned(steps: &[Met]) -> Vec<Met> {
         }
     }
     kinds.into_iter().map(|(_, met, _)| met).collect()
+}
+
+/// Which of these kinds come more than once, in whatever sizes; all where none does. The first step of a program does what no other does.
+fn come_again(planned: &[Met]) -> Vec<bool> {
+    let times = |of: &Met| planned.iter().filter(|met| does_like(&met.trace, &of.trace)).map(|met| met.times).sum();
+    let times: Vec<usize> = planned.iter().map(times).collect();
+    let often = times.iter().max().copied().unwrap_or(1).min(2);
+    times.into_iter().map(|times| times >= often).collect()
 }
 
 fn neediest(steps: &[Met]) -> Result<Trace, RematError> {

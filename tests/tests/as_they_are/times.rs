@@ -7,7 +7,7 @@ use burn_remat::{RematConfig, RematExt, RematReport};
 use burn_remat_examples::clock::processor_time;
 use burn_remat_examples::device::under_test;
 
-use crate::{FURTHER, IN_A_HURRY, PROGRAMS, Program, ROUNDS_OF_A_PROGRAM, alone, run};
+use crate::{FURTHER, IN_A_HURRY, PROGRAMS, Program, ROUNDS_OF_A_PROGRAM, alone, is_asked_for, run};
 
 /// Rounds of each run.
 const LONG: usize = 200;
@@ -60,9 +60,8 @@ fn how_long_whole_runs_take() {
     let _alone = alone();
     ROUNDS_OF_A_PROGRAM.set(LONG);
     IN_A_HURRY.set(true);
-    let only = std::env::var("BURN_REMAT_TEST_ONLY").unwrap_or_default();
     println!("| program | plain Burn | group of one | unlimited | 80% | 60% |");
-    for (name, program) in PROGRAMS.into_iter().chain(FURTHER).filter(|(name, _)| name.contains(&only)) {
+    for (name, program) in PROGRAMS.into_iter().chain(FURTHER).filter(is_asked_for) {
         let unlimited = || under_test().remat("unlimited").unwrap();
         let peak = Run::of(program, unlimited()).report.unwrap().peak_bytes;
         let mut runs: Vec<Vec<Run>> = (0..SHARES.len() + 3).map(|_| Vec::new()).collect();
