@@ -387,6 +387,11 @@ impl Passes {
         self.seed.is_none() && (self.forward <= self.most / QUIET || self.most == 0)
     }
 
+    /// All that the plan of this pass has is done: it is seen to end, though something of it may be kept.
+    pub fn done(&mut self) {
+        self.seen += u64::from(self.seed.is_some() && !self.is_over());
+    }
+
     /// A pass that has held at most `peak` bytes is over at `clock`.
     pub fn end(&mut self, clock: u64, peak: u64) {
         if let Some(seed) = self.seed.filter(|seed| seed.clock < clock) {

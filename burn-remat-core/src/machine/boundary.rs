@@ -86,6 +86,9 @@ impl<W: World> Machine<W> {
     fn end_unit(&mut self, boundary: u64) -> Option<Trace> {
         // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
         let whole = self.is_sure() && boundary >= self.now.clock;
+        if self.planned_pass().is_some() && !self.is_in_planned_pass() {
+            self.steps.passes.done();
+        }
         let trace = self.end_following(whole);
         let unit = trace.map(|trace| self.unit_of(trace));
         self.steps.passes.end(boundary, self.steps.totals.peak);

@@ -203,7 +203,7 @@ impl<W: World> Machine<W> {
     }
 
     /// The plan that is followed, where it is one of a pass and says where that ends.
-    fn planned_pass(&self) -> Option<&Schedule> {
+    pub(super) fn planned_pass(&self) -> Option<&Schedule> {
         let follow = self.watch.follow.as_ref()?;
         Some(&*follow.schedule).filter(|schedule| schedule.trace.is_pass && !follow.is_mended())
     }

@@ -320,6 +320,9 @@ fn problems(name: &str, share: &str, trained: &Trained, rounds: usize) -> Vec<St
     if 10 * planned < 6 * rounds as u64 && name != NEVER_ALIKE {
         problems.push(format!("{name} at {share}: only {planned} steps went by what is known, for {rounds} rounds"));
     }
+    if 3 * report.steps < rounds as u64 {
+        problems.push(format!("{name} at {share}: only {} steps were counted in {rounds} rounds", report.steps));
+    }
     if !problems.is_empty() {
         println!("{name} at {share}\n{report}");
     }
