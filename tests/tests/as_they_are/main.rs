@@ -109,14 +109,6 @@ fn begin_round(device: &Device) {
             over_budget = device.remat_report().unwrap().steps_over_budget;
         }
     }
-    if let Ok(report) = device.remat_report() {
-        eprintln!(
-            "ROUND {rounds}: {} over, {} followed {} guided",
-            report.steps_over_budget,
-            report.plan.as_ref().map_or(0, |p| p.steps_followed),
-            report.steps_guided
-        );
-    }
     BEGUN.set((rounds + 1, over_budget));
     note_peak(device);
 }
