@@ -20,7 +20,7 @@ use crate::error::RematError;
 #[cfg(feature = "show")]
 use crate::planning::picture::{self, Curve};
 use crate::planning::{Ready, budgets};
-use crate::rehearse::{LargestBatch, MinimumBudget, Rehearsed, best, guide, largest_guided};
+use crate::rehearse::{Kind, LargestBatch, MinimumBudget, Rehearsed, best, guide, largest_guided};
 
 /// Forecasts what `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget.
 ///
@@ -253,29 +253,32 @@ impl Forecaster {
         let mut points: Vec<ForecastPoint> = Vec::new();
         for (done, budget) in budgets.into_iter().enumerate() {
             self.say(ForecastProgress::Planning { budget, done, of });
-            let before = points.last().map(|point| &point.plans[..]);
-            let plan = |(at, kind)| {
+            let before = points.last().map_or(&[][..], |point| &point.plans);
+            let plan = |kind: &Kind| {
                 // A plan for a smaller budget does too.
-                let known = before.and_then(|plans| plans.get(at)).cloned();
-                let plans = best(kind, config, budget, limit).into_iter().chain(known);
-                plans.min_by(|a, b| a.0.makespan.total_cmp(&b.0.makespan))
+                let known = before.iter().find(|(plan, _)| plan.structure() == kind.fit.structure()).cloned();
+                let plans = best(&kind.fit, config, budget, limit).into_iter().chain(known);
+                (plans.min_by(|a, b| a.0.makespan.total_cmp(&b.0.makespan)), kind.comes_again)
             };
-            let plans: Option<Vec<Ready>> = program.kinds.iter().enumerate().map(plan).collect();
-            points.extend(plans.and_then(|plans| ForecastPoint::within(budget, plans)));
+            let plans = program.kinds.iter().map(plan).collect();
+            points.extend(ForecastPoint::within(budget, plans));
         }
         points
     }
 }
 
 impl ForecastPoint {
-    /// What these plans cost, if they keep the budget.
-    fn within(budget_bytes: u64, plans: Vec<Ready>) -> Option<Self> {
-        let predicted_peak_bytes = plans.iter().map(|(schedule, _)| schedule.peak).max()?;
-        // The first step initialises what the others have.
-        let lasting = &plans[usize::from(plans.len() > 1)..];
-        let alone: f64 = lasting.iter().map(|(schedule, _)| schedule.lowered.cost_ns as f64).sum();
-        let planned: f64 = lasting.iter().map(|(schedule, _)| schedule.makespan).sum();
+    /// What the plans for the kinds of step cost, if they keep the budget. Those that do not come again have plans or none.
+    fn within(budget_bytes: u64, kinds: Vec<(Option<Ready>, bool)>) -> Option<Self> {
+        if kinds.iter().any(|(plan, comes_again)| plan.is_none() && *comes_again) {
+            return None;
+        }
+        let usual = || kinds.iter().filter(|(_, comes_again)| *comes_again).flat_map(|(plan, _)| plan);
+        let predicted_peak_bytes = usual().map(|(schedule, _)| schedule.peak).max()?;
+        let alone: f64 = usual().map(|(schedule, _)| schedule.lowered.cost_ns as f64).sum();
+        let planned: f64 = usual().map(|(schedule, _)| schedule.makespan).sum();
         let predicted_overhead = (planned / alone.max(1.0) - 1.0).max(0.0);
+        let plans = kinds.into_iter().filter_map(|(plan, _)| plan).collect();
         let point = Self { budget_bytes, predicted_peak_bytes, predicted_overhead, plans };
         (predicted_peak_bytes <= budget_bytes).then_some(point)
     }

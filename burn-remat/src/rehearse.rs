@@ -158,23 +158,35 @@ fn with_margin(bytes: u64) -> u64 {
 /// What a program has done on a dry device.
 pub(crate) struct Rehearsed {
     seen: Seen,
-    /// What is planned of it, each kind once.
-    pub kinds: Vec<Fit>,
-    /// Which of these kinds [come again](come_again).
-    come_again: Vec<bool>,
+    /// What is planned of it, each kind once, in order.
+    pub kinds: Vec<Kind>,
+}
+
+/// A kind of step.
+pub(crate) struct Kind {
+    pub fit: Fit,
+    /// Whether it [comes again](come_again).
+    pub comes_again: bool,
 }
 
 impl Rehearsed {
     pub fn new(seen: Seen) -> Result<Self, RematError> {
         let planned = planned(&seen.steps);
-        let come_again = come_again(&planned);
-        let kinds = planned.into_iter().map(|met| fit(met.trace)).collect::<Result<_, _>>()?;
-        Ok(Self { seen, kinds, come_again })
+        let start = Instant::now();
+        let mut kinds: Vec<Kind> = Vec::new();
+        for (comes_again, Met { trace, .. }) in come_again(&planned).into_iter().zip(planned) {
+            // After a while only what does what none of these does, or needs more.
+            let covers = |known: &Trace| known.peak() >= trace.peak() && does_like(known, &trace);
+            let is_covered = |kind: &Kind| kind.comes_again == comes_again && covers(&kind.fit.least().0.trace);
+            if start.elapsed() < TRIAL_TIME || !kinds.iter().any(is_covered) {
+                kinds.push(Kind { fit: fit(trace)?, comes_again });
+            }
+        }
+        Ok(Self { seen, kinds })
     }
 
-    /// The kinds that come again.
     fn usual(&self) -> impl Iterator<Item = &Fit> {
-        self.kinds.iter().zip(&self.come_again).filter(|(_, again)| **again).map(|(fit, _)| fit)
+        self.kinds.iter().filter(|kind| kind.comes_again).map(|kind| &kind.fit)
     }
 
     /// Plans that hold least, for what [comes again](come_again): passes that begin like another would be taken for it.
@@ -182,7 +194,7 @@ impl Rehearsed {
         let planned = planned(steps);
         let come_again = come_again(&planned);
         let kind = |trace: &Trace| (trace.signature(), Spine::of(trace).structure());
-        let known: Vec<_> = self.kinds.iter().map(Fit::least).map(|least| (kind(&least.0.trace), least)).collect();
+        let known: Vec<_> = self.usual().map(Fit::least).map(|least| (kind(&least.0.trace), least)).collect();
         let start = Instant::now();
         let least = |met: Met| {
             let kind = kind(&met.trace);

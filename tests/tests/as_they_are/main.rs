@@ -20,7 +20,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::optim::*;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use burn_remat::{RecordedProgram, RematConfig, RematError, RematExt, RematReport, minimum_budget_with};
+use burn_remat::{Forecaster, RecordedProgram, RematConfig, RematError, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::device::under_test;
 
 /// For the table of times: built with this, programs have steps of tens of milliseconds, not of two or three.
@@ -390,6 +390,9 @@ fn a_named_minimum_is_kept() {
 /// Programs whose first step, which comes once, would need a plan of its own that holds far more than those of the others, and lengths that differ.
 const FIRST: [&str; 3] = ["variational autoencoder", "a second try", "cells that divide"];
 
+/// For each budget of a forecast.
+const PLAN_TIME: Duration = Duration::from_millis(200);
+
 #[test]
 fn what_comes_once_names_no_minimum() {
     let _alone = alone();
@@ -400,6 +403,9 @@ fn what_comes_once_names_no_minimum() {
         assert_eq!(late, 0, "{name}\n{report}");
         let named = named_minimum(program, None).unwrap();
         assert!(named <= budget, "{name}: {named} bytes were named, and {budget} are kept");
+        let forecaster = Forecaster::new(RematConfig::new(budget).without_cache()).with_plan_time(PLAN_TIME);
+        let forecast = forecaster.forecast(&under_test(), |device| drop(run(program, device))).unwrap();
+        assert_eq!(forecast.points[0].budget_bytes, forecast.minimum_bytes, "{name}\n{forecast}");
     }
 }
 
