@@ -48,8 +48,8 @@ const PLAN_TIME: Duration = Duration::from_millis(500);
 pub struct MinimumBudget {
     /// Bytes that the step holds at its peak if nothing is evicted.
     pub store_all_bytes: u64,
-    /// The smallest budget for which a plan is known, and 0.1% for small tensors that come and go; more where all of the program, gone through again
-    /// under that budget, holds more.
+    /// The smallest budget for which plans of all steps that come more than once are known, and 0.1% for small tensors that come and go; more where all of
+    /// the program, gone through again under that budget, holds more.
     pub minimum_bytes: u64,
     /// The operation that sets it.
     pub op: String,
