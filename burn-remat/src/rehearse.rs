@@ -219,7 +219,12 @@ impl Rehearsed {
 
     /// The smallest budget from this one on that all of the program keeps, as far as a few trials tell.
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
-        let ready: Vec<Ready> = self.usual().map(Fit::least).collect();
+        let known: Vec<(bool, Ready)> = self.kinds.iter().map(|kind| (kind.comes_again, kind.fit.least())).collect();
+        // What comes once does without a plan that is too large.
+        let ready = |budget| -> Vec<Ready> {
+            let fits = |(comes_again, (plan, _)): &&(bool, Ready)| *comes_again || plan.peak <= budget;
+            known.iter().filter(fits).map(|(_, ready)| ready.clone()).collect()
+        };
         // What is named here is to be kept by training that looks for plans by itself. Where it knows what a pass does the next one may end elsewhere.
         let within = self.seen.train_within(config, least.minimum_bytes).steps;
         let ways = [&within, &self.seen.steps].map(|steps| self.least(steps));
@@ -230,7 +235,7 @@ impl Rehearsed {
         let (mut low, mut high) = (0, least.store_all_bytes);
         let mut budget = least.minimum_bytes;
         for trial in 0..TRIALS {
-            let Trial { peak, is_over, op } = self.seen.try_budget(config, budget, ready.clone());
+            let Trial { peak, is_over, op } = self.seen.try_budget(config, budget, ready(budget));
             log::debug!("tried on a dry device: {budget} bytes, of which the program holds {peak}, most in {op}");
             if is_over {
                 low = budget;
