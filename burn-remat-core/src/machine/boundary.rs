@@ -86,7 +86,8 @@ impl<W: World> Machine<W> {
     fn end_unit(&mut self, boundary: u64) -> Option<Trace> {
         // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
         let whole = self.is_sure() && boundary >= self.now.clock;
-        if self.planned_pass().is_some() && !self.is_in_planned_pass() {
+        let position = self.steps.position as usize;
+        if self.planned_pass().is_some_and(|schedule| schedule.spine.is_over(position)) {
             self.steps.passes.done();
         }
         let trace = self.end_following(whole);

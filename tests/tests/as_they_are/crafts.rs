@@ -18,17 +18,7 @@ use burn::tensor::module::max_pool2d;
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, activation};
 
-use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
-
-fn filled<const D: usize>(round: usize, shape: [usize; D], device: &Device) -> Tensor<D> {
-    let count: usize = shape.iter().product();
-    let rows = count.div_ceil(WIDTH);
-    input(round, rows, device).reshape([rows * WIDTH]).narrow(0, 0, count).reshape(shape)
-}
-
-fn labels(round: usize, count: usize, kinds: usize, device: &Device) -> Tensor<1, Int> {
-    numbers((0..count).map(|at| (chance(round, at) % kinds) as i64), device)
-}
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, filled, input, labels, linear, numbers, rounds, weights};
 
 /// One update by a loss.
 fn learn<M: Module>(optimizer: &mut ModuleOptimizer, rate: f64, model: M, loss: Tensor<1>) -> M {

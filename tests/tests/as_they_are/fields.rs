@@ -6,7 +6,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear, PaddingConfig2d};
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, activation};
 
-use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, labels, linear, numbers, rounds, weights};
 
 #[derive(Module, Debug)]
 struct Autoencoder {
@@ -51,7 +51,7 @@ pub fn diffusion(device: &Device) -> Vec<Vec<u8>> {
     for round in 0..rounds() {
         begin_round(device);
         let x = input(round, ROWS, device);
-        let level = levels.clone().select(0, numbers((0..ROWS).map(|at| (chance(round, at) % 100) as i64), device));
+        let level = levels.clone().select(0, labels(round, ROWS, 100, device));
         let level: Tensor<2> = level.reshape([ROWS, 1]);
         let noise = x.random_like(Distribution::Normal(0.0, 1.0));
         let noisy = x * (level.clone().neg() + 1.0).sqrt() + noise.clone() * level.sqrt();

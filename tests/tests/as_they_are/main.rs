@@ -64,6 +64,13 @@ fn input(round: usize, rows: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [rows, WIDTH]), device)
 }
 
+/// Input of any shape, from as many rows as it takes.
+fn filled<const D: usize>(round: usize, shape: [usize; D], device: &Device) -> Tensor<D> {
+    let count: usize = shape.iter().product();
+    let rows = count.div_ceil(WIDTH);
+    input(round, rows, device).reshape([rows * WIDTH]).narrow(0, 0, count).reshape(shape)
+}
+
 fn linear(from: usize, to: usize, device: &Device) -> Linear {
     LinearConfig::new(from, to).init(device)
 }
@@ -76,6 +83,11 @@ fn numbers(values: impl Iterator<Item = i64>, device: &Device) -> Tensor<1, Int>
 
 fn chance(round: usize, at: usize) -> usize {
     ((round as u64 * 1009 + at as u64 + 7).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
+}
+
+/// Labels of so many kinds, which come as they may.
+fn labels(round: usize, count: usize, kinds: usize, device: &Device) -> Tensor<1, Int> {
+    numbers((0..count).map(|at| (chance(round, at) % kinds) as i64), device)
 }
 
 /// All devices draw from one generator: only one program runs at a time.
@@ -380,8 +392,9 @@ fn a_named_minimum_is_kept() {
         let unlimited = unlimited(name, program);
         let peak = unlimited.peak();
         let named = named_minimum(program, None).unwrap();
-        let Trained { late, report, .. } = within(name, program, &unlimited.plain, named, "the minimum");
-        println!("| {name} | {:.1}% | {late} of {} |", 100.0 * named as f64 / peak as f64, report.steps);
+        let trained = within(name, program, &unlimited.plain, named, "the minimum");
+        print_row(name, "the minimum", named, peak, &trained);
+        let Trained { late, report, .. } = trained;
         assert!(named < peak, "{name}: {named} of {peak}");
         assert_eq!(late, 0, "{name}: steps over a named minimum of {named} bytes after the first rounds\n{report}");
     }

@@ -5,7 +5,7 @@ use burn::nn::Linear;
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, Tensor, activation};
 
-use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, input, labels, linear, rounds, weights};
 
 /// Moves each parameter along its gradient.
 struct Along {
@@ -139,7 +139,7 @@ pub fn distillation(device: &Device) -> Vec<Vec<u8>> {
             loss = loss + (pupil.hint.forward(seen.clone()) - hint).powf_scalar(2.0).mean() * 0.1;
         }
         let logits = pupil.head.forward(seen);
-        let labels = numbers((0..ROWS).map(|at| (chance(round, at) % 16) as i64), device).reshape([ROWS, 1]);
+        let labels = labels(round, ROWS, 16, device).reshape([ROWS, 1]);
         let hard = activation::log_softmax(logits.clone(), 1).gather(1, labels).mean();
         let soft = (activation::log_softmax(logits / 4.0, 1) * answer).sum_dim(1).mean();
         loss = loss - hard * 0.3 - soft * 4.0;
@@ -307,7 +307,7 @@ pub fn tasks_in_turns(device: &Device) -> Vec<Vec<u8>> {
         let mut loss: Tensor<1> = Tensor::zeros([1], device);
         for &task in tasks {
             let out = heads[task].out.forward(heads[task].net.forward(seen.clone()));
-            let wanted = numbers((0..ROWS).map(|at| (chance(round, at) % 8) as i64), device).reshape([ROWS, 1]);
+            let wanted = labels(round, ROWS, 8, device).reshape([ROWS, 1]);
             loss = loss - activation::log_softmax(out, 1).gather(1, wanted).mean();
         }
         let mut gradients = loss.backward();

@@ -11,13 +11,7 @@ use burn::nn::{
 use burn::optim::*;
 use burn::tensor::{Device, Int, Tensor, activation};
 
-use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
-
-/// Numbers of any shape, as many as it takes.
-fn flat(round: usize, count: usize, device: &Device) -> Tensor<1> {
-    let rows = count.div_ceil(WIDTH);
-    input(round, rows, device).reshape([rows * WIDTH]).narrow(0, 0, count)
-}
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, filled, input, labels, linear, numbers, rounds, weights};
 
 #[derive(Module, Debug)]
 struct Tasks {
@@ -126,7 +120,7 @@ pub fn population(device: &Device) -> Vec<Vec<u8>> {
     let mut log = vec![];
     let batch = |round: usize, device: &Device| {
         let x: Tensor<3> = input(round, 8 * 24, device).reshape([8, 24, WIDTH]);
-        (x, numbers((0..8).map(|at| (chance(round, at) % 10) as i64), device))
+        (x, labels(round, 8, 10, device))
     };
     for round in 0..rounds() {
         begin_round(device);
@@ -201,7 +195,7 @@ pub fn captions(device: &Device) -> Vec<Vec<u8>> {
     let rows = 48;
     for round in 0..rounds() {
         begin_round(device);
-        let mut state = model.see(flat(round, rows * 256, device).reshape([rows, 1, 16, 16]));
+        let mut state = model.see(filled(round, [rows, 1, 16, 16], device));
         let mut words = vec![0; rows];
         let mut losses = vec![];
         for at in 0..8 {
@@ -260,7 +254,7 @@ pub fn sounds(device: &Device) -> Vec<Vec<u8>> {
         begin_round(device);
         let window = |side: usize| {
             let length = 240 + 40 * (chance(round, side) % 5);
-            flat(2 * round + side, rows * length, device).reshape([rows, 1, length])
+            filled(2 * round + side, [rows, 1, length], device)
         };
         let [left, right] = [0, 1].map(|side| ear.hear(window(side)));
         let same: Vec<i64> = (0..rows).map(|row| (chance(round, 10 + row) % 2) as i64).collect();

@@ -8,7 +8,7 @@ use burn::optim::momentum::MomentumConfig;
 use burn::optim::*;
 use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, activation, s};
 
-use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, linear, numbers, rounds, weights};
+use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, labels, linear, numbers, rounds, weights};
 
 /// The weights of a model, by their parameters.
 struct Collected(GradientsParams);
@@ -87,7 +87,7 @@ pub fn slow_and_fast(device: &Device) -> Vec<Vec<u8>> {
         begin_round(device);
         let x: Tensor<4> = input(round, 72, device).reshape([6, 3, 16, 16]);
         let x = if chance(round, 0).is_multiple_of(2) { x.flip([3]) } else { x };
-        let labels = numbers((0..6).map(|at| (chance(round, at) % 10) as i64), device).reshape([6, 1]);
+        let labels = labels(round, 6, 10, device).reshape([6, 1]);
         let loss = activation::log_softmax(model.forward(x, round), 1).gather(1, labels).mean().neg();
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(2e-2, model, gradients);
