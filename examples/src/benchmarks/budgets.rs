@@ -1,88 +1,89 @@
-//! Trainings under budgets: what they hold, what they recompute, and whether they compute the same.
+//! Trainings under ten budgets, from the smallest to an ample one: what they hold, what they recompute, and whether they compute the same.
 
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burn_remat::{Budget, RematConfig, RematExt};
+use burn_remat::{RematConfig, RematExt, minimum_budget_with};
 
 use super::Settings;
 use super::table::{Cell, Table};
 use crate::cli::Outcome;
-use crate::comparison::{Comparison, Measured, Protocol};
+use crate::comparison::{Measured, Protocol};
 use crate::training::{Job, ModelKind};
 
-/// The columns of [`outcome`].
-pub(super) const OUTCOME: [&str; 5] = ["overhead planned", "at least", "measured", "steps over budget", "identical"];
-
-/// Trains models on plain Burn, without a limit and under budgets.
+/// Trains models within budgets of equal ratio, the smallest first.
 pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
-    let quick = (
-        &[ModelKind::Cnn][..],
-        &[0.7][..],
-        8,
-        Protocol { steps: 9, warmup: 6, time_limit: Duration::from_millis(100) },
-    );
-    let models = &[ModelKind::Unet, ModelKind::Resnet, ModelKind::Transformer, ModelKind::Cnn];
-    let full = (
-        &models[..],
-        &[0.7, 0.5, 0.35][..],
-        32,
-        Protocol { steps: 18, warmup: 10, time_limit: Duration::from_secs(6) },
-    );
-    let (models, shares, batch_size, protocol) = if settings.is_quick() { quick } else { full };
+    let quick =
+        (&[ModelKind::Cnn][..], 2_usize, 8, Protocol { steps: 9, warmup: 6, time_limit: Duration::from_millis(100) });
+    let models = &[ModelKind::Unet, ModelKind::Resnet, ModelKind::Transformer, ModelKind::Cnn, ModelKind::Lstm];
+    let full = (&models[..], 10, 16, Protocol { steps: 18, warmup: 12, time_limit: Duration::from_secs(4) });
+    let (models, budgets, batch_size, protocol) = if settings.is_quick() { quick } else { full };
     let mut rows = Vec::new();
     for &model in models {
         let job = Job::standard(model, batch_size, protocol.steps, 1)?;
+        let config = RematConfig::default().with_time_limit(protocol.time_limit).without_cache();
+        let needs = minimum_budget_with(&Device::flex(), config, |dry| job.run(dry, |_, _| {}))?;
         let measure = |device: &Device, name| protocol.measure(device, name, |device, seen| job.run(device, seen));
-        let remat = |budget| {
-            Device::flex().remat(RematConfig::new(budget).with_time_limit(protocol.time_limit).without_cache())
-        };
-        for &share in shares {
-            let plain = measure(&Device::flex(), "plain Burn")?;
-            let store_all = measure(&remat(Budget::Unlimited)?, "store-all")?;
-            let budget = Comparison::resolved(Budget::Share(share), &store_all);
-            let budgeted = measure(&remat(budget)?, "under the budget")?;
-            let comparison = Comparison { plain, store_all, budgeted, plain_is_other: false, warmup: protocol.warmup };
-            rows.push(row(model, share, &comparison));
+        let plain = measure(&Device::flex(), "plain Burn")?;
+        let (least, most) = (needs.minimum_bytes as f64, needs.store_all_bytes as f64);
+        rows.push(vec![
+            Cell::text(format!("{}, plain Burn", model.name())),
+            Cell::none(),
+            Cell::bytes(Some(needs.store_all_bytes)),
+            Cell::bytes(Some(plain.heap.peak_bytes)),
+        ]);
+        for at in 0..budgets {
+            let budget = (least * (most / least).powf(at as f64 / (budgets - 1) as f64)).ceil();
+            let config = RematConfig::new(budget as u64).with_time_limit(protocol.time_limit).without_cache();
+            let within = measure(&Device::flex().remat(config)?, "within a budget")?;
+            let mut row = vec![
+                Cell::text(format!("{}, {:.0}%", model.name(), 100.0 * budget / most)),
+                Cell::bytes(Some(budget as u64)),
+                Cell::bytes(within.peak_bytes()),
+                Cell::bytes(Some(within.heap.peak_bytes)),
+            ];
+            row.extend(outcome(&within, within.run.is_identical(&plain.run)));
+            rows.push(row);
         }
     }
-    let columns =
-        ["model, budget", "held without a budget", "held under it", "heap, plain Burn", "heap under the budget"];
+    let columns = [
+        "model, budget",
+        "in bytes",
+        "tensors",
+        "heap",
+        "overhead planned",
+        "at least",
+        "measured",
+        "steps over budget",
+        "identical",
+    ];
+    for row in &mut rows {
+        row.resize(columns.len(), Cell::none());
+    }
     Ok(Table {
         title: "Training under a budget",
         about: format!(
-            "Batch size {batch_size}, {} steps, {:.1} s of planning. Overhead is the time of repeated operations over that of the others, by the engine's \
-             clock; \"at least\" is what any plan of that step costs, proved. The heap is that of the process, which includes the workspace of kernels. \
-             Steps over budget are those before there is a plan. \"Identical\" compares losses, gradients and parameters with plain Burn's, bit for bit.",
+            "Budgets of equal ratio, from what `minimum_budget` names to what the step takes without one. Batch size {batch_size}, {} steps, {:.1} s of \
+             planning. Tensors and heap are the most held at once. The heap is that of the process: it includes the workspace of kernels, the engine and \
+             its plans. Overhead is the time of repeated operations over that of the others, by the engine's clock; \"at least\" is what any plan of that \
+             step costs, proved. Steps over budget are those before there is a plan. \"Identical\" compares losses, gradients and parameters with plain \
+             Burn's, bit for bit.",
             protocol.steps,
             protocol.time_limit.as_secs_f64()
         ),
-        columns: columns.into_iter().chain(OUTCOME).map(str::to_owned).collect(),
+        columns: columns.map(str::to_owned).into(),
         rows,
     })
 }
 
-fn row(model: ModelKind, share: f64, comparison: &Comparison) -> Vec<Cell> {
-    let Comparison { plain, store_all, budgeted, .. } = comparison;
-    let mut row = vec![
-        Cell::text(format!("{}, {:.0}%", model.name(), 100.0 * share)),
-        Cell::bytes(store_all.peak_bytes()),
-        Cell::bytes(budgeted.peak_bytes()),
-        Cell::bytes(Some(plain.heap.peak_bytes)),
-        Cell::bytes(Some(budgeted.heap.peak_bytes)),
-    ];
-    row.extend(outcome(budgeted, comparison.is_identical()));
-    row
-}
-
-/// What a budget costs and whether it was kept: the columns [`OUTCOME`] of a row.
-pub(super) fn outcome(budgeted: &Measured, is_identical: bool) -> [Cell; 5] {
-    let plan = budgeted.plan();
+/// What a budget costs and whether it was kept.
+fn outcome(within: &Measured, is_identical: bool) -> [Cell; 5] {
+    let plan = within.plan();
     [
         Cell::percent(plan.map(|plan| plan.predicted_overhead)),
         Cell::percent(plan.and_then(|plan| plan.lower_bound)),
         Cell::percent(plan.and_then(|plan| plan.measured_overhead)),
-        budgeted.report.as_ref().map_or_else(Cell::none, |report| Cell::count(report.steps_over_budget)),
+        within.report.as_ref().map_or_else(Cell::none, |report| Cell::count(report.steps_over_budget)),
         Cell::text(if is_identical { "yes" } else { "no" }),
     ]
 }

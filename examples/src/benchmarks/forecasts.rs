@@ -46,7 +46,7 @@ pub(super) fn forecasts(settings: &Settings) -> Outcome<Table> {
                 let report = workload.report_with_plan(&found.device(&device)?, found.batch)?;
                 row.extend(trained(&report));
             }
-            None => row.extend(std::iter::repeat_with(Cell::none).take(6)),
+            None => row.extend(std::iter::repeat_with(Cell::none).take(7)),
         }
         rows.push(row);
     }
@@ -60,12 +60,13 @@ pub(super) fn forecasts(settings: &Settings) -> Outcome<Table> {
         "overhead predicted",
         "measured",
         "most held",
+        "steps over budget",
     ];
     Ok(Table {
         title: "Forecasts and the largest batch",
         about: format!(
             "What `forecast` says of a batch of {batch} (what it needs, and the smallest budget for which a plan is known) and of the largest batch within \
-             {budget}, if recomputation may take as long again as the step. Then ten steps are trained with that batch; \"measured\" and \"most held\" are \
+             {budget}, if recomputation may take as long again as the step. Then twelve steps are trained with that batch; \"measured\" and \"most held\" are \
              those of the last ones, once they have been planned with measured times."
         ),
         columns: columns.map(str::to_owned).into(),
@@ -73,7 +74,7 @@ pub(super) fn forecasts(settings: &Settings) -> Outcome<Table> {
     })
 }
 
-fn trained(report: &RematReport) -> [Cell; 2] {
+fn trained(report: &RematReport) -> [Cell; 3] {
     let measured = report.plan.as_ref().and_then(|plan| plan.measured_overhead);
-    [Cell::percent(measured), Cell::bytes(Some(report.peak_bytes))]
+    [Cell::percent(measured), Cell::bytes(Some(report.peak_bytes)), Cell::count(report.steps_over_budget)]
 }

@@ -42,7 +42,7 @@ impl Machine {
     pub fn markdown(&self) -> String {
         let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
         format!(
-            "Measured on {} at commit {}: {} cores ({}), {} of memory, {}, {} profile.",
+            "Measured on {} at commit {}: {} cores ({}), {} of memory, {}, {} profile;",
             self.date,
             known(&self.commit),
             self.processors,

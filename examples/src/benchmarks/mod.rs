@@ -1,15 +1,19 @@
-//! All figures of BENCHMARKS.md from one state of the code: as JSON, and as markdown with a paragraph for each table.
+//! All tables of BENCHMARKS.md from one state of the code: as JSON, as markdown, and in their places on that page.
 //!
 //! Each table is a function from `Settings` to a `Table`. They measure one after the other in one process. Before and after each,
 //! the processors' busy time says what other programs took.
 
 mod budgets;
+mod compression;
 mod forecasts;
-mod ladder;
+mod implementations;
 mod machine;
+pub mod page;
 mod planners;
+mod published;
 mod steps;
 mod table;
+mod throughput;
 mod ways;
 
 use std::path::PathBuf;
@@ -35,7 +39,7 @@ pub enum Effort {
 pub struct Settings {
     /// How much.
     pub effort: Effort,
-    /// A folder with more graphs for the planners: `remat-graph/1` files.
+    /// A folder with published graphs and their known results, `NAME.graph.json` and `NAME.reference.json`, for the tables that need them.
     pub graphs: Option<PathBuf>,
 }
 
@@ -53,29 +57,32 @@ pub struct Measured {
     busy: Option<f64>,
 }
 
-/// Measures a table.
-pub type Measure = fn(&Settings) -> Outcome<Table>;
+/// Measures a table; `None` if it needs graphs that are not there.
+pub type Measure = fn(&Settings) -> Outcome<Option<Table>>;
 
-/// All tables, by their names.
-pub const TABLES: [(&str, Measure); 7] = [
-    ("steps", steps::steps),
-    ("operations", steps::operations),
-    ("ways", ways::ways),
-    ("budgets", budgets::budgets),
-    ("ladder", ladder::ladder),
-    ("forecasts", forecasts::forecasts),
-    ("planners", planners::planners),
+/// All tables, by their names and in the order of the page.
+pub const TABLES: [(&str, Measure); 11] = [
+    ("ways", |settings| ways::ways(settings).map(Some)),
+    ("steps", |settings| steps::steps(settings).map(Some)),
+    ("operations", |settings| steps::operations(settings).map(Some)),
+    ("budgets", |settings| budgets::budgets(settings).map(Some)),
+    ("compression", |settings| compression::compression(settings).map(Some)),
+    ("forecasts", |settings| forecasts::forecasts(settings).map(Some)),
+    ("throughput", |settings| throughput::throughput(settings).map(Some)),
+    ("planners", |settings| planners::planners(settings).map(Some)),
+    ("implementations", |settings| implementations::implementations(settings).map(Some)),
+    ("published", published::published),
+    ("memory", published::memory),
 ];
 
-/// Measures a table.
+/// Measures a table; `None` if it needs graphs that are not there.
 ///
 /// # Errors
 ///
 /// Data and graphs that cannot be read, and what a device or a planner reports.
-pub fn measure(table: Measure, settings: &Settings) -> Outcome<Measured> {
+pub fn measure(table: Measure, settings: &Settings) -> Outcome<Option<Measured>> {
     let (machine, others) = (Machine::here(), Others::watch());
-    let table = table(settings)?;
-    Ok(Measured { machine, table, busy: others.share() })
+    Ok(table(settings)?.map(|table| Measured { machine, table, busy: others.share() }))
 }
 
 impl Measured {

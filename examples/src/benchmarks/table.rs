@@ -46,6 +46,16 @@ impl Cell {
         share.map_or_else(Self::none, |share| Self { text: format!("{:.2}%", 100.0 * share), value: share.into() })
     }
 
+    /// A number to one decimal place, such as samples a second.
+    pub fn rate(rate: f64) -> Self {
+        Self { text: format!("{rate:.1}"), value: rate.into() }
+    }
+
+    /// A cost in the unit of a graph.
+    pub fn cost(cost: Option<f64>) -> Self {
+        cost.map_or_else(Self::none, |cost| Self { text: format!("{cost:.0}"), value: cost.into() })
+    }
+
     /// A ratio, such as `1.03x`.
     pub fn ratio(ratio: f64) -> Self {
         Self { text: format!("{ratio:.2}x"), value: ratio.into() }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use burn_remat_examples::benchmarks::{Effort, Settings, TABLES, measure};
+use burn_remat_examples::benchmarks::{Effort, Settings, TABLES, measure, page};
 use burn_remat_examples::cli::{self, Outcome};
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -18,7 +18,7 @@ struct Arguments {
     /// One small case of each table, to see that everything works: the figures mean nothing.
     #[arg(long, conflicts_with = "full", required_unless_present = "full")]
     quick: bool,
-    /// Everything; this takes an hour and a half or more.
+    /// Everything; this takes an hour and a half.
     #[arg(long)]
     full: bool,
     /// A table; may be given several times. Default: all.
@@ -27,9 +27,12 @@ struct Arguments {
     /// Where the figures go: `FOLDER/TABLE.json` and `FOLDER/TABLE.md` for each.
     #[arg(long, value_name = "FOLDER", default_value = "target/benchmarks")]
     out: PathBuf,
-    /// More graphs for the planners: a folder with `*.graph.json` files.
+    /// The published graphs with their known results, for the tables that need them: a folder with `NAME.graph.json` and `NAME.reference.json`.
     #[arg(long, value_name = "FOLDER")]
     graphs: Option<PathBuf>,
+    /// Put each table between its marks on this page too, such as BENCHMARKS.md.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -44,12 +47,21 @@ fn run(arguments: Arguments) -> Outcome {
     let is_asked = |name: &str| arguments.table.is_empty() || arguments.table.iter().any(|asked| asked == name);
     for (name, table) in TABLES.into_iter().filter(|(name, _)| is_asked(name)) {
         eprintln!("measuring {name}");
-        let measured = measure(table, &settings)?;
+        let Some(measured) = measure(table, &settings)? else {
+            eprintln!("{name} is left out: it needs --graphs");
+            continue;
+        };
         // Each at once: what has been measured stays if a later one ends the process.
         let (json, markdown) = (arguments.out.join(format!("{name}.json")), arguments.out.join(format!("{name}.md")));
         std::fs::write(&json, format!("{:#}\n", measured.json())).map_err(wrong)?;
         std::fs::write(&markdown, measured.markdown()).map_err(wrong)?;
         println!("{}\nThese figures are in {} and {}.\n", measured.markdown(), markdown.display(), json.display());
+        if let Some(file) = &arguments.page {
+            let wrong = |error: &dyn std::fmt::Display| format!("--page {}: {error}", file.display());
+            let page = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+            let page = page::with_table(&page, name, &measured.markdown()).map_err(|error| wrong(&error))?;
+            std::fs::write(file, page).map_err(|error| wrong(&error))?;
+        }
     }
     Ok(())
 }

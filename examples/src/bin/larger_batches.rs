@@ -1,5 +1,5 @@
 //! The largest batch of each example and model in the same memory, without and with rematerialization: a table and a
-//! picture. With `--throughput` also how many samples a second each batch trains.
+//! picture.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use burn_remat::{Compression, DisplayBytes, LargestBatch, RematConfig, RematExt, largest_batch};
+use burn_remat::{Compression, DisplayBytes, LargestBatch, RematConfig, largest_batch};
 use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::{bars, device};
@@ -32,10 +32,6 @@ struct Arguments {
     /// Train some steps with the batch found, to see what they really hold.
     #[arg(long)]
     verify: bool,
-    /// Train batches from half of the largest without rematerialization to twice the largest with it, and tell the samples a second of each;
-    /// `-` where the batch does not fit.
-    #[arg(long)]
-    throughput: bool,
     /// Write a picture.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -95,9 +91,6 @@ fn run(arguments: &Arguments) -> Outcome {
         if arguments.verify || arguments.quick {
             println!("{}", verified(workload, &device, &largest)?);
         }
-        if arguments.throughput || arguments.quick {
-            throughput(workload, &device, &config, &largest)?;
-        }
         found.push((workload.name, largest));
     }
     if let Some(file) = &arguments.svg {
@@ -135,38 +128,6 @@ fn verified(workload: Workload, device: &Device, largest: &LargestBatch) -> Outc
         DisplayBytes(report.peak_bytes),
         overhead.map_or_else(|| "not measured".to_owned(), |share| format!("{:.1}%", 100.0 * share))
     ))
-}
-
-/// Trains each batch as plain Burn does and under the budget, and prints a line for it.
-fn throughput(workload: Workload, device: &Device, config: &RematConfig, largest: &LargestBatch) -> Outcome {
-    let (most_plain, most) = (largest.store_all_batch, largest.batch);
-    println!("  {:>8}{:>22}{:>22}{:>16}", "batch", "plain Burn, samples/s", "remat, samples/s", "most held");
-    for batch in batches(most_plain, most) {
-        let plain = (batch <= most_plain).then(|| workload.seconds_per_step(device, batch)).transpose()?;
-        let (mut remat, mut held) = (None, None);
-        if batch <= most {
-            let device = if batch == most { largest.device(device)? } else { device.remat(config.clone())? };
-            remat = Some(workload.seconds_per_step(&device, batch)?);
-            held = Some(device.remat_report()?.peak_bytes);
-        }
-        let samples = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |of| format!("{:.1}", batch as f64 / of));
-        let held = held.map_or("-".to_owned(), |bytes| DisplayBytes(bytes).to_string());
-        println!("  {batch:>8}{:>22}{:>22}{held:>16}", samples(plain), samples(remat));
-    }
-    Ok(())
-}
-
-/// Half of the largest batch without rematerialization, steps of equal ratio from there to the largest with it, and twice that.
-fn batches(most_plain: usize, most: usize) -> Vec<usize> {
-    const STEPS: i32 = 3;
-    let ratio = most as f64 / most_plain.max(1) as f64;
-    let between = (0..=STEPS).map(|step| most_plain as f64 * ratio.powf(f64::from(step) / f64::from(STEPS)));
-    let mut batches: Vec<usize> = between.map(|batch| batch.round() as usize).collect();
-    batches.extend([most_plain.div_ceil(2), most.saturating_mul(2)]);
-    batches.retain(|&batch| batch > 0);
-    batches.sort_unstable();
-    batches.dedup();
-    batches
 }
 
 fn draw(found: &[(&str, LargestBatch)], budget: &str, file: &Path) -> Outcome {

@@ -42,8 +42,8 @@
 //! within the budget.
 //!
 //! Idea of intervals and of a wider class than Checkmate's problem (9): Bartan et al. 2023 (Moccasin) and this project;
-//! parallel tempering: Swendsen & Wang 1986, Geyer 1991. What each part contributes (BENCHMARKS.md has the table):
-//! `cargo run --release --example search_tables -- ablation FOLDER`.
+//! parallel tempering: Swendsen & Wang 1986, Geyer 1991. What each part contributes:
+//! `cargo run --release --example ablation -- FOLDER`.
 
 mod anneal;
 mod blocks;
