@@ -7,7 +7,7 @@
 #   bash dev.sh book          compiles and runs the code in README and book
 #   bash dev.sh package       packs the library's crates; with --verify it also builds what was packed, all of Burn included
 #   bash dev.sh pictures      the picture of README and book, made anew
-#   bash dev.sh benchmarks    all tables of BENCHMARKS.md, one small case of each; with --full everything, an hour and a half on an idle machine
+#   bash dev.sh benchmarks    all tables of BENCHMARKS.md, one small case of each; with --full everything, an hour on an idle machine
 # Several tasks run one after the other, until one fails.
 set -euo pipefail
 cd "$(dirname "$0")"

@@ -305,7 +305,10 @@ pub(crate) fn guide<R>(
     let room = config.budget_bytes().or_else(|_| free()?.budget_bytes()).unwrap_or(0);
     let fits = room.saturating_mul(GUIDE_BATCH as u64) / small.peak().max(1);
     let second = usize::try_from(fits).unwrap_or(usize::MAX).min(most).min(SECOND_BATCH);
-    let larger = if second > GUIDE_BATCH { measured(second).ok() } else { None };
+    let untold = |error: &RematError| {
+        log::warn!("a batch of {second} was not measured, so times are scaled from a batch of {GUIDE_BATCH}: {error}");
+    };
+    let larger = if second > GUIDE_BATCH { measured(second).inspect_err(untold).ok() } else { None };
     Ok(Arc::new(Guide::new(small, larger.as_ref())))
 }
 

@@ -36,14 +36,8 @@ pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
             let budget = (least * (most / least).powf(at as f64 / (budgets - 1) as f64)).ceil();
             let config = RematConfig::new(budget as u64).with_time_limit(protocol.time_limit).without_cache();
             let within = measure(&Device::flex().remat(config)?, "within a budget")?;
-            let mut row = vec![
-                Cell::text(format!("{}, {:.0}%", model.name(), 100.0 * budget / most)),
-                Cell::bytes(Some(budget as u64)),
-                Cell::bytes(within.peak_bytes()),
-                Cell::bytes(Some(within.heap.peak_bytes)),
-            ];
-            row.extend(outcome(&within, within.run.is_identical(&plain.run)));
-            rows.push(row);
+            let name = format!("{}, {:.0}%", model.name(), 100.0 * budget / most);
+            rows.push(row(name, budget as u64, &within, within.run.is_identical(&plain.run)));
         }
     }
     let columns = [
@@ -76,10 +70,14 @@ pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
     })
 }
 
-/// What a budget costs and whether it was kept.
-fn outcome(within: &Measured, is_identical: bool) -> [Cell; 5] {
+/// What was held, what that costs, and whether the budget was kept.
+fn row(name: String, budget: u64, within: &Measured, is_identical: bool) -> Vec<Cell> {
     let plan = within.plan();
-    [
+    vec![
+        Cell::text(name),
+        Cell::bytes(Some(budget)),
+        Cell::bytes(within.peak_bytes()),
+        Cell::bytes(Some(within.heap.peak_bytes)),
         Cell::percent(plan.map(|plan| plan.predicted_overhead)),
         Cell::percent(plan.and_then(|plan| plan.lower_bound)),
         Cell::percent(plan.and_then(|plan| plan.measured_overhead)),

@@ -31,7 +31,10 @@ fn split<'a>(page: &'a str, name: &str) -> Result<(&'a str, &'a str), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::TABLES;
     use super::*;
+
+    const PAGE: &str = include_str!("../../../BENCHMARKS.md");
 
     #[test]
     fn a_table_takes_its_place_and_nothing_else_changes() {
@@ -43,5 +46,17 @@ mod tests {
         assert_eq!(with_table(&both, "b", "| b |").as_ref(), Ok(&both), "a second time it is as it was");
         assert!(with_table(page, "c", "new").unwrap_err().contains("<!-- table c -->"));
         assert!(table(&page.replace("<!-- end of b -->", ""), "b").unwrap_err().contains("<!-- end of b -->"));
+    }
+
+    #[test]
+    fn every_table_of_the_page_was_measured_on_one_state_of_the_code() {
+        let mut commits = Vec::new();
+        for (name, _) in TABLES {
+            let table = table(PAGE, name).unwrap();
+            let state = table.lines().find_map(|line| line.split_once(" at commit ")?.1.split(':').next());
+            commits.push((name, state.unwrap_or_else(|| panic!("{name} does not say on which state: {table}"))));
+        }
+        let (_, first) = commits[0];
+        assert!(commits.iter().all(|&(_, commit)| commit == first), "measure all again: {commits:?}");
     }
 }

@@ -18,7 +18,7 @@ struct Arguments {
     /// One small case of each table, to see that everything works: the figures mean nothing.
     #[arg(long, conflicts_with = "full", required_unless_present = "full")]
     quick: bool,
-    /// Everything; this takes an hour and a half.
+    /// Everything; this takes an hour.
     #[arg(long)]
     full: bool,
     /// A table; may be given several times. Default: all.
