@@ -92,11 +92,12 @@ says=lines
 told() {
     awk -v on="$1" -v says="$says" '
         function line(text) { if (says != "everything") print text; fflush() }
+        function lost() { if (suite != "") line(kept "  FAILED  " on ", " suite ": it ended without a result") }
         # A linker that fails is quoted with all that it was given, before what it said.
         says != "everything" && / = note: +"cc" / { $0 = substr($0, 1, 100) " .." }
         { if (says == "everything") { print; fflush() } }
-        /^ *Running / { suite = $0; sub(/^ *Running (unittests )?/, "", suite); sub(/ \(.*\/deps\//, " (", suite); kept = ""; next }
-        /^ *Doc-tests / { suite = "examples in the documentation of " $2; kept = ""; next }
+        /^ *Running / { lost(); suite = $0; sub(/^ *Running (unittests )?/, "", suite); sub(/ \(.*\/deps\//, " (", suite); kept = ""; next }
+        /^ *Doc-tests / { lost(); suite = "examples in the documentation of " $2; kept = ""; next }
         /^test result: / {
             result = $0; sub(/^test result: [a-zA-Z]*\. /, "", result)
             # The output of a suite may be longer than some versions of awk can format.
@@ -107,7 +108,7 @@ told() {
         suite != "" { kept = kept $0 "\n"; next }
         /^ *(Compiling|Checking|Executable|Fresh|Downloading|Downloaded|Updating|Locking|Blocking|Adding) / || /^$/ { next }
         { line($0) }
-        END { if (suite != "") line(kept "  FAILED  " on ", " suite ": it ended without a result") }
+        END { lost() }
     '
 }
 
@@ -138,8 +139,8 @@ fi
 tests() {
     local on="$1" says_to="$2"
     shift 2
-    # All tests of a suite share the device's pool.
-    [ "$on" = flex ] || export RUST_TEST_THREADS=1
+    # All tests of a suite share the device's pool. What a thread of its driver says as it ends is not to be lost where the suite waits for it.
+    [ "$on" = flex ] || export RUST_TEST_THREADS=1 RUST_TEST_NOCAPTURE=1
     BURN_REMAT_TEST_DEVICE="$on" cargo test --no-fail-fast "${what[@]}" "$@" 2>&1 | tee -a "$says_to" | told "$on"
 }
 
