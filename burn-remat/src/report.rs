@@ -315,16 +315,8 @@ impl RematReport {
         table.row("steps", format_args!("{}, {} over budget{begun}", self.steps, self.steps_over_budget))?;
         let below = self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget);
         if let Some(budget) = below {
-            let floor = exact(self.floor_bytes);
-            let is_between = |&least: &u64| (budget + 1..self.floor_bytes).contains(&least);
-            let advice = match self.smallest_budget_bytes.filter(is_between) {
-                Some(least) => format!(
-                    "set at least {}: the least that a plan was found to hold. Without plans {floor} were needed",
-                    exact(least)
-                ),
-                None => format!("{} is below the floor: set at least {floor}", DisplayBytes(budget)),
-            };
-            table.row("too small", format_args!("{advice}, or use a smaller batch"))?;
+            let (row, advice) = self.below_floor(budget);
+            table.row(row, advice)?;
         }
         for stage in self.stages.iter().take(MOST_STAGES) {
             let StageReport { stage, compute_ns, recompute_ns, recomputed_bytes, .. } = stage;
@@ -335,6 +327,23 @@ impl RematReport {
         match self.stages.len().checked_sub(MOST_STAGES) {
             Some(more @ 1..) => table.row("  stage", format_args!("and {more} more")),
             _ => Ok(()),
+        }
+    }
+
+    /// A row about a budget that more was held than, where that could not go: its name, and what to do.
+    fn below_floor(&self, budget: u64) -> (&'static str, String) {
+        let (floor, less) = (exact(self.floor_bytes), "or use a smaller batch");
+        match self.smallest_budget_bytes {
+            Some(least) if least <= budget && self.plan.is_some() => {
+                let (least, floor) = (DisplayBytes(least), DisplayBytes(self.floor_bytes));
+                let advice = "`remat_rehearsed` plans before the first step";
+                ("before the plan", format!("{floor} were needed, and {least} with a plan: {advice}"))
+            }
+            Some(least) if (budget + 1..self.floor_bytes).contains(&least) => {
+                let why = "the least that a plan was found to hold. Without plans";
+                ("too small", format!("set at least {}: {why} {floor} were needed, {less}", exact(least)))
+            }
+            _ => ("too small", format!("{} is below the floor: set at least {floor}, {less}", DisplayBytes(budget))),
         }
     }
 }

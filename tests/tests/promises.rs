@@ -93,6 +93,10 @@ fn what_is_named_before_training_is_kept() {
     let report = device.remat_report().unwrap();
     println!("{report}");
     assert!(report.steps_over_budget <= 4, "{report}");
+    // What the first steps needed is told as that: the budget is not too small.
+    let is_told = report.to_string().contains("before the plan");
+    assert_eq!(is_told, report.steps_over_budget > 0 && report.floor_bytes > needs.minimum_bytes, "{report}");
+    assert!(!report.to_string().contains("too small"), "{report}");
 
     let found = largest_batch(&under_test(), needs.store_all_bytes, 0.5, |device, batch| {
         train(device, batch, 4);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use burn_remat_core::Trace;
 use burn_remat_plan::deadline::Deadline;
-use burn_remat_plan::{Graph, OpId, Outcome, Plan, Status, StopReason, Violations, check, minimum_within};
+use burn_remat_plan::{Graph, Op, OpId, Outcome, Plan, Status, StopReason, Violations, check, minimum_within};
 use smallvec::{SmallVec, smallvec};
 
 use super::ask::{Planned, beside_others, request};
@@ -128,7 +128,14 @@ impl Fit {
     /// The smallest budget for which a plan is known, and the operation that sets it.
     pub fn floor(&self) -> (u64, &str) {
         let store_all = self.lowered.peak();
-        (self.fallback.peak.min(store_all), &self.lowered.graph.ops()[self.blocking_op].name)
+        (self.fallback.peak.min(store_all), &self.blocking().name)
+    }
+
+    /// The operation that sets the floor; of what is only held, the one behind which it is.
+    fn blocking(&self) -> &Op {
+        let runs = |&op: &OpId| !self.lowered.ranges[op].is_empty();
+        let op = (0..=self.blocking_op).rev().find(runs).unwrap_or(self.blocking_op);
+        &self.lowered.graph.ops()[op]
     }
 
     /// The plan that holds least, and its account of itself.
@@ -143,7 +150,7 @@ impl Fit {
 
     /// The stage of that operation.
     pub fn floor_stage(&self) -> Option<&str> {
-        self.lowered.graph.ops()[self.blocking_op].stage.as_deref()
+        self.blocking().stage.as_deref()
     }
 }
 
