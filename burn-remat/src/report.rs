@@ -330,7 +330,7 @@ impl RematReport {
         }
     }
 
-    /// A row about a budget that more was held than, where that could not go: its name, and what to do.
+    /// The row for a budget that is below the floor: its name, and what to do.
     fn below_floor(&self, budget: u64) -> (&'static str, String) {
         let (floor, less) = (exact(self.floor_bytes), "or use a smaller batch");
         match self.smallest_budget_bytes {

@@ -21,6 +21,8 @@ pub(super) fn compression(settings: &Settings) -> Outcome<Table> {
     let full = (&models[..], &[0.53, 0.35][..], Duration::from_secs(5));
     let (models, shares, time_limit) = if settings.is_quick() { quick } else { full };
     let protocol = Protocol { steps: 12, warmup: 8, time_limit };
+    let others = ["exact", "all", "at least", "measured"];
+    let columns: Vec<_> = ["model, budget"].into_iter().chain(ALONE).chain(others).map(str::to_owned).collect();
     let mut rows = Vec::new();
     for &(model, batch_size) in models {
         let job = Job::standard(model, batch_size, protocol.steps, 1)?;
@@ -46,10 +48,9 @@ pub(super) fn compression(settings: &Settings) -> Outcome<Table> {
         }
         let mut row = vec![Cell::text(format!("{}, smallest budget", model.name()))];
         row.extend(smallest);
-        row.resize(ALONE.len() + 5, Cell::none());
+        row.resize(columns.len(), Cell::none());
         rows.push(row);
     }
-    let others = ["exact", "all", "at least", "measured"];
     Ok(Table {
         title: "Compression",
         about: format!(
@@ -59,7 +60,7 @@ pub(super) fn compression(settings: &Settings) -> Outcome<Table> {
              Batch sizes: transformer 16, cnn 128, resnet and unet 32.",
             time_limit.as_secs_f64()
         ),
-        columns: ["model, budget"].into_iter().chain(ALONE).chain(others).map(str::to_owned).collect(),
+        columns,
         rows,
     })
 }

@@ -10,9 +10,6 @@ use super::table::{Cell, Table};
 use crate::cli::Outcome;
 use crate::tasks::Workload;
 
-/// Steps of a program that is looked at.
-const STEPS: usize = 4;
-
 /// Forecasts the example programs, finds the largest batch within a budget, and trains with it.
 pub(super) fn forecasts(settings: &Settings) -> Outcome<Table> {
     let quick = (&["unet"][..], 8, "4 MiB", Duration::from_millis(20));
@@ -27,11 +24,7 @@ pub(super) fn forecasts(settings: &Settings) -> Outcome<Table> {
     for name in names {
         let workload = Workload::by_name(name)?;
         let device = Device::flex();
-        let forecast = forecaster.forecast_batch(&device, batch, |device, batch| {
-            if let Err(error) = workload.train(device, batch, STEPS, |_| {}) {
-                log::warn!("{name}, batch {batch}: {error}");
-            }
-        })?;
+        let forecast = forecaster.forecast_batch(&device, batch, |device, batch| workload.look(device, batch))?;
         let mut row = vec![
             Cell::text(workload.name),
             Cell::bytes(Some(forecast.needs_bytes)),

@@ -8,6 +8,7 @@ use burn_remat::DisplayBytes;
 use serde_json::{Value, json};
 
 /// The machine, the date and the state of the code.
+#[derive(Clone, Debug)]
 pub struct Machine {
     processor: Option<String>,
     processors: usize,

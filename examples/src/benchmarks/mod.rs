@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Outcome;
 use crate::clock::Others;
-use machine::Machine;
+pub use machine::Machine;
 pub use table::Table;
 
 /// How much is measured.
@@ -80,9 +80,9 @@ pub const TABLES: [(&str, Measure); 11] = [
 /// # Errors
 ///
 /// Data and graphs that cannot be read, and what a device or a planner reports.
-pub fn measure(table: Measure, settings: &Settings) -> Outcome<Option<Measured>> {
-    let (machine, others) = (Machine::here(), Others::watch());
-    Ok(table(settings)?.map(|table| Measured { machine, table, busy: others.share() }))
+pub fn measure(table: Measure, settings: &Settings, machine: &Machine) -> Outcome<Option<Measured>> {
+    let others = Others::watch();
+    Ok(table(settings)?.map(|table| Measured { machine: machine.clone(), table, busy: others.share() }))
 }
 
 impl Measured {

@@ -65,11 +65,11 @@ struct Case {
 }
 
 fn cases(file: &Path) -> Outcome<Vec<Case>> {
-    let missing = |field: &str| format!("{}: a case has no `{field}`", file.display());
     let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let missing = |field: &str| wrong(&format_args!("a case has no `{field}`"));
     let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
     let reference: Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    let cases = reference["cases"].as_array().ok_or_else(|| format!("{}: there is no `cases`", file.display()))?;
+    let cases = reference["cases"].as_array().ok_or_else(|| wrong(&"there is no `cases`"))?;
     let case = |case: &Value| {
         let cost = |field: &str| case[field].as_f64().ok_or_else(|| missing(field));
         let budget = case["budget_bytes"].as_u64().ok_or_else(|| missing("budget_bytes"))?;

@@ -10,8 +10,6 @@ use super::table::{Cell, Table};
 use crate::cli::Outcome;
 use crate::tasks::Workload;
 
-/// Steps of a program that is looked at.
-const STEPS: usize = 4;
 /// Most time that recomputing may add to a step, as a share of it.
 const MOST_OVERHEAD: f64 = 1.0;
 
@@ -25,11 +23,8 @@ pub(super) fn throughput(settings: &Settings) -> Outcome<Table> {
     let mut rows = Vec::new();
     for name in names {
         let workload = Workload::by_name(name)?;
-        let found = largest_batch(&device, config.clone(), MOST_OVERHEAD, |device, batch| {
-            if let Err(error) = workload.train(device, batch, STEPS, |_| {}) {
-                log::warn!("{name}, batch {batch}: {error}");
-            }
-        })?;
+        let look = |device: &Device, batch| workload.look(device, batch);
+        let found = largest_batch(&device, config.clone(), MOST_OVERHEAD, look)?;
         for batch in batches(found.store_all_batch, found.batch) {
             rows.push(row(workload, &device, &config, &found, batch)?);
         }

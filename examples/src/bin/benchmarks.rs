@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use burn_remat_examples::benchmarks::{Effort, Settings, TABLES, measure, page};
+use burn_remat_examples::benchmarks::{Effort, Machine, Settings, TABLES, measure, page};
 use burn_remat_examples::cli::{self, Outcome};
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -45,9 +45,11 @@ fn run(arguments: Arguments) -> Outcome {
     std::fs::create_dir_all(&arguments.out).map_err(wrong)?;
     let settings = Settings { effort, graphs: arguments.graphs };
     let is_asked = |name: &str| arguments.table.is_empty() || arguments.table.iter().any(|asked| asked == name);
+    // Told before the first table is put into a page of this repository, which changes the state of the code.
+    let machine = Machine::here();
     for (name, table) in TABLES.into_iter().filter(|(name, _)| is_asked(name)) {
         eprintln!("measuring {name}");
-        let Some(measured) = measure(table, &settings)? else {
+        let Some(measured) = measure(table, &settings, &machine)? else {
             eprintln!("{name} is left out: it needs --graphs");
             continue;
         };

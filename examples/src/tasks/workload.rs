@@ -75,6 +75,14 @@ impl Workload {
         (self.run)(device, batch_size, steps, &mut seen)
     }
 
+    /// Trains the few steps that a forecast looks at. An error is logged: what was seen until then may do.
+    pub fn look(&self, device: &Device, batch_size: usize) {
+        const STEPS: usize = 4;
+        if let Err(error) = self.train(device, batch_size, STEPS, |_| {}) {
+            log::warn!("{}, batch {batch_size}: {error}", self.name);
+        }
+    }
+
     /// Trains some steps on a remat device until its plan is made anew with measured times, then a few more, and reports on these alone.
     ///
     /// # Errors
