@@ -1,14 +1,14 @@
-//! The bytes of a driver that holds no data, counted from what it is told to make and to free, with no code of the machine's.
+//! The bytes that a driver without data holds, counted from the tensors it is told to make and free. No code is shared with the machine.
 //!
-//! Tensors have buffers, which are told apart by number and freed with their last tensor; beside them lies what stands for evicted tensors.
-//! Every call takes constant time.
+//! Tensors have buffers, which are identified by number and freed with their last tensor. What is left in place of evicted tensors is counted
+//! beside them. Every call takes constant time.
 
 use rustc_hash::FxHashMap;
 
 use crate::driver::Buffer;
 use crate::facts::TensorId;
 
-/// How many tensors a buffer has, and its bytes.
+/// The number of tensors that share a buffer, and its bytes.
 #[derive(Clone, Copy)]
 struct Owned {
     tensors: u32,
@@ -18,17 +18,17 @@ struct Owned {
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct Accounts {
-    /// Buffers by tensor.
+    /// The buffer of each tensor.
     buffers: FxHashMap<TensorId, u64>,
     owned: FxHashMap<u64, Owned>,
-    /// What stands for evicted tensors: what they are compressed to (`true`), and substitutes.
+    /// What is left in place of evicted tensors: their compressed data (`true`), or a substitute.
     small: FxHashMap<(TensorId, bool), u64>,
     bytes: u64,
     last: u64,
 }
 
 impl Accounts {
-    /// Bytes of all buffers, and of what stands for evicted tensors.
+    /// Bytes of all buffers, and of what is left in place of evicted tensors.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -44,17 +44,17 @@ impl Accounts {
         self.buffers.get(&id).copied()
     }
 
-    /// The same, if it is the tensor's alone.
+    /// The buffer of a tensor, if no other tensor shares it.
     pub fn sole(&self, id: TensorId) -> Option<u64> {
         self.identity(id).filter(|identity| self.owned.get(identity).is_some_and(|owned| owned.tensors == 1))
     }
 
-    /// Whether a buffer has a tensor.
+    /// Whether any tensor has this buffer.
     pub fn is_held(&self, identity: u64) -> bool {
         self.owned.contains_key(&identity)
     }
 
-    /// Gives a tensor this buffer, of so many bytes where it is a new one.
+    /// Gives a tensor this buffer, which takes `bytes` if it is new.
     pub fn give(&mut self, id: TensorId, identity: u64, bytes: u64) -> Buffer {
         self.buffers.insert(id, identity);
         let owned = self.owned.entry(identity).or_insert(Owned { tensors: 0, bytes });
@@ -81,13 +81,13 @@ impl Accounts {
         }
     }
 
-    /// Something that stands for an evicted tensor takes so many bytes.
+    /// Counts the bytes of something left in place of an evicted tensor.
     pub fn add_small(&mut self, of: (TensorId, bool), bytes: u64) {
         self.bytes += bytes;
         self.bytes -= self.small.insert(of, bytes).unwrap_or(0);
     }
 
-    /// It is dropped.
+    /// It is freed.
     pub fn drop_small(&mut self, of: (TensorId, bool)) {
         self.bytes -= self.small.remove(&of).unwrap_or(0);
     }

@@ -1,11 +1,11 @@
-//! A plan carried to other shapes.
+//! A plan applied to other shapes.
 //!
-//! Passes that do the same on tensors of other sizes (batches of other lengths, the last batch of an epoch) need the same decisions,
-//! roughly. So one that has no plan of its own goes by the plan of another like it: operation by operation what it does and to which
-//! tensors must be the same, sizes need not. What the plan gives up goes only when room is needed, and first; where that is not enough, more goes, by when
-//! the plan says that it is needed next. So a smaller pass recomputes less than the plan says, and a larger one keeps to the budget.
+//! Passes that do the same on tensors of other sizes (batches of another length, the last batch of an epoch) need roughly the same
+//! decisions. So a pass without a plan of its own follows the plan of a similar pass: each operation must be of the same kind and read
+//! the same tensors, but sizes may differ. What the plan evicts is evicted only when room is needed, but before anything else; if that is not enough,
+//! more is evicted, in the order of the next use in the plan. So a smaller pass recomputes less than the plan says, and a larger one keeps to the budget.
 //!
-//! The sizes that are met make a trace of the pass, from which a plan of its own is made. What no operation reads keeps the size that the plan knows.
+//! The sizes seen on the way make a trace of the pass, from which its own plan is made. A tensor that no operation reads keeps its size in the plan.
 
 use alloc::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::facts::{Need, TensorFacts};
 use crate::trace::{Number, Place, Trace, TracedForm};
 
-/// Of a pass that goes by a plan for other sizes: those that were met, and what the plan has given up so far.
+/// For a pass that follows a plan for other sizes: the sizes seen so far, and what the plan has evicted so far.
 #[derive(Default)]
 pub(crate) struct Carried {
     tensors: FxHashMap<Number, TensorFacts>,
@@ -28,28 +28,28 @@ impl Carried {
         self.tensors.insert(number, facts);
     }
 
-    /// A storage of the plan turns out to take so many bytes, and to be compressed in this way if at all.
+    /// Notes how many bytes a storage of the plan really takes, and how it can be compressed, if at all.
     pub fn measure(&mut self, place: Place, bytes: u64, form: Option<TracedForm>) {
         self.storages.entry(place).or_insert((bytes, form));
     }
 
-    /// The plan keeps a storage no longer; what reads it needs no more of it than this, if it says so.
+    /// The plan evicts a storage; `need` is all that its later readers need of it, if the plan says so.
     pub fn give_up(&mut self, place: Place, need: Option<Need>) {
         let known = self.given_up.entry(place).or_insert(need);
         *known = need.or(*known);
     }
 
-    /// The plan wants a storage to be there again.
+    /// The plan wants a storage back.
     pub fn take_back(&mut self, place: Place) {
         self.given_up.remove(&place);
     }
 
-    /// Whether the plan has given a storage up, and what would do in its place.
+    /// Whether the plan has evicted a storage, and what is enough in its place.
     pub fn is_given_up(&self, place: Place) -> Option<Option<Need>> {
         self.given_up.get(&place).copied()
     }
 
-    /// The same under the numbers of another plan.
+    /// The same, renumbered for another plan.
     pub fn renumbered(mut self, places: &FxHashMap<Place, Place>, numbers: &FxHashMap<Number, Number>) -> Self {
         let place = |old: Place| places.get(&old).copied();
         self.tensors = self.tensors.into_iter().filter_map(|(old, facts)| Some((*numbers.get(&old)?, facts))).collect();
@@ -58,14 +58,14 @@ impl Carried {
         self
     }
 
-    /// What was planned, in the sizes that were met. `held_at_start` bytes were there when it began.
+    /// The planned trace with the sizes seen on the way. `held_at_start` bytes were held when the pass began.
     pub fn trace(&self, planned: &Arc<Trace>, held_at_start: u64) -> Trace {
         let mut trace = Trace::clone(planned);
         for (&number, facts) in &self.tensors {
             let tensor = &mut trace.tensors[number as usize];
             (tensor.shape, tensor.bytes, tensor.buffer_bytes) = (facts.shape, facts.bytes, facts.buffer_bytes);
         }
-        // What is brought back may lie in another buffer than the step gave it: where sizes are those of the plan, so are the buffers.
+        // What is brought back may lie in another buffer than the one the step gave it. Where sizes match the plan, so do the buffers.
         let is_planned =
             |(&number, facts): (&Number, &TensorFacts)| planned.tensors[number as usize].shape == facts.shape;
         let is_resized = !self.tensors.iter().all(is_planned);

@@ -1,6 +1,6 @@
-//! What has happened so far, for the report. Nothing is decided by these: they may be reset at any time.
+//! What has happened so far, for the report. No decision depends on these counters, so they may be reset at any time.
 //!
-//! Larger than the rule: `Counters`, because it is a record: nothing is decided by its fields.
+//! Larger than the rule: `Counters`, because it is a record: no decision depends on its fields.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::facts::{Alternative, Failure, Kind};
 use crate::keys::PathId;
 
-/// A most, and the operation that set it.
+/// A maximum, and the operation that set it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Most {
     /// Bytes.
@@ -29,39 +29,39 @@ impl Most {
 /// Times, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Of the program's operations.
+    /// Time of the program's operations.
     pub compute: u64,
-    /// Of what ran again, and of compressing and bringing back.
+    /// Time of recomputation, compression and decompression.
     pub recompute: u64,
-    /// Of all operations in the steps that went by a plan.
+    /// Time of all operations in the steps that followed a plan.
     pub followed: u64,
-    /// Of what ran again in those.
+    /// Time of recomputation in those steps.
     pub followed_recompute: u64,
 }
 
-/// What has been done in one stage.
+/// What was done in one stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCounts {
     /// Operations of the program.
     pub operations: u64,
-    /// Their time.
+    /// Time that they took.
     pub compute_ns: u64,
-    /// Operations that ran again.
+    /// Operations that were recomputed.
     pub recomputed: u64,
-    /// Their time.
+    /// Time that this took.
     pub recompute_ns: u64,
     /// Bytes that they wrote.
     pub recomputed_bytes: u64,
 }
 
-/// What has been done in one alternative way.
+/// What was done with one alternative to recomputation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlternativeCounts {
-    /// Tensors, each as often as it was evicted so.
+    /// Tensors evicted in this way; a tensor counts each time.
     pub tensors: u64,
-    /// Their bytes.
+    /// Bytes of these tensors before.
     pub from: u64,
-    /// Bytes that they took then.
+    /// Bytes that they took afterwards.
     pub to: u64,
     /// Time that it took.
     pub ns: u64,
@@ -72,13 +72,13 @@ pub struct AlternativeCounts {
 pub struct Counters {
     /// Operations of the program.
     pub operations: u64,
-    /// Operations that ran again.
+    /// Operations that were recomputed.
     pub recomputed: u64,
     /// Buffers evicted.
     pub evictions: u64,
     /// Steps that have ended.
     pub steps: u64,
-    /// Steps that held more than the budget at some point.
+    /// Steps that exceeded the budget at some point.
     pub steps_over_budget: u64,
     /// Times.
     pub times: Times,
@@ -86,13 +86,13 @@ pub struct Counters {
     pub peak: Most,
     /// Most bytes that could not be evicted when an operation needed more.
     pub floor: Most,
-    /// Most bytes that an operation allocated beside its tensors.
+    /// Most bytes that an operation allocated beyond its tensors.
     pub scratch: Most,
-    /// Kinds of operations that are not repeated, because they might give other bits.
+    /// Kinds of operations that are not recomputed, because they might give different bits.
     pub varying: SmallVec<[Kind; 2]>,
-    /// By path of the stage.
+    /// Counts of each stage, indexed by its path.
     pub stages: Vec<StageCounts>,
-    /// By alternative.
+    /// Counts of each alternative.
     pub alternatives: [AlternativeCounts; Alternative::ALL.len()],
     /// The first failure.
     pub failure: Option<Failure>,

@@ -1,7 +1,7 @@
-//! What the core asks of the world: a backend that runs operations and holds data, and whoever makes plans.
+//! What the core needs from outside: a backend that runs operations and holds data, and something that makes plans.
 //!
-//! The core runs nothing and waits for nothing. Each of these calls is one command; what it returns is what happened. A
-//! driver for a backend carries commands out, one for tests or rehearsals only keeps the books.
+//! The core runs nothing and waits for nothing. Each of these calls is one command; its return value says what happened. A
+//! driver for a backend carries commands out; a driver for tests or dry runs only does the accounting.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,7 +14,7 @@ use crate::facts::{Alternative, Failure, Kind, Need, TensorFacts, TensorId};
 use crate::schedule::Schedule;
 use crate::trace::{Position, Trace, TracedOp};
 
-/// A recorded operation, kept by the driver so that it can run again.
+/// The key of a recorded operation. The driver keeps the operation so that it can run again.
 pub type OpKey = u32;
 
 /// Which buffer a tensor keeps alive.
@@ -24,71 +24,71 @@ pub enum Buffer {
     Known {
         /// Its identity.
         identity: u64,
-        /// Its whole size, however little of it the tensor looks at.
+        /// Its whole size, however small a part of it the tensor uses.
         bytes: u64,
     },
-    /// The backend does not tell: the tensor's own bytes are counted, and views are taken for views.
+    /// The backend does not say. The tensor's own bytes are counted, and operations that are views by nature count as views.
     Unknown,
 }
 
 /// An operation about to run.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// The one that the program asks for.
+    /// The operation that the program asks for.
     AtHand {
-        /// Tensors of which it would take the buffer, and that it may only read now.
+        /// Tensors whose buffers it would take over, but may only read now.
         only_read: &'a [TensorId],
     },
-    /// One that was recorded.
+    /// A recorded operation.
     Kept {
-        /// Which one.
+        /// Its key.
         op: OpKey,
-        /// Tensors whose last use this is: it may write over them. All others are only read.
+        /// Tensors whose last use this is: it may overwrite them. It may only read all others.
         takes: &'a [TensorId],
-        /// Outputs that go under another number, because the first one stands for something else by now, or for nothing.
+        /// Outputs that get a new number, because the old one now stands for something else, or for nothing.
         renamed: &'a [(TensorId, TensorId)],
     },
 }
 
-/// What to run and how.
+/// An operation to run, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     /// The operation.
     pub source: Source<'a>,
     /// What it does.
     pub kind: Kind,
-    /// The tensors that it makes, in its order.
+    /// The tensors that it makes, in the operation's order.
     pub outputs: &'a [TensorId],
-    /// An input that is evicted and has left a substitute, which stands in for it.
+    /// An evicted input of which only a substitute is left; the substitute is used instead.
     pub substitute: Option<(TensorId, Need)>,
-    /// What to seed the generator with before it runs.
+    /// The seed to set before it runs.
     pub seed: Option<u64>,
     /// Whether it is recorded: the driver keeps a copy.
     pub keep: bool,
-    /// Whether to say which of its results could be compressed.
+    /// Whether the driver reports which results can be compressed.
     pub compressible: bool,
-    /// Its place in the step, where it is one of the step's own.
+    /// Its position in the step, if it belongs to the step.
     pub position: Option<Position>,
-    /// Whether its time is wanted exactly.
+    /// Whether its time must be measured exactly.
     pub timed: bool,
-    /// What the plan that is followed says it takes.
+    /// Its time according to the plan that is followed.
     pub planned_ns: Option<u64>,
-    /// What the backend lets it write over, where results depend on that.
+    /// What the backend may let it overwrite, where results depend on that.
     pub reuse: Option<Reused>,
 }
 
-/// What an operation may write over: a bit for each of its first inputs.
+/// What an operation may overwrite: one bit for each of its first inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reused {
-    /// Inputs of which the program lets go, and of whose buffer it has no other tensor: without this machine it writes over these.
+    /// Inputs that the program releases and whose buffers no other tensor of the program shares: without this machine, these are overwritten.
     pub expected: u8,
     /// Inputs whose buffer has no other owner now.
     pub alone: u8,
-    /// Whether recordings are made: what a plan will find must not depend on what is kept by chance.
+    /// Whether a recording is being made. If so, what a plan will find must not depend on what happens to be kept.
     pub records: bool,
 }
 
-/// Whether what an operation writes over decides how its results lie in memory.
+/// Whether the layout of results in memory depends on what an operation overwrites.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LayoutFollows {
     /// Never.
@@ -100,20 +100,20 @@ pub enum LayoutFollows {
     Reuse,
 }
 
-/// What has run.
+/// The outcome of an operation.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
     /// Time that it took.
     pub ns: u64,
-    /// Most bytes that it allocated beside what it holds now, where that can be seen.
+    /// Most bytes that it allocated beyond what it holds now, where that can be measured.
     pub rise: Option<u64>,
-    /// Bytes of the device that it needed while it ran, beside its inputs and outputs.
+    /// Bytes of the device that it needed while it ran, beyond its inputs and outputs.
     pub beside: u64,
-    /// The copy that was kept.
+    /// The key of the recorded copy.
     pub kept: Option<OpKey>,
     /// The buffers of its outputs.
     pub buffers: SmallVec<[(Buffer, Option<Compressible>); 2]>,
-    /// Tensors that it was to take and has only read: these are freed next.
+    /// Tensors that it was allowed to take over but only read: these are freed next.
     pub left: SmallVec<[TensorId; 2]>,
 }
 
@@ -121,23 +121,23 @@ pub struct Ran {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compressible {
-    /// In which way.
+    /// The method.
     pub alternative: Alternative,
-    /// Bytes of the device that it takes then.
+    /// Bytes of the device that it takes while compressed.
     pub bytes: u64,
-    /// Time to compress it and to bring it back once.
+    /// Time to compress and decompress it once.
     pub cost_ns: u64,
 }
 
-/// How an input could be spared: see [`Driver::substitute`].
+/// What can be kept instead of an input: see [`Driver::substitute`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Substitute {
-    /// What is needed of it.
+    /// What is needed of the input.
     pub need: Need,
-    /// Bytes of the device that it takes as long as it is there.
+    /// Bytes of the device that the substitute takes as long as it exists.
     pub bytes: u64,
-    /// Bytes of what stands in for the tensor, while the operation runs.
+    /// Bytes of the tensor built from it while the operation runs.
     pub stand_in: u64,
     /// Time to make both.
     pub cost_ns: u64,
@@ -146,30 +146,30 @@ pub struct Substitute {
 /// What was going on when something went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Circumstances {
-    /// Bytes held.
+    /// The circumstances of a failure.
     pub live: u64,
     /// The step, from 1.
     pub step: u32,
-    /// What the plan that is followed holds at most.
+    /// Most bytes that the plan being followed holds.
     pub plan: Option<u64>,
 }
 
 /// The part of the world that holds data.
 pub trait Driver {
-    /// What went wrong in an operation, with what was going on.
+    /// Describes a failure in an operation and its circumstances.
     fn explain(&self, kind: Kind, cause: &Failure, circumstances: Circumstances) -> Failure {
         let _ = (kind, circumstances);
         cause.clone()
     }
 
-    /// Bytes of the device that it will need while it runs, beside its inputs and outputs.
+    /// Bytes of the device that it will need while it runs, beyond its inputs and outputs.
     fn needs(&mut self, run: &Run<'_>) -> u64 {
         let _ = run;
         0
     }
 
-    /// A number for how the inputs lie that the operation may take of which [`needs`](Self::needs) was asked last, where that decides
-    /// whether it writes over them.
+    /// A number for the layout of the inputs that the operation last passed to [`needs`](Self::needs) may take over, where the layout
+    /// decides whether it overwrites them.
     fn arrangement(&mut self) -> u64 {
         0
     }
@@ -178,10 +178,10 @@ pub trait Driver {
     ///
     /// # Errors
     ///
-    /// What went wrong, in words. What the operation was to take is gone then.
+    /// What went wrong, in words. The tensors that the operation was allowed to take over are then gone.
     fn run(&mut self, run: &Run<'_>) -> Result<Ran, Failure>;
 
-    /// Takes the data that the program hands over, as tensor `id`.
+    /// Takes data that the program hands over, as tensor `id`.
     ///
     /// # Errors
     ///
@@ -197,49 +197,49 @@ pub trait Driver {
     /// Forgets a recorded operation.
     fn forget(&mut self, op: OpKey);
 
-    /// What a recorded operation makes as its output `k`, under a number of its own.
+    /// Output `k` of a recorded operation, under the number it was recorded with.
     fn output(&mut self, op: OpKey, k: usize) -> TensorFacts;
 
-    /// Compresses a tensor beside its buffer, which is freed next: the bytes of the device that it takes and the time it took.
-    /// `None` where it cannot be done.
+    /// Compresses a tensor; its buffer is freed next. Returns the bytes of the device that it then takes, and the time it took.
+    /// `None` if it cannot be compressed.
     fn compress(&mut self, id: TensorId) -> Option<(u64, u64)>;
 
-    /// Gives a compressed tensor a buffer again. It stays compressed too until [`discard`](Self::discard).
+    /// Gives a compressed tensor a buffer again. The compressed copy stays too until [`discard`](Self::discard).
     ///
     /// # Errors
     ///
     /// What went wrong, in words.
     fn decompress(&mut self, id: TensorId) -> Result<(Buffer, u64), Failure>;
 
-    /// A tensor that could be compressed, or had left a substitute, is gone for good.
+    /// A tensor that could be compressed, or that has left a substitute, is gone for good.
     fn gone(&mut self, id: TensorId) {
         let _ = id;
     }
 
-    /// Drops what a tensor is compressed to.
+    /// Drops the compressed copy of a tensor.
     fn discard(&mut self, id: TensorId);
 
-    /// What could stand in for an input of the operation at hand, for the trace.
+    /// What could be kept instead of an input of the current operation, for the trace.
     fn substitute(&mut self, id: TensorId, need: Need) -> Option<Substitute> {
         let _ = (id, need);
         None
     }
 
-    /// Leaves a substitute of a tensor that is about to be evicted: bytes of the device that it takes, and time.
+    /// Makes a substitute of a tensor that is about to be evicted. Returns the bytes of the device that it takes, and the time it took.
     fn leave_substitute(&mut self, id: TensorId, need: Need) -> Option<(u64, u64)>;
 
     /// Drops a substitute.
     fn drop_substitute(&mut self, id: TensorId);
 
-    /// Bytes in use of the device's memory pool, where it tells. May wait for the device.
+    /// Bytes in use in the device's memory pool, if the backend reports them. May wait for the device.
     fn pool_in_use(&mut self) -> Option<u64> {
         None
     }
 
-    /// Has the pool give back what it does not use.
+    /// Makes the pool release what it does not use.
     fn trim_pool(&mut self) {}
 
-    /// A step has ended: corrects the times of its trace by what the device's clock has measured.
+    /// A step has ended. Corrects the times in its trace with those that the device's clock has measured.
     fn end_step(&mut self, trace: Option<&mut Trace>) {
         let _ = trace;
     }
@@ -253,40 +253,40 @@ pub trait Driver {
         None
     }
 
-    /// An event in words, for whoever gets it as an error.
+    /// Puts an event in words, for whoever gets it as an error.
     fn in_words(&self, event: &Event) -> Failure {
         format!("{event:?}").into()
     }
 
-    /// Something worth telling has happened.
+    /// Something worth reporting has happened.
     fn tell(&mut self, event: Event) {
         let _ = event;
     }
 }
 
-/// How far a pass has done other things than its plan.
+/// How far a pass has departed from its plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mended {
     /// Planned operations that did not come.
     pub skipped: u32,
-    /// Operations that came and were not planned.
+    /// Operations that came although they were not planned.
     pub beside: u32,
-    /// Of these, how many in a row just now.
+    /// How many of these came in a row just now.
     pub(crate) in_a_row: u32,
 }
 
-/// What a step that went by its plan tells.
+/// What a step that followed its plan reports.
 #[derive(Clone, Debug)]
 pub struct Followed {
-    /// Largest difference between bytes held and bytes foreseen.
+    /// Largest difference between bytes held and bytes predicted.
     pub deviation: u64,
     /// Most bytes held during each operation.
     pub held: Vec<u64>,
-    /// Whether the plan was one for tensors of other sizes. Nothing was foreseen then.
+    /// Whether the plan was one for tensors of other sizes. If so, nothing was predicted.
     pub carried: bool,
-    /// How far it did other things than the plan, if it did.
+    /// How far the step departed from the plan, if it did.
     pub mended: Option<Mended>,
-    /// The step with the time and scratch bytes of each operation, where they were wanted.
+    /// The step with the time and scratch bytes of each operation, if they were requested.
     pub trace: Option<Trace>,
 }
 
@@ -297,39 +297,40 @@ pub struct Limits {
     pub budget: Option<u64>,
     /// Bytes that the online policy cannot do without.
     pub online: u64,
-    /// Thousandths of a step's time that the online policy has recomputed for in the last step before there was a plan, as long as the budget is kept.
+    /// The time that the online policy spent on recomputation in the last step before there was a plan, in thousandths of that step's other time. `None` unless
+    /// the budget was kept.
     pub online_overhead: Option<u64>,
 }
 
-/// The part of the world that makes plans. Calls come at the beginning and the end of a step. As they stand here there are no plans.
+/// The part of the world that makes plans. It is called at the beginning and the end of a step. The default methods make no plans.
 pub trait Planning {
-    /// Whether steps are planned, or written down, at all.
+    /// Whether steps are planned, or traced, at all.
     fn is_on(&self) -> bool {
         false
     }
 
-    /// Whether the coming step need not be traced: nothing would come of it.
+    /// Whether the coming step need not be traced, because nothing would come of it.
     fn is_settled(&self) -> bool {
         true
     }
 
-    /// Takes the trace of a whole step of this [structure](crate::Spine::structure). Tells whether it is planned now.
+    /// Takes the trace of a whole step of this [structure](crate::Spine::structure). Returns whether a plan is now being made for it.
     fn observe(&mut self, trace: Trace, structure: u64, limits: Limits) -> bool {
         let _ = (trace, structure, limits);
         false
     }
 
-    /// Takes up what was planned meanwhile.
+    /// Takes up plans that have been finished meanwhile.
     fn poll(&mut self, limits: Limits) {
         let _ = limits;
     }
 
-    /// The plan with which the next step probably goes.
+    /// The plan that the next step will probably follow.
     fn next(&self) -> Option<Arc<Schedule>> {
         None
     }
 
-    /// Whether [`next`](Self::next) is known, and no guess.
+    /// Whether [`next`](Self::next) is certain, not a guess.
     fn is_sure(&self) -> bool {
         false
     }
@@ -340,20 +341,20 @@ pub trait Planning {
         None
     }
 
-    /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`: of several the one in which that makes
-    /// about so many `bytes`.
+    /// A plan whose first operations are of the same kinds as those `done`, and whose next one is of this `kind`. If there are several, the one in which
+    /// the next operation makes nearest to this many `bytes`.
     fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Schedule>> {
         let _ = (done, kind, bytes);
         None
     }
 
-    /// Whether the operations of a step that follows this plan are to be measured.
+    /// Whether the operations of a step that follows this plan must be measured.
     fn is_unmeasured(&self, schedule: &Schedule) -> bool {
         let _ = schedule;
         false
     }
 
-    /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
+    /// A step followed its plan from beginning to end. Returns whether a new plan is made with the measurements.
     fn followed(&mut self, schedule: &Schedule, outcome: Followed, limits: Limits) -> bool {
         let _ = (schedule, outcome, limits);
         false
@@ -364,7 +365,7 @@ pub trait Planning {
         let _ = why;
     }
 
-    /// More is there when such a step begins than its plan foresaw.
+    /// When a step of this structure begins, more is held than its plan predicted.
     fn outgrown(&mut self, structure: u64) {
         let _ = structure;
     }
@@ -372,10 +373,10 @@ pub trait Planning {
     /// All plans leave too little of the budget free.
     fn plan_anew(&mut self) {}
 
-    /// The budget has begun to matter: what needed no plan may need one.
+    /// The budget has begun to matter: steps that needed no plan may now need one.
     fn unsettle(&mut self) {}
 
-    /// Passes end elsewhere than it seemed: what was observed of them, and the plans for that, are of no use.
+    /// Passes end elsewhere than assumed: what was observed of them, and the plans made from it, are useless.
     fn forget_observed(&mut self) {}
 
     /// A number that changes whenever a plan is taken up.
@@ -387,76 +388,76 @@ pub trait Planning {
 /// Why a step left its plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// Another operation came than the planned one.
+    /// An operation came that differs from the planned one.
     Differs {
-        /// Its place in the step.
+        /// Its position in the step.
         at: usize,
-        /// What came.
+        /// The operation that came.
         found: String,
-        /// What was planned.
+        /// The operation that was planned.
         planned: String,
     },
-    /// Another operation came when all that was planned had come.
+    /// Another operation came after all planned operations had come.
     GoesOn {
         /// How many operations were planned.
         at: usize,
-        /// What came.
+        /// The operation that came.
         found: String,
     },
-    /// The plan's own work failed.
+    /// Work that the plan itself ordered failed.
     Failed(Failure),
-    /// The step was over too soon.
+    /// The step ended too early.
     Ended {
         /// How many operations it had.
         at: u32,
     },
 }
 
-/// What the core has to tell. The driver makes words of it.
+/// What the core has to report. The driver puts it into words.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The first step has shown what a share of it is.
+    /// The first step has shown how many bytes the requested share is.
     Budget {
         /// Bytes that the first step held.
         first_step: u64,
-        /// Bytes of the budget from now on.
+        /// The budget in bytes from now on.
         budget: u64,
     },
-    /// The budget cannot be met.
+    /// The budget cannot be kept.
     BelowFloor {
         /// The budget.
         budget: u64,
-        /// Bytes that are needed at once and cannot be evicted.
+        /// Bytes that must be held at once and cannot be evicted.
         floor: u64,
         /// The operation that needs them.
         kind: Kind,
     },
-    /// The rest of this step keeps what it computes: recomputation has reached its limit.
+    /// The rest of this step keeps what it computes, because recomputation has reached its limit.
     GaveUp,
-    /// An operation was left without data, or ran into this.
+    /// An operation has no data to work on, or met this failure.
     Failed(Failure),
     /// An operation of the program runs.
     Runs(Kind),
     /// A recorded operation runs again.
     Recomputes(Kind),
-    /// A buffer of a tensor that this kind of operation made is evicted.
+    /// A buffer is evicted; an operation of this kind made its tensor.
     Evicts(Kind),
-    /// It is compressed.
+    /// A buffer is compressed; an operation of this kind made its tensor.
     Compresses(Kind),
     /// A step has ended.
     StepEnds,
-    /// Other bytes are held than the plan foresaw.
+    /// The bytes held differ from those that the plan predicted.
     Deviates {
         /// After this operation.
         at: Position,
         /// Bytes held.
         live: u64,
-        /// Bytes foreseen.
+        /// Bytes predicted.
         foreseen: u64,
     },
 }
 
-/// All of the world.
+/// Everything that the machine commands: a driver and a planner.
 pub trait World: Driver + Planning {}
 
 impl<T: Driver + Planning> World for T {}

@@ -1,29 +1,29 @@
-//! What the core is told of tensors and operations: numbers, no shapes, no data.
+//! What the core knows of tensors and operations: numbers, but no shapes and no data.
 
 use alloc::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// A tensor, by the number that the program's side gives it.
+/// A tensor, by the number that the caller gives it.
 pub type TensorId = u64;
-/// A number for what an operation does, whatever its tensors and options. 0 stands for none: a read or an upload.
+/// A number for what an operation does, independent of its tensors and options. 0 stands for none: a read or an upload.
 pub type Kind = u64;
-/// Which thread of the program something comes from.
+/// The thread of the program that something comes from.
 pub type ThreadId = u64;
 /// Why a tensor holds no data, in words.
 pub type Failure = Arc<str>;
 
-/// What is known of a tensor.
+/// Facts about a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorFacts {
     /// Its number.
     pub id: TensorId,
-    /// A hash of its shape and element type, which are only compared.
+    /// A hash of its shape and element type; only compared, never interpreted.
     pub shape: u64,
     /// Bytes of its elements.
     pub bytes: u64,
-    /// Bytes of a new buffer for it, as the device's allocator rounds them.
+    /// Bytes of a new buffer for it, rounded as the device's allocator rounds.
     pub buffer_bytes: u64,
 }
 
@@ -33,31 +33,31 @@ pub struct TensorFacts {
 pub struct Input {
     /// The tensor.
     pub id: TensorId,
-    /// Whether the program lets go of it with this operation, which may then write over it.
+    /// Whether the program releases it with this operation, which may then overwrite it.
     pub last: bool,
     /// Whether the operation reads it in one place only.
     pub once: bool,
 }
 
-/// What matters about the way in which an operation works.
+/// Properties of an operation that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nature {
-    /// Its result only looks at its first input's buffer in another way.
+    /// Its result is a view of its first input's buffer.
     pub view: bool,
     /// It draws random numbers.
     pub random: bool,
-    /// It draws a mask, as dropout does. No parameter begins as one.
+    /// It draws a mask, as dropout does. No parameter is initialised with a mask.
     pub mask: bool,
-    /// It cannot be trusted to give the same result twice: uninitialised memory, the user's own code.
+    /// It cannot be relied on to give the same result twice: uninitialised memory, or the user's own code.
     pub opaque: bool,
-    /// The device may compute other bits when it runs again.
+    /// The device may compute different bits when it runs again.
     pub varies: bool,
-    /// It makes a single one, as the backward pass of an autodiff begins with.
+    /// It makes a single one, with which autodiff begins a backward pass.
     pub one: bool,
 }
 
-/// What an operation needs of an input, where that is less than its numbers.
+/// What an operation needs of an input, where that is less than its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Need {
@@ -68,7 +68,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// For people.
+    /// Its name, for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Signs => "signs",
@@ -76,7 +76,7 @@ impl Need {
         }
     }
 
-    /// Most bytes that what is left of a tensor of `bytes` takes: a bit for each element, or an element in a buffer of its own.
+    /// Upper bound on the bytes of what is left of a tensor of `bytes`: one bit per element, or one element in a buffer of its own.
     pub(crate) fn most_bytes(self, bytes: u64) -> u64 {
         const ONE: u64 = 512;
         match self {
@@ -85,7 +85,7 @@ impl Need {
         }
     }
 
-    /// What has to be allowed for it.
+    /// The alternative that must be allowed for it.
     pub fn alternative(self) -> Alternative {
         match self {
             Self::Signs => Alternative::SignBits,
@@ -105,37 +105,37 @@ pub struct Operation {
     pub outputs: SmallVec<[TensorFacts; 2]>,
     /// How it works.
     pub nature: Nature,
-    /// The input of which it needs less than the numbers.
+    /// The input of which it needs less than the values.
     pub weak: Option<(TensorId, Need)>,
-    /// The policy in force and the signature in its step, where these are known already: of an operation that was traced before.
+    /// The policy in force and the signature in its step, if these are known already: for an operation from a trace.
     pub known: Option<(Option<Rule>, u64)>,
 }
 
 impl Operation {
-    /// Bytes of new buffers for all that it makes.
+    /// Bytes of new buffers for all its outputs.
     #[inline]
     pub(crate) fn produced(&self) -> u64 {
         self.outputs.iter().map(|output| output.buffer_bytes).sum()
     }
 }
 
-/// Another way to have a tensor again than to keep it or to run its operation.
+/// A way to get a tensor back other than keeping it or running its operation again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Alternative {
-    /// Masks drawn at random (dropout) as one bit for each element.
+    /// Masks drawn at random (dropout), with one bit per element.
     MaskBits,
-    /// Indices of a max pooling in the smallest integers that hold them.
+    /// Indices of a max pooling, in the smallest integers that hold them.
     SmallIndices,
-    /// Results of comparisons as one bit for each element.
+    /// Results of comparisons, with one bit per element.
     BoolBits,
-    /// Signs alone, for operations that need no more.
+    /// Only the signs, for operations that need no more.
     SignBits,
-    /// The shape alone, for operations that need no more.
+    /// Only the shape, for operations that need no more.
     ShapeOnly,
-    /// Any result in the memory of the host.
+    /// Any result, in host memory.
     Offload,
-    /// Any result in half the bytes, rounded.
+    /// Any result, rounded to half the bytes.
     Bf16,
 }
 
@@ -151,7 +151,7 @@ impl Alternative {
         Self::Bf16,
     ];
 
-    /// For people and configurations.
+    /// Its name, for people and configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::MaskBits => "mask-bits",
@@ -167,27 +167,27 @@ impl Alternative {
 
 /// What may happen to the results of the operations in a stage.
 ///
-/// It is about what autodiff saves there for the backward pass. What the stage returns is not bound by it, and what cannot be
+/// It concerns what autodiff saves there for the backward pass. It does not apply to what the stage returns, and what cannot be
 /// computed again (random results) is always kept. A stage without a policy has that of the stage around it.
 ///
-/// A budget is still a promise: the policies choose among plans that keep to it. Where they leave none, the report says so as
-/// for any budget that is too small.
+/// The budget comes first: policies choose among the plans that keep to it. If no such plan is left, the report says so as
+/// it does for any budget that is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckpointPolicy {
-    /// Kept for as long as the program holds it.
+    /// The result is kept for as long as the program holds it.
     MustSave,
-    /// Recomputing it counts four times what it takes.
+    /// Its recomputation counts as four times its time.
     PreferSave,
-    /// Recomputing it counts a quarter of what it takes.
+    /// Its recomputation counts as a quarter of its time.
     PreferRecompute,
-    /// Given up when the stage ends and computed again when the backward pass reads it, even where the budget would allow to
-    /// keep it. What is too small to matter (together at most 1% of the peak) may stay.
+    /// Evicted when the stage ends and computed again when the backward pass reads it, even if the budget would allow keeping
+    /// it. What is too small to matter (together at most 1% of the peak) may stay.
     MustRecompute,
 }
 
 impl CheckpointPolicy {
-    /// By how much the time of a recomputation is multiplied where plans are compared.
+    /// The factor by which the time of a recomputation is multiplied when plans are compared.
     pub fn weight(self) -> f64 {
         match self {
             Self::MustSave | Self::MustRecompute => 1.0,
@@ -202,7 +202,7 @@ impl CheckpointPolicy {
     }
 }
 
-/// A policy in force, and the number of the stage that set it within its step.
+/// A policy in force, and the number, within its step, of the stage that set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
@@ -212,7 +212,7 @@ pub struct Rule {
     pub scope: u32,
 }
 
-/// Whether a field need not be written down.
+/// Whether a field can be omitted from a file because it has its default.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

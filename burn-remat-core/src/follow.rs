@@ -13,20 +13,20 @@ use crate::keys::TensorKey;
 use crate::schedule::Schedule;
 use crate::trace::{Place, Trace};
 
-/// A tensor, by its key, and by the number that tells whether the key still stands for it.
+/// A tensor by its key, and its number, which tells whether the key still stands for it.
 pub(crate) type Named = (TensorKey, TensorId);
 
-/// How it was when the plan began.
+/// The situation when the plan began.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Start {
-    /// Clock of its first operation.
+    /// Clock at its first operation.
     pub clock: u64,
-    /// Signature of its first operation, if that is only like the plan's; else 0.
+    /// Signature of its first operation, if that is only similar to the plan's; otherwise 0.
     pub like: u64,
-    /// Bytes held, those of other threads not counted; and those of them that the program still needs, which the others will go before.
+    /// Bytes held, without those of other threads; and how many of these the program still needs, because the others are evicted before them.
     pub held: u64,
     pub needed: u64,
-    /// Time of first runs and of recomputations until then.
+    /// Time of first runs and of recomputations up to then.
     pub compute_ns: u64,
     pub recompute_ns: u64,
 }
@@ -37,22 +37,22 @@ pub(crate) struct Follow {
     pub start: Start,
     /// Tensors made by each operation so far.
     pub made: Vec<SmallVec<[Named; 1]>>,
-    /// Tensors from outside the step by storage.
+    /// Tensors from outside the step, by storage.
     pub externals: FxHashMap<Place, Named>,
     pub held: Vec<Named>,
-    /// Largest difference so far between bytes held and bytes foreseen.
+    /// Largest difference so far between bytes held and bytes predicted.
     pub deviation: u64,
-    /// Bytes foreseen when the plan was last compared with what is held, and what is there beyond them when the operation at hand begins: that is none of
-    /// the plan's.
+    /// Bytes predicted when the plan was last compared with what is held, and bytes held beyond them when the current operation begins, which are not part
+    /// of the plan.
     pub expected: u64,
     pub beside: u64,
     /// Most bytes held during each operation.
     pub measured: Vec<u64>,
-    /// Time and scratch bytes of each operation, where they are wanted.
+    /// Time and scratch bytes of each operation, if they are requested.
     pub measures: Option<Vec<(u64, u64)>>,
-    /// Where the plan is carried to other sizes: those.
+    /// The sizes seen so far, if the plan is carried to other sizes.
     pub carried: Option<Carried>,
-    /// Where the pass has done other things than the plan: how many.
+    /// How far the pass has departed from the plan, if it has.
     pub mended: Option<Mended>,
 }
 
@@ -75,14 +75,14 @@ impl Follow {
         }
     }
 
-    /// From here on the plan is carried to other sizes than those for which it is.
+    /// From here on the plan is carried to sizes other than its own.
     pub fn carry(&mut self) {
         self.carried.get_or_insert_default();
         let planned = self.schedule.trace.ops.iter().map(|op| (op.cost_ns, op.scratch));
         self.measures.get_or_insert_with(|| planned.take(self.made.len()).collect());
     }
 
-    /// What has been done so far, and what is planned after that. `None` where other things were done.
+    /// What was done so far, followed by what is planned after it. `None` if what was done differs from the plan.
     pub fn trace(&self) -> Option<Arc<Trace>> {
         if self.is_mended() {
             return None;
@@ -93,22 +93,22 @@ impl Follow {
         })
     }
 
-    /// Whether the pass has done other things than the plan.
+    /// Whether the pass has departed from the plan.
     pub fn is_mended(&self) -> bool {
         self.mended.is_some()
     }
 
-    /// What the plan foresees as so many bytes: more or less may have been there when it began than when it was written down.
+    /// Converts predicted `bytes`: more or less may have been held when the plan began than when the step was traced.
     pub fn foreseen(&self, bytes: u64) -> u64 {
         bytes.saturating_add(self.start.held).saturating_sub(self.schedule.trace.held_at_start)
     }
 
-    /// Most bytes that the plan may take where that is more than the budget: what it holds, less what is not there this time.
+    /// Most bytes that the plan may take if that is more than the budget: its peak, less what is not held this time.
     pub fn most(&self) -> u64 {
         self.schedule.peak.min(self.foreseen(self.schedule.peak))
     }
 
-    /// Whether the whole step went by the plan.
+    /// Whether the whole step followed the plan.
     pub fn is_complete(&self) -> bool {
         self.made.len() == self.schedule.trace.ops.len()
     }

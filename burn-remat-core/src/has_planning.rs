@@ -1,4 +1,4 @@
-//! Worlds of which one part makes the plans.
+//! Worlds in which one part makes the plans.
 
 use alloc::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::facts::Kind;
 use crate::schedule::Schedule;
 use crate::trace::{Trace, TracedOp};
 
-/// A world of which one part makes the plans: what concerns them is asked of that.
+/// A world in which one part makes the plans: all questions about plans go to that part.
 pub trait HasPlanning {
     /// The part.
     type Planning: Planning;

@@ -1,11 +1,11 @@
-//! What is known: tensors, and the recorded operations that could make them again.
+//! The known tensors, and the recorded operations that could make them again.
 //!
-//! A [`Tensor`] is what the program knows by number; a [`Recipe`] is a recorded operation. Two arenas with indices for references.
-//! All here is graph work: nothing runs and no byte is counted.
+//! A [`Tensor`] is one that the program knows by number; a [`Recipe`] is a recorded operation. They live in two arenas and refer to each other by index.
+//! This module only works on the graph: it runs nothing and counts no bytes.
 //!
 //! **Invariant**: the inputs of a recipe stay known (with data, or with a recipe of their own) for as long as the recipe exists.
 //!
-//! All walks use explicit stacks and are linear in what they visit.
+//! All walks use explicit stacks and take linear time in what they visit.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -24,12 +24,12 @@ use crate::ledger::Owner;
 use crate::passes::Part;
 use crate::trace::{Number, Place, TracedForm};
 
-/// Place of a tensor that came from the host while a plan was followed, until an operation reads it.
+/// The place of a tensor that came from the host while a plan was followed, until an operation reads it.
 pub(crate) const ARRIVED: Place = Place::MAX;
 
-/// Recipes looked at when the cost of bringing something back is summed.
+/// At most this many recipes are visited when the cost of bringing something back is summed.
 const CHAIN_LIMIT: usize = 96;
-/// A dead root stays while it is at most one part in this many of what depends on it.
+/// A dead root is kept if what depends on it has at least this many times its bytes.
 pub(crate) const KEEP_ROOT_RATIO: u64 = 8;
 
 /// A tensor that the program holds, or that a recipe still needs.
@@ -41,7 +41,7 @@ pub(crate) struct Tensor {
     pub alive: bool,
     /// Whether a plan holds it.
     pub held: bool,
-    /// Pending uses that forbid eviction.
+    /// Pending uses that forbid its eviction.
     pub pins: u32,
     /// How to compute it again; `None` for a root.
     pub recipe: Option<RecipeKey>,
@@ -49,31 +49,31 @@ pub(crate) struct Tensor {
     pub dependents: SmallVec<[RecipeKey; 4]>,
     pub lineage: Lineage,
     pub spot: Spot,
-    /// Shared with the program's other tensors in the same buffer, where there ever was one. What is brought back may have a buffer of
-    /// its own; what an operation writes over without this machine is told by this.
+    /// Shared by all of the program's tensors in the same buffer, if there has ever been more than one. A tensor that is brought back may get a buffer
+    /// of its own; this still tells what an operation would overwrite without this machine.
     pub alias: Option<Arc<()>>,
-    /// What stands for it while it is evicted.
+    /// What is left in its place while it is evicted.
     pub small: Option<Box<Small>>,
-    /// Why it holds no data, if the work that was to write it failed.
+    /// Why it holds no data, if the operation that was to write it failed.
     pub failure: Option<Failure>,
 }
 
-/// Where a tensor comes from and what takes its place: what tells parameters from all else. See `machine/parameters.rs`.
+/// Where a tensor comes from and what succeeds it: this distinguishes parameters from everything else. See `machine/parameters.rs`.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Lineage {
-    /// Which kind of operation made it.
+    /// The kind of operation that made it.
     pub made_by: Kind,
     /// Clock of the last use.
     pub used: u64,
-    /// Clock when it came to be.
+    /// Clock when it was made.
     pub born: u64,
-    /// Clock when the first came to be of those whose place it has taken, one after the other.
+    /// Clock when the first tensor in its line of succession was made.
     pub since: u64,
-    /// Clock when a recorded operation has read it last, else 0.
+    /// Clock when a recorded operation last read it, otherwise 0.
     pub read: u64,
-    /// Clock at which it took the place of a parameter, else 0.
+    /// Clock when it took the place of a parameter, otherwise 0.
     pub updated: u64,
-    /// Operations between that and the update before; 0 if there was none.
+    /// Operations between that update and the one before; 0 if there was none.
     pub interval: u64,
     /// The last tensor of its shape that was computed from it.
     pub heir: Option<TensorId>,
@@ -83,58 +83,58 @@ pub(crate) struct Lineage {
     pub part: Part,
 }
 
-/// What is so of a tensor.
+/// Properties of a tensor.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Flags {
-    /// An operation that can run again made it. With a recipe, unless nothing was recorded then.
+    /// It was made by an operation that can run again. It has a recipe, unless nothing was being recorded then.
     pub computed: bool,
-    /// It counts among what the step has computed and the program holds.
+    /// It counts towards the bytes that the step has computed and the program holds.
     pub counted: bool,
-    /// It is surely no parameter, though it may be a root: a mask, what the device may not compute twice alike, or what has
+    /// It is certainly no parameter, though it may be a root: it is a mask, or may differ when the device computes it again, or it has
     /// taken the place of such a root or was cut off from one.
     pub passing: bool,
-    /// Earlier steps have computed it, or what it has replaced: an optimizer's state.
+    /// It, or what it has replaced, was computed by earlier steps: it is an optimizer's state.
     pub state: bool,
-    /// It may be a parameter although it was computed: from what it has succeeded, or from a seed.
+    /// It may be a parameter although it was computed, because of what it has succeeded, or because it was drawn from a seed.
     pub eligible: bool,
     /// Nothing has read it since it took the place of a parameter.
     pub fresh: bool,
-    /// Its updates come as regularly as steps.
+    /// It is updated as regularly as steps come.
     pub regular: bool,
-    /// It was evicted because its plan has no use for it any more, though it outlives that.
+    /// It was evicted because its plan no longer has a use for it, although it outlives the plan.
     pub parted: bool,
 }
 
-/// Where a tensor stands in the step.
+/// The position of a tensor in the step.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot {
-    /// The step in which the rest means something.
+    /// The step for which the other fields are valid.
     pub step: u32,
     /// Its storage in the trace of that step.
     pub place: Place,
-    /// The operation of that step that made it, and which of its outputs it is.
+    /// The operation of that step that made it, and the index of the output.
     pub origin: u32,
     /// Its number in that trace.
     pub number: Number,
 }
 
-/// What stands for a tensor that is evicted.
+/// What is left of an evicted tensor.
 #[derive(Default)]
 pub(crate) struct Small {
     pub compressible: Option<Compressible>,
     pub is_compressed: bool,
-    /// What is left of it for operations that need less than its numbers, and its bytes.
+    /// What is left for operations that need less than its values, and its bytes.
     pub substitute: Option<(Need, u64)>,
 }
 
 impl Tensor {
-    /// Whether it may be a parameter, by how it came to be.
+    /// Whether its origin allows it to be a parameter.
     pub fn may_be_parameter(&self) -> bool {
         let is = &self.lineage.is;
         is.eligible || !(is.computed || is.passing || is.state)
     }
 
-    /// Whether it must keep its buffer: it can neither be computed again nor compressed.
+    /// Whether it must keep its buffer: it can be neither computed again nor compressed.
     pub fn is_fixed(&self) -> bool {
         self.recipe.is_none() && self.compressible().is_none()
     }
@@ -143,7 +143,7 @@ impl Tensor {
         self.small.as_ref().and_then(|small| small.compressible)
     }
 
-    /// The same for a trace.
+    /// How it can be compressed, in the form that a trace uses.
     pub fn form(&self) -> Option<TracedForm> {
         let Compressible { alternative, bytes, cost_ns } = self.compressible()?;
         Some(TracedForm { alternative, bytes, cost_ns })
@@ -154,18 +154,18 @@ impl Tensor {
         self.small.as_ref().is_some_and(|small| small.is_compressed)
     }
 
-    /// Whether neither the program nor a plan nor an operation under way uses it.
+    /// Whether it is unused by the program, by plans and by operations in progress.
     #[inline]
     pub fn is_unused(&self) -> bool {
         !self.alive && !self.held && self.pins == 0
     }
 
-    /// Whether it has neither a buffer nor anything that it could be had from at once.
+    /// Whether it has neither a buffer nor a compressed copy.
     pub fn is_evicted(&self) -> bool {
         self.buffer.is_none() && !self.is_compressed()
     }
 
-    /// Whether it has left what an operation needs that needs no more than this.
+    /// Whether it has left a substitute that is enough for an operation that needs no more than this.
     pub fn has_substitute(&self, need: Need) -> bool {
         let substitute = self.small.as_ref().and_then(|small| small.substitute);
         substitute.is_some_and(|(left, _)| left == need || need == Need::Shape)
@@ -185,39 +185,39 @@ pub(crate) struct Recipe {
     pub weak: Option<(TensorId, Need)>,
     /// Inputs, each once.
     pub inputs: Keys,
-    /// Outputs in the operation's order; `None` once nothing needs it from this recipe.
+    /// Outputs in the operation's order; `None` if the output is no longer needed from this recipe.
     pub outputs: SmallVec<[Option<TensorKey>; 2]>,
     /// Bytes of new buffers for all outputs.
     pub produced: u64,
     pub again: Again,
-    /// Least time that it has taken.
+    /// The shortest time that it has taken.
     pub cost_ns: u64,
     /// Clock when it was recorded.
     pub born: u64,
-    /// Mark of the last graph walk that saw it.
+    /// The number of the last graph walk that visited it.
     pub seen: u64,
-    /// Its stage, and what that says about its results.
+    /// Its stage, and the stage's policy for its results.
     pub stage: (PathId, Option<CheckpointPolicy>),
 }
 
 /// What an operation needs to give the same results again.
 #[derive(Clone, Copy)]
 pub(crate) struct Again {
-    /// Seed to set before running, for a random operation that is reseeded.
+    /// The seed to set before it runs, for a random operation that is reseeded.
     pub seed: Option<u64>,
-    /// What it would write over without this machine: see [`Reused`](crate::Reused).
+    /// What it would overwrite without this machine: see [`Reused`](crate::Reused).
     pub expected: u8,
 }
 
-/// What it takes to bring something back.
+/// The cost of bringing something back.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Chain {
-    /// Time of the recipes that would run, as far as they were looked at.
+    /// Time of the recipes that would run, as far as they were visited.
     pub cost_ns: u64,
-    /// Whether they are more than are looked at.
+    /// Whether there are more recipes than were visited.
     pub is_long: bool,
-    /// Whether they are those of a backward, as for what was computed from gradients: that needs all of its forward at once, which is what a pass
-    /// holds without a budget.
+    /// Whether they belong to a backward pass, as for what was computed from gradients. That takes its whole forward pass at once, which is as much as
+    /// a pass holds without a budget.
     pub runs_backward: bool,
 }
 
@@ -229,9 +229,9 @@ pub(crate) struct History {
     pub recipes: Slab<Recipe>,
     /// How many tensors the program holds.
     alive: usize,
-    /// Mark for graph walks.
+    /// The number of the last graph walk.
     walk: u64,
-    /// Work lists, kept to save their allocation.
+    /// Work lists, kept to avoid allocating them each time.
     pub garbage: Vec<TensorKey>,
     stack: Vec<RecipeKey>,
 }
@@ -242,7 +242,7 @@ impl History {
         self.index.get(&id).copied()
     }
 
-    /// The tensors of which something is so. O(tensors).
+    /// The tensors with this property. O(tensors).
     pub fn keys_of(&self, is_so: impl Fn(&Tensor) -> bool) -> Vec<TensorKey> {
         self.tensors.iter().filter(|(_, tensor)| is_so(tensor)).map(|(key, _)| key).collect()
     }
@@ -285,7 +285,7 @@ impl History {
         key
     }
 
-    /// The input that an operation can do without: it is evicted and has left what is needed.
+    /// The input that an operation can do without: it is evicted and has left a sufficient substitute.
     #[inline]
     pub fn spared(&self, weak: Option<(TensorId, Need)>) -> Option<(TensorKey, Need)> {
         let (id, need) = weak?;
@@ -326,7 +326,7 @@ impl History {
     }
 
     /// The tensors, alive, compressed or held by a plan, that would need one of `recipes` to be computed again; `None` while a
-    /// computation is under way there.
+    /// computation is in progress there.
     pub fn live_descendants(&mut self, recipes: impl IntoIterator<Item = RecipeKey>) -> Option<Vec<TensorKey>> {
         self.walk += 1;
         let mut stack: Vec<RecipeKey> = recipes.into_iter().collect();
@@ -350,7 +350,7 @@ impl History {
         Some(frontier)
     }
 
-    /// What it takes to compute what these owners share a buffer with again, if that buffer went now; `None` where it cannot be.
+    /// The cost of computing these owners of a buffer again if it were evicted now; `None` if that is impossible.
     pub fn chain(&mut self, buffer: BufferKey, owners: &[TensorKey]) -> Option<Chain> {
         if owners.iter().any(|&owner| self.tensors[owner].recipe.is_none()) {
             return None;
@@ -383,7 +383,7 @@ impl History {
         Some(chain)
     }
 
-    /// Whether a dead root is small beside what it keeps evictable.
+    /// Whether a dead root is small compared with what it keeps evictable.
     pub fn is_worth_keeping(&self, root: TensorKey) -> bool {
         let bytes = self.tensors[root].facts.bytes;
         let recipes = self.tensors[root].dependents.iter().map(|&recipe| &self.recipes[recipe]);
@@ -392,7 +392,7 @@ impl History {
         bytes.saturating_mul(KEEP_ROOT_RATIO) <= kept
     }
 
-    /// Takes an output off a recipe; the recipe, if that was the last one. What only it kept is put among the garbage.
+    /// Removes an output from a recipe, and the recipe too if that was its last one. Tensors that only the recipe needed are added to the garbage.
     pub fn detach_output(&mut self, key: RecipeKey, output: TensorKey) -> Option<OpKey> {
         let recipe = &mut self.recipes[key];
         for slot in &mut recipe.outputs {

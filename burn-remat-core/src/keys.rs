@@ -1,4 +1,4 @@
-//! Indices that the books and the history share.
+//! Indices that the ledger and the history share.
 
 use smallvec::SmallVec;
 
@@ -13,8 +13,8 @@ pub(crate) type PathId = u32;
 
 pub(crate) type Keys = SmallVec<[TensorKey; 4]>;
 
-/// Adds a few things to a list, where it is. In steps of small operations `extend` shows, which counts them first. So does a list that is filled
-/// and then moved: the processor waits until what was written one by one can be read as a whole.
+/// Appends a few items to a list in place. In steps of small operations the cost of `extend`, which counts the items first, is measurable. So is that of a
+/// list that is filled and then moved: the processor must wait until what was written item by item can be read as a whole.
 #[inline]
 pub(crate) fn add<T, const N: usize>(list: &mut SmallVec<[T; N]>, things: impl Iterator<Item = T>)
 where

@@ -1,12 +1,12 @@
-//! The books: which buffers there are, who owns them, and how many bytes could go.
+//! The ledger: which buffers exist, who owns them, and how many bytes could be evicted.
 //!
-//! Bytes are counted once for each buffer, however many tensors look at it. A buffer is *fixed* while one of its owners must keep
-//! it (a root, which could not be had again) or is in use (pinned). What a plan wants to keep is not fixed: it could go.
+//! Bytes are counted once for each buffer, however many tensors share it. A buffer is *fixed* while one of its owners must keep
+//! it (a root, which could not be computed again) or is in use (pinned). A buffer that a plan wants to keep is not fixed: it could be evicted.
 //!
-//! **Invariant**: `live` is the sum of all buffers and of what stands for evicted ones (compressed, substitutes); `fixed` is the
-//! part of it that could not be evicted now. Nobody else counts bytes.
+//! **Invariant**: `live` is the sum of all buffers and of what is left in place of evicted ones (compressed data, substitutes); `fixed` is
+//! the part of it that could not be evicted now. No other module counts bytes.
 //!
-//! Constant time for every call.
+//! Every call takes constant time.
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -23,9 +23,9 @@ pub(crate) struct Entry {
     roots: u32,
     /// How many uses of its owners are pending.
     pins: u32,
-    /// The step in which it came to be.
+    /// The step in which it was made.
     pub step: u32,
-    /// Whether another thread than the one that trains made it, and the step has not read it.
+    /// Whether it was made by a thread other than the one that trains, and the step has not read it.
     pub foreign: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Ledger {
     pub live: u64,
     /// Bytes of it that could not be evicted now.
     pub fixed: u64,
-    /// Bytes of what other threads have made.
+    /// Bytes of buffers made by other threads.
     pub foreign: u64,
 }
 
@@ -54,12 +54,12 @@ impl Ledger {
         self.entries.iter()
     }
 
-    /// Who owns a buffer; nobody if it is gone.
+    /// The owners of a buffer; none if it is gone.
     pub fn owners(&self, key: BufferKey) -> SmallVec<[TensorKey; 2]> {
         self.entries.get(key).map(|entry| entry.owners.clone()).unwrap_or_default()
     }
 
-    /// Whether there is still such a buffer.
+    /// Whether the buffer still exists.
     pub fn contains(&self, key: BufferKey) -> bool {
         self.entries.contains(key)
     }
@@ -69,8 +69,8 @@ impl Ledger {
         &self.entries[key]
     }
 
-    /// Adds `owner` to a buffer, which is new, shared, or left over from an input that was taken. `pins` is how many uses of
-    /// the owner are pending.
+    /// Adds `owner` to a buffer, which is new, shared, or left over from an input that was taken over. `pins` is the number of pending
+    /// uses of the owner.
     pub fn attach(&mut self, identity: u64, bytes: u64, owner: Owner, step: u32) -> BufferKey {
         let (entries, live) = (&mut self.entries, &mut self.live);
         let mut new = |entries: &mut Slab<Entry>| {
@@ -78,8 +78,8 @@ impl Ledger {
             let (owners, foreign) = (SmallVec::new(), false);
             entries.insert(Entry { identity, bytes, owners, roots: 0, pins: 0, step, foreign })
         };
-        // Without an owner it is an address that the operation took over, or freed and took again. Of another size it is
-        // another buffer, and there were both for a while.
+        // A buffer without an owner is an address that the operation took over, or freed and allocated again. If the size differs, it is
+        // another buffer, and both existed for a while.
         let replace = |known: &mut BufferKey| {
             let entry = &entries[*known];
             if entry.owners.is_empty() && entry.bytes != bytes {
@@ -101,7 +101,7 @@ impl Ledger {
         key
     }
 
-    /// Takes an owner off. A buffer without owners stays counted until [`sweep`](Self::sweep).
+    /// Removes an owner. A buffer without owners stays counted until [`sweep`](Self::sweep).
     pub fn detach(&mut self, key: BufferKey, owner: Owner) {
         let entry = &mut self.entries[key];
         if let Some(at) = entry.owners.iter().rposition(|&other| other == owner.key) {
@@ -138,13 +138,13 @@ impl Ledger {
         }
     }
 
-    /// A use of one of its owners is pending.
+    /// Adds a pending use of one of its owners.
     #[inline]
     pub fn pin(&mut self, key: BufferKey) {
         self.change(key, |entry| entry.pins += 1);
     }
 
-    /// It is over.
+    /// The use is over.
     #[inline]
     pub fn unpin(&mut self, key: BufferKey) {
         self.change(key, |entry| entry.pins -= 1);
@@ -155,7 +155,7 @@ impl Ledger {
         self.change(key, |entry| entry.roots += 1);
     }
 
-    /// Something that stands for an evicted buffer has come to be.
+    /// Something was left in place of an evicted buffer.
     pub fn add_small(&mut self, bytes: u64) {
         self.live += bytes;
         self.fixed += bytes;
@@ -167,7 +167,7 @@ impl Ledger {
         self.fixed -= bytes;
     }
 
-    /// Another thread than the one that trains has made this buffer.
+    /// A thread other than the one that trains has made this buffer.
     pub fn mark_foreign(&mut self, key: BufferKey) {
         let entry = &mut self.entries[key];
         if !core::mem::replace(&mut entry.foreign, true) {
@@ -175,7 +175,7 @@ impl Ledger {
         }
     }
 
-    /// The step has to do with it now. Whether it was another thread's.
+    /// The step now uses the buffer. Returns whether it belonged to another thread.
     pub fn leave_foreign(&mut self, key: BufferKey) -> bool {
         let entry = &mut self.entries[key];
         let was_foreign = core::mem::take(&mut entry.foreign);

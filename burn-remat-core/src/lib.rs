@@ -1,20 +1,20 @@
-//! The engine of burn-remat: a state machine that decides what to keep, evict and recompute, and does none of it itself.
+//! The engine of burn-remat: a state machine that decides what to keep, evict and recompute, but does none of it itself.
 //!
-//! It is told what a program asks for ([`Machine::operation`], uploads, reads, drops, marks of steps), keeps the books, and
-//! commands a [`Driver`]: run this operation, free that tensor. What a command returns is what happened. So the same machine
-//! trains on a backend, rehearses on nothing, foresees what a plan will hold by going through a trace ([`replay`]), and goes through
-//! what another program asked for and was written down ([`play`]).
+//! It receives what a program asks for ([`Machine::operation`], uploads, reads, drops, step marks), keeps account of it, and
+//! commands a [`Driver`]: run this operation, free that tensor. The return value of a command says what happened. So the same machine
+//! trains on a backend, does dry runs without one, predicts what a plan will hold by going through a trace ([`replay`]), and goes through
+//! recordings of what another program asked for ([`play`]).
 //!
-//! There is no backend here, no thread, no clock, no disk and no log: the crate has no standard library.
+//! There is no backend here, no thread, no clock, no disk and no log: the crate does not use the standard library.
 //!
 //! | part | question |
 //! | --- | --- |
-//! | `ledger` | how many bytes are held, and how many could go |
+//! | `ledger` | how many bytes are held, and how many could be evicted |
 //! | `history` | what could be computed again, and from what |
 //! | `steps`, `machine/parameters` | where a training step begins |
-//! | `machine/online` | what goes when nothing is known of the future |
-//! | `machine/planned` | what goes, stays and comes back by a plan |
-//! | `machine` | how an operation goes through all of it |
+//! | `machine/online` | what is evicted when nothing is known of the future |
+//! | `machine/planned` | what a plan evicts, keeps and brings back |
+//! | `machine` | how an operation passes through all of these |
 #![no_std]
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
@@ -64,8 +64,8 @@ pub use has_planning::HasPlanning;
 pub use machine::{Asked, Config, Holdings, Machine};
 pub use player::{Player, play};
 pub use recording::{Asking, Made, Misfit, OperationCall, Recorder, Recording};
-pub use replay::{Foreseen, replay};
-pub use schedule::{Action, Schedule};
+pub use replay::replay;
+pub use schedule::{Action, Foreseen, Schedule};
 pub use spine::Spine;
 pub use stages::Entered;
 pub use trace::{

@@ -1,11 +1,11 @@
-//! The machine: what the program asks for goes in, commands to a [`Driver`](crate::Driver) come out.
+//! The machine: requests of the program go in, commands to a [`Driver`](crate::Driver) come out.
 //!
-//! Each rule has a file of its own below; this one has what they share, and how the machine is made.
+//! Each rule has a file of its own below this module; this file has what they share, and the constructor.
 //!
-//! **Invariants**: a tensor with a buffer has data at the driver, and one without has none, but for what stands for it while it is
-//! compressed. A recipe runs at most once for each request. Nothing here panics on what a program can do: a failure is kept on the
-//! tensors that it leaves without data, and reaches the program when one of them is read. After the program has let go of its tensors
-//! none is left, and no recipe.
+//! **Invariants**: a tensor with a buffer has data at the driver, and one without has none, except for its compressed copy or
+//! substitute. A recipe runs at most once for each request. Nothing here panics on what a program can do: a failure is stored on the
+//! tensors that it leaves without data, and reaches the program when one of them is read. Once the program has released all its tensors,
+//! no tensor and no recipe is left.
 
 mod aliases;
 mod arrive;
@@ -49,42 +49,42 @@ use crate::threads::Threads;
 use crate::trace::EXTERNAL;
 use crate::tracer::Tracer;
 
-/// While a step holds at most one part in this many of the budget, nothing is recorded.
+/// While a step holds at most the budget divided by this, nothing is recorded.
 const AMPLE: u64 = 4;
-/// Failures are kept for so many threads that may ask for them.
+/// Failures are kept for at most this many threads that may ask for them.
 const MOST_UNSYNCED: usize = 64;
 
-/// Tensors of the machine's own get numbers from here on; those of the program stay below.
+/// The machine's own tensors get numbers from here on; those of the program stay below.
 const OWN_TENSORS: TensorId = 1 << 63;
 
-/// The budget that is asked for.
+/// The budget that was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Asked {
     /// None.
     #[default]
     Unlimited,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
     /// This share of what the first step holds.
     Share(f64),
 }
 
-/// How a machine behaves.
+/// The settings of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The budget.
     pub budget: Asked,
     /// Whether random operations get seeds of their own, so that they can run again.
     pub reseed: bool,
-    /// Whether a budget that cannot be met is an error on the tensors concerned.
+    /// Whether a budget that cannot be kept is an error on the tensors concerned.
     pub strict: bool,
-    /// How many times its own compute time a step may spend on recomputation.
+    /// A step may spend this many times its own compute time on recomputation.
     pub recompute_limit: f64,
-    /// Whether what operations allocate beside their tensors counts.
+    /// Whether what operations allocate beyond their tensors counts.
     pub count_workspaces: bool,
-    /// Whether the program is only looked at.
+    /// Whether this is a dry run, which only observes the program.
     pub rehearsing: bool,
-    /// Whether results depend on what operations write over.
+    /// Whether results depend on what operations overwrite.
     pub layout: LayoutFollows,
 }
 
@@ -102,35 +102,35 @@ impl Default for Config {
     }
 }
 
-/// What is being served.
+/// The request that is being served.
 #[derive(Clone, Copy, Default)]
 struct Now {
     /// Operations so far: the unit of age.
     clock: u64,
-    /// Kind of the program's operation: recomputations are on its account. 0 outside of one.
+    /// Kind of the program's operation: recomputations are attributed to it. 0 outside of an operation.
     kind: Kind,
     thread: ThreadId,
-    /// Whether another thread than the one that trains has asked for it.
+    /// Whether it comes from a thread other than the one that trains.
     foreign: bool,
-    /// Whether it goes through beside the plan that is followed.
+    /// Whether it is not part of the plan that is followed.
     beside: bool,
 }
 
-/// Where the program is: in which step, and where in the unit of what is planned, which is a pass or, where there are none or the program
-/// marks its steps, a step.
+/// Where the program is: in which step, and where in the unit of planning. That unit is a pass; or a step, where there are no passes or the program
+/// marks its steps.
 #[derive(Default)]
 struct Steps {
     detector: StepDetector,
     passes: Passes,
     /// Steps that have ended.
     ended: u32,
-    /// Number of the unit under way.
+    /// Number of the current unit.
     number: u32,
     /// Operations begun in this unit.
     position: u32,
-    /// Whether an operation of the unit is being served: what dies then dies with it, else before the next one.
+    /// Whether an operation of the unit is being served: tensors dropped now die with it, otherwise before the next one.
     executing: bool,
-    /// Bytes that were held when this unit began, those of other threads not counted.
+    /// Bytes that were held when this unit began, without those of other threads.
     held_at_start: u64,
     /// Bytes of live tensors that were computed in this step.
     computed_bytes: u64,
@@ -143,13 +143,13 @@ struct Steps {
 }
 
 impl Steps {
-    /// Whether passes are planned, and not steps.
+    /// Whether passes are planned rather than steps.
     #[inline]
     fn plans_passes(&self, clock: u64) -> bool {
         !self.detector.goes_by_marks() && self.passes.tell(clock)
     }
 
-    /// Whether the program has backwards that begin with a single one, as far as is known: there was one of late, or no time for one yet.
+    /// Whether the program has backward passes that begin with a single one, as far as is known: there was one recently, or it is too early to tell.
     fn has_backwards(&self, clock: u64) -> bool {
         !self.detector.is_overdue(self.passes.last_one(), clock)
     }
@@ -162,36 +162,36 @@ struct StepTotals {
     compute_ns: u64,
     /// Time of recomputations.
     recompute_ns: u64,
-    /// The same by the least time that each operation has taken so far: a busy machine does not make it more.
+    /// The same, using the shortest time that each operation has taken so far, so that a busy computer does not inflate it.
     repeated_ns: u64,
     /// Most bytes held.
     peak: u64,
-    /// Whether more than the budget was held.
+    /// Whether the budget was exceeded.
     over_budget: bool,
     /// Whether the recomputation limit was reached.
     gave_up: bool,
 }
 
-/// What is known of the step under way beside the program itself.
+/// What is known of the current step beyond the program itself.
 #[derive(Default)]
 struct Watch {
-    /// Its trace, where one is written.
+    /// Its trace, if one is being made.
     tracer: Option<Tracer>,
-    /// Its plan, where one is followed.
+    /// Its plan, if one is followed.
     follow: Option<Follow>,
-    /// Why it left its plan, as long as it is not known to be a pass at all: a validation begins like one.
+    /// Why it left its plan, until it is certain that it is a pass at all: a validation begins like one.
     left: Option<Left>,
-    /// First operations of what was taken for a pass like a planned one and soon was none.
+    /// First operations of what was mistaken for a pass with a plan.
     refused: FxHashSet<u64>,
-    /// Kinds of operations whose results were wanted again when their plan had no use for them any more.
+    /// Kinds of operations whose results were wanted again after their plan had no more use for them.
     wanted_late: FxHashSet<Kind>,
     /// Where passes have differed from their plans.
     differences: Differences,
     /// Most bytes held since the last operation of the program.
     most_held: u64,
-    /// Bytes that earlier passes had saved when what is planned began, and that go where it needs the room.
+    /// Bytes saved by earlier passes when the current unit began, which are evicted when it needs the room.
     yielding: u64,
-    /// Bytes that the last operation used beside its tensors, where they count.
+    /// Bytes that the last operation used beyond its tensors, if they count.
     scratch: u64,
 }
 
@@ -211,34 +211,34 @@ pub struct Machine<W> {
     own: Own,
 }
 
-/// What the machine makes itself.
+/// State that belongs to the machine itself.
 struct Own {
-    /// Whether operations are recorded: not while the budget is so ample that nothing will be evicted. That ends, in the middle of
-    /// a step too, when more than one part in [`AMPLE`] of the budget is held; what came before in that step then stays until
-    /// the program lets go of it.
+    /// Whether operations are recorded: not while the budget is so ample that nothing will be evicted. Recording begins, even in the middle of
+    /// a step, when more than the budget divided by [`AMPLE`] is held; what that step made before then stays until
+    /// the program releases it.
     records: bool,
-    /// The number of the next tensor that the program does not know.
+    /// The number of the next tensor that the machine makes for itself.
     next_id: TensorId,
     /// State of the generator that seeds reseeded random operations.
     seeds: u64,
-    /// While room is made for the operation at hand, the inputs that it takes: what was decided of them stays so.
+    /// While room is made for the current operation: the inputs that it takes over, for which the decision is final.
     taken: Keys,
-    /// Whether all is there that it needs: nothing is being brought back.
+    /// Whether everything that the operation needs is there, so that nothing is being brought back.
     ready: bool,
-    /// A parameter that was updated since the last operation, and is kept for what rests on it.
+    /// A parameter that was updated since the last operation, and is kept for what depends on it.
     superseded: Option<TensorKey>,
-    /// The first failure of each thread since its last [`Machine::take_failure`], of so many threads at most.
+    /// The first failure of each thread since its last [`Machine::take_failure`], for at most [`MOST_UNSYNCED`] threads.
     unsynced: Vec<(ThreadId, Failure)>,
-    /// The last one that was told, and of which thread.
+    /// The last failure that was reported, and its thread.
     last_failure: Option<(ThreadId, Failure)>,
 }
 
 /// What a machine holds now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holdings {
-    /// Bytes.
+    /// Bytes held.
     pub bytes: u64,
-    /// Bytes of it that could not be evicted now.
+    /// Bytes of these that could not be evicted now.
     pub fixed: u64,
     /// Tensors that are known.
     pub tensors: usize,
@@ -300,7 +300,7 @@ impl<W: World> Machine<W> {
         &self.counters
     }
 
-    /// Starts the counters anew; peak starts from what is held. Nothing else changes.
+    /// Resets the counters; the peak restarts from what is held. Nothing else changes.
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
         self.counters.peak.bytes = self.ledger.live;
@@ -319,22 +319,22 @@ impl<W: World> Machine<W> {
         self.room.budget
     }
 
-    /// Bytes of the budget that are left free for what the device's pool holds beside tensors.
+    /// Bytes of the budget that are left free for what the device's pool holds in addition to tensors.
     pub fn room_beside_tensors(&self) -> u64 {
         self.room.beside_tensors()
     }
 
-    /// Most bytes of the pool in use, where it tells.
+    /// Most bytes of the pool in use, if the backend reports them.
     pub fn pool_peak(&self) -> Option<u64> {
         self.room.pool.peak
     }
 
-    /// Whether the step under way has held more than the budget.
+    /// Whether the current step has exceeded the budget.
     pub fn is_over_budget(&self) -> bool {
         self.steps.totals.over_budget
     }
 
-    /// What has been done in each stage, in the order in which they were first entered.
+    /// What was done in each stage, in the order in which stages were first entered.
     pub fn stages(&self) -> impl Iterator<Item = (&str, StageCounts)> {
         let done =
             self.counters.stages.iter().enumerate().filter(|(_, counts)| counts.operations + counts.recomputed > 0);
@@ -346,7 +346,7 @@ impl<W: World> Machine<W> {
         self.watch.follow.as_ref().map(|follow| &*follow.schedule)
     }
 
-    /// What is going on.
+    /// The circumstances, for a failure message.
     pub fn circumstances(&self) -> Circumstances {
         Circumstances {
             live: self.ledger.live,
@@ -360,13 +360,13 @@ impl<W: World> Machine<W> {
         self.own.seeds = seed;
     }
 
-    /// The first failure of what this thread has asked for since it last called this: others hear of it where they read.
+    /// The first failure of what this thread has asked for since it last called this: other threads learn of it when they read.
     pub fn take_failure(&mut self, thread: ThreadId) -> Option<Failure> {
         let at = self.own.unsynced.iter().position(|&(of, _)| of == thread)?;
         Some(self.own.unsynced.swap_remove(at).1)
     }
 
-    /// Begins to serve something.
+    /// Begins to serve a request.
     fn begin(&mut self, thread: ThreadId, kind: Kind) {
         let foreign = self.threads.is_foreign(thread);
         self.now = Now { clock: self.now.clock + 1, kind, thread, foreign, beside: false };
@@ -380,12 +380,12 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether what a plan says is done meanwhile: not by other threads, nor for reads and uploads.
+    /// Whether the plan applies to the current request: not if it comes from another thread, or is a read or an upload.
     fn is_planned(&self) -> bool {
         self.watch.follow.is_some() && !self.now.foreign && !self.now.beside && self.now.kind != 0
     }
 
-    /// What plans may use: what other threads hold stands beside them.
+    /// What plans may use: what other threads hold comes on top.
     fn limits(&self) -> Limits {
         let budget = self.room.tensor_budget().map(|budget| budget.saturating_sub(self.threads.room()));
         Limits { budget, online: self.room.overrun(), online_overhead: self.steps.online_overhead }
@@ -413,7 +413,7 @@ impl<W: World> Machine<W> {
         })
     }
 
-    /// Says a failure once, however many tensors it leaves without data.
+    /// Reports a failure once, however many tensors it leaves without data.
     fn remember(&mut self, failure: &Failure) {
         let told = Some((self.now.thread, failure.clone()));
         if self.own.last_failure == told {
@@ -428,7 +428,7 @@ impl<W: World> Machine<W> {
         self.counters.failure.get_or_insert_with(|| failure.clone());
     }
 
-    /// Outputs of an operation that did not run.
+    /// Registers the outputs of an operation that did not run.
     fn register_failed(&mut self, outputs: &[TensorFacts], failure: Failure) {
         self.remember(&failure);
         for &output in outputs {
@@ -436,7 +436,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// A tensor that cannot be brought back.
+    /// Marks a tensor that cannot be brought back as failed.
     fn fail(&mut self, key: TensorKey, failure: Failure) {
         self.release(key);
         self.history.tensors[key].failure.get_or_insert(failure);
@@ -444,7 +444,7 @@ impl<W: World> Machine<W> {
         self.collect();
     }
 
-    /// Forbids to evict a tensor.
+    /// Forbids evicting a tensor.
     #[inline]
     fn pin(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
@@ -454,7 +454,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Gives back one pin.
+    /// Releases one pin.
     #[inline]
     fn unpin(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];

@@ -1,25 +1,25 @@
-//! Where a pass ends: a forward with its backward, found from what autodiff does.
+//! Where a pass ends: a forward with its backward pass, found from what autodiff does.
 //!
-//! - A backward begins with a single one, the gradient of the loss: the *seed*.
-//! - What the forward has made and the program still holds then is *saved*: autodiff holds it for the backward, and lets go of it
+//! - A backward pass begins with a single one, the gradient of the loss: the *seed*.
+//! - What the forward pass has made and the program still holds then is *saved*: autodiff holds it for the backward pass, and releases it
 //!   step by step. When all of it is gone, the pass is over.
 //!
-//! Nothing here needs a program to update anything, or depends on what it keeps a copy of or does between its passes. Bytes are counted: of
-//! what was computed since the last pass, does not descend from the seed and is still held. Four things blur the count:
+//! This does not require a program to update anything, and does not depend on what it keeps copies of or does between its passes. What is counted is
+//! the bytes of tensors that were computed since the last pass, do not descend from the seed and are still held. Four things blur the count:
 //!
-//! - A program may keep some of it (activations that it logs; what autodiff holds of another network, until that learns). Such a pass is not
-//!   seen to end. When a parameter is updated, or the next seed comes and much more has been computed than is left of it, it has been over,
-//!   and from then on that share is taken to be kept, of passes that have saved as much.
-//! - What is left may be what the next backward needs: one forward with two backwards and an update between them. Where that has been seen, a
-//!   pass that saves as much is over when its second backward is.
-//! - A one may be no seed: then next to nothing was saved, or what was saved before is still there when the next one comes, and counts
-//!   with it. So do two losses that were computed before the backward of the first.
-//! - What an optimizer has made is still held when the next backward begins: what was computed up to the last update before a step is
-//!   told does not count.
+//! - A program may keep some of it (activations that it logs; what autodiff holds of another network, until that one learns). Such a pass is not
+//!   seen to end. If a parameter is updated, or the next seed comes when much more has been computed than is left of the pass, then the pass was over,
+//!   and from then on that share is expected to be kept, for passes that have saved as much.
+//! - What is left may be what the next backward pass needs: one forward with two backward passes and an update between them. If that has been seen, a
+//!   pass that saves as much is over only when its second backward pass is.
+//! - A one may not be a seed: then next to nothing was saved, or what was saved before is still held when the next one comes, and counts
+//!   towards it. The same holds for two losses that were both computed before the backward pass of the first.
+//! - What an optimizer has made is still held when the next backward pass begins. So what was computed up to the last update before a step
+//!   boundary does not count.
 //!
-//! Constant work for every operation.
+//! Each operation takes constant work.
 //!
-//! Larger than the rule: `Passes`, because all of it is what is known of the stretch of operations at hand.
+//! Larger than the rule: `Passes`, because it is everything that is known of the current stretch of operations.
 
 mod kept;
 #[cfg(test)]
@@ -30,23 +30,23 @@ use alloc::vec::Vec;
 use crate::trace::Position;
 use kept::{Kept, PART, Rest};
 
-/// A seed is none where less is saved than one part in so many of the most that ever was.
+/// A one is not a seed if less than one part in this many of the most ever saved was saved before it.
 const LEAST: u64 = 64;
-/// A pass is over when one part in so many of what was saved is left.
+/// A pass is over when only one part in this many of what was saved is left.
 const REST: u64 = 256;
-/// Most operations between two passes, so often, after which passes tell no more until there is another; and how many these are at least.
+/// Passes no longer tell, until another one comes, after this many times the most operations between two passes; and a lower bound for the latter.
 const PATIENCE: u64 = 8;
 const LEAST_GAP: u64 = 1000;
-/// A pass may begin while at most one part in so many of the most that was ever saved has been computed and is held.
+/// A pass may begin while at most one part in this many of the most ever saved has been computed and is held.
 const QUIET: u64 = 4;
 
 /// Most seeds with updates that are remembered until a step ends.
 const MOST_OPTIMIZED: usize = 64;
 
-/// Which part of a pass a tensor belongs to.
+/// The part of a pass that a tensor belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// None: it was not computed, or the backward of no pass needs it.
+    /// None: it was not computed, or no pass needs it for its backward.
     #[default]
     None,
     /// It was computed and does not descend from the seed.
@@ -55,14 +55,14 @@ pub(crate) enum Part {
     Backward,
 }
 
-/// What a single one has turned out to be.
+/// What a single one turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seed {
-    /// None, or another one in the same pass.
+    /// No seed, or a further one in the same pass.
     Nothing,
-    /// A backward begins.
+    /// A backward pass begins.
     Begins,
-    /// A backward begins, and the pass before was over at this clock.
+    /// A backward pass begins, and the previous pass was over at this clock.
     After(u64),
 }
 
@@ -72,14 +72,14 @@ struct Moment {
     position: Position,
 }
 
-/// Whether a pass has another backward, as far as is known.
+/// Whether a pass has another backward pass, as far as is known.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum GoesOn {
     #[default]
     No,
-    /// After an update.
+    /// Yes, after an update.
     Will,
-    /// The update has come.
+    /// Yes, and the update has come.
     Now,
 }
 
@@ -88,37 +88,38 @@ enum GoesOn {
 pub(crate) struct Passes {
     /// Clock when the last pass was over.
     start: u64,
-    /// Bytes that were computed since, or since the seed, and are held.
+    /// Bytes that were computed since then, or since the seed, and are held.
     forward: u64,
-    /// Clock of the last update of a parameter or of an optimizer's state, and of the bytes before those that were computed since.
+    /// Clock of the last update of a parameter or of an optimizer's state, and how many of those bytes were computed since.
     updated: u64,
     recent: u64,
-    /// Bytes of what was saved that are still held, and how many there were.
+    /// Saved bytes that are still held, and how many there were at the seed.
     saved: u64,
     at_seed: u64,
-    /// Bytes of it with which the pass is over: what is taken to be kept, and some.
+    /// The pass is over when no more than this many saved bytes are held: those expected to be kept, and a few more.
     rest_at_end: u64,
     seed: Option<Moment>,
     goes_on: GoesOn,
-    /// What was saved for the backwards before, if there were any.
+    /// What was saved for the earlier backward passes, if there were any.
     before: u64,
     have_gone_on: bool,
-    /// Since when next to nothing of what was saved has been let go of, and how many bytes of it were held then.
+    /// Since when next to nothing of what was saved has been released, and how many bytes of it were held then.
     let_go: (Moment, u64),
-    /// Whether a parameter was updated before the pass was seen to be over.
+    /// Whether a parameter was updated before the end of the pass was seen.
     is_late: bool,
-    /// Most that was ever saved.
+    /// Most bytes that were ever saved.
     most: u64,
     kept: Kept,
     /// Most bytes held in any pass so far.
     highest: u64,
-    /// Passes that were seen to end since something else has told of a step.
+    /// Passes whose end was seen since anything else last indicated a step.
     seen: u64,
-    /// Clock of the first seed and of the last, and most operations between two of them.
+    /// Clock of the first seed and of the last, and most operations between two successive seeds.
     first: u64,
     last: u64,
     longest: u64,
-    /// What optimizers have made in this step: what came to be after a seed, until the last update of a parameter before the next. And when it began.
+    /// What optimizers have made in this step: for each seed, what was made between it and the last parameter update before the next. And when that step
+    /// began.
     optimized: Vec<(u64, u64)>,
     told: u64,
     /// Clock of the last single one, and of the last one before a step ended.
@@ -127,12 +128,12 @@ pub(crate) struct Passes {
 }
 
 impl Passes {
-    /// The program has made a single one, whatever that is.
+    /// The program has made a single one, whatever it turns out to be.
     pub fn meet(&mut self, clock: u64) {
         self.one = clock;
     }
 
-    /// A backward may begin: the program has made a single one at `clock`, as the operation at `position`.
+    /// A backward pass may begin: the program has made a single one at `clock`, as the operation at `position`.
     pub fn one(&mut self, clock: u64, position: Position) -> Seed {
         let seed = Moment { clock, position };
         let Some(mut before) = self.seed else {
@@ -160,7 +161,7 @@ impl Passes {
         }
         before.clock = clock;
         if self.forward > self.saved {
-            // What was taken for a seed before it was none of this pass, or one of little of it.
+            // What was taken for a seed before was not a seed of this pass, or the seed of a small part of it.
             before.position = position;
         }
         self.seed = Some(before);
@@ -176,7 +177,7 @@ impl Passes {
         self.look_ahead();
     }
 
-    /// What tells which kind of pass this is.
+    /// The number that identifies the kind of this pass.
     fn kind(&self) -> u64 {
         self.at_seed + self.before
     }
@@ -198,7 +199,7 @@ impl Passes {
         self.look_ahead();
     }
 
-    /// Whether passes are what is planned: some have been found, of late too.
+    /// Whether passes are the unit of planning: some have been found, and recently too.
     #[inline]
     pub fn tell(&self, clock: u64) -> bool {
         self.last > 0 && clock - self.last <= PATIENCE * self.longest.max(LEAST_GAP)
@@ -209,8 +210,8 @@ impl Passes {
         (self.updated, self.recent) = (clock, 0);
     }
 
-    /// A parameter has been updated: where a good part of what was saved is gone, the pass is over, and what is left is kept. What an optimizer has
-    /// made until then is no part of the pass that begins.
+    /// A parameter has been updated. If a good part of what was saved is gone, the pass is over, and what is left is kept. What an optimizer has
+    /// made up to now is not part of the pass that begins.
     pub fn update_parameter(&mut self, clock: u64) {
         if self.is_quiet() {
             (self.forward, self.start) = (0, clock + 1);
@@ -230,8 +231,8 @@ impl Passes {
         }
     }
 
-    /// A parameter has been updated: what has come to be since the seed is an optimizer's, if there was a seed in this step. What is updated without one is
-    /// a forward's, as running averages are.
+    /// A parameter has been updated: what was made since the seed belongs to an optimizer, if there was a seed in this step. What is updated without a
+    /// seed belongs to a forward pass, such as running averages.
     pub fn optimize(&mut self, clock: u64) {
         match self.optimized.last_mut() {
             _ if self.last <= self.told => {}
@@ -245,19 +246,19 @@ impl Passes {
         }
     }
 
-    /// Another step begins at `clock`. Takes what tells of tensors, by when they came to be, whether an optimizer has made them in the one before.
+    /// Another step begins at `clock`. Returns a function that tells, from when a tensor was made, whether an optimizer made it in the previous step.
     pub fn optimized(&mut self, clock: u64) -> impl Fn(u64) -> bool + use<> {
         self.told = clock;
         let optimized = core::mem::take(&mut self.optimized);
         move |born| optimized.iter().any(|&(seed, updated)| seed < born && born <= updated)
     }
 
-    /// Whether it has shown since this was last asked that passes went on where they had seemed to be over.
+    /// Whether it has turned out, since the last call, that passes went on when they seemed to be over.
     pub fn have_gone_on(&mut self) -> bool {
         core::mem::take(&mut self.have_gone_on)
     }
 
-    /// The pass under way has another backward, as far as is known.
+    /// The current pass has another backward pass, as far as is known.
     pub fn go_on(&mut self) {
         if self.seed.is_some() && self.goes_on == GoesOn::No {
             self.goes_on = GoesOn::Will;
@@ -265,7 +266,7 @@ impl Passes {
         }
     }
 
-    /// Where the pass under way was over, if that was seen later.
+    /// The position at which the current pass was over, if that was recognised only later.
     pub fn over(&self) -> Option<Position> {
         self.is_late.then_some(self.let_go.0.position)
     }
@@ -275,13 +276,13 @@ impl Passes {
         self.foresee_end();
     }
 
-    /// When that was last.
+    /// Clock of the last update.
     pub fn last_update(&self) -> u64 {
         self.updated
     }
 
-    /// A step has ended, as updates tell: what was computed until the last of them is no part of the pass that begins now. Whether it was one:
-    /// no backward without a single one.
+    /// A step has ended, according to updates: what was computed until the last of them is not part of the pass that begins now. Returns whether
+    /// there was a single one in the step: without it there was no backward pass.
     pub fn step_ends(&mut self) -> bool {
         if self.seed.is_none() && self.updated >= self.start {
             (self.forward, self.start) = (self.recent, self.updated + 1);
@@ -289,24 +290,24 @@ impl Passes {
         core::mem::replace(&mut self.one_before, self.one) != self.one
     }
 
-    /// Whether a tensor of this part that came to be at `born` counts in this pass.
+    /// Whether a tensor of this part that was made at `born` counts in this pass.
     pub fn counts(&self, part: Part, born: u64) -> bool {
         part == Part::Forward && born >= self.start
     }
 
-    /// Whether what an operation makes from a tensor of this part that came to be at `born` descends from the seed.
+    /// Whether what an operation makes from a tensor of this part that was made at `born` descends from the seed.
     pub fn descends(&self, part: Part, born: u64) -> bool {
         part == Part::Backward && born >= self.start
     }
 
-    /// So many bytes have been computed that do not descend from a seed.
+    /// This many bytes have been computed that do not descend from a seed.
     #[inline]
     pub fn computed(&mut self, bytes: u64) {
         self.forward += bytes;
         self.recent += bytes;
     }
 
-    /// Whether anything was left of a pass when the backward after it began: then it is looked at what reads that.
+    /// Whether anything was left of a pass when the next backward pass began: if so, reads of it are observed.
     #[inline]
     pub fn left_something(&self) -> bool {
         self.kept.left_something()
@@ -320,12 +321,12 @@ impl Passes {
         }
     }
 
-    /// Whether the next backward may be of the same pass as the last.
+    /// Whether the next backward pass may belong to the same pass as the last.
     pub fn awaits_backward(&self) -> bool {
         self.goes_on == GoesOn::Now || self.kept.awaits_backward()
     }
 
-    /// So many bytes look at what came to be at `born` in another way. Whether that is saved: then they are too, for as long as they do.
+    /// A view of this many bytes was made of a tensor made at `born`. Returns whether that tensor is saved: if so, the view counts as saved too while it lives.
     #[inline]
     pub fn looks_at_saved(&mut self, born: u64, bytes: u64) -> bool {
         let is_saved = self.seed.is_some_and(|seed| born < seed.clock);
@@ -333,7 +334,7 @@ impl Passes {
         is_saved
     }
 
-    /// The program has let go of a tensor.
+    /// The program has released a tensor.
     #[inline]
     pub fn let_go(&mut self, part: Part, born: u64, bytes: u64, (clock, position): (u64, Position)) {
         if !self.counts(part, born) {
@@ -356,17 +357,17 @@ impl Passes {
         }
     }
 
-    /// The seed of the pass under way.
+    /// The seed of the current pass.
     pub fn seed(&self) -> Option<Position> {
         self.seed.map(|seed| seed.position)
     }
 
-    /// When the program has last made a single one; 0 for never.
+    /// Clock when the program last made a single one; 0 for never.
     pub fn last_one(&self) -> u64 {
         self.one
     }
 
-    /// When the first backward began.
+    /// Clock when the first backward pass began.
     pub fn first_seed(&self) -> Option<u64> {
         (self.first > 0).then_some(self.first)
     }
@@ -382,12 +383,12 @@ impl Passes {
         self.rest_at_end = if self.goes_on == GoesOn::No { kept + self.at_seed / REST } else { 0 };
     }
 
-    /// Whether a pass may begin here: little has been computed since the last.
+    /// Whether a pass may begin here: little has been computed since the last one.
     pub fn is_quiet(&self) -> bool {
         self.seed.is_none() && (self.forward <= self.most / QUIET || self.most == 0)
     }
 
-    /// All that the plan of this pass has is done: it is seen to end, though something of it may be kept.
+    /// Everything in the plan of this pass is done: its end is seen, though some of it may be kept.
     pub fn done(&mut self) {
         self.seen += u64::from(self.seed.is_some() && !self.is_over());
     }
@@ -407,12 +408,12 @@ impl Passes {
         self.highest = self.highest.max(peak);
     }
 
-    /// How many passes have been seen to end since something else has told of a step.
+    /// How many passes were seen to end since anything else last indicated a step.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Something else tells of a step.
+    /// Something else indicates a step.
     pub fn forget_seen(&mut self) {
         self.seen = 0;
     }

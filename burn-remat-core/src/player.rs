@@ -1,8 +1,8 @@
 //! Plays a [`Recording`] on a machine that commands nothing.
 //!
-//! The driver here only keeps the books: sizes, times and buffers are those that were written down when an operation first ran. With the
+//! The driver here only does the accounting: sizes, times and buffers are those that were recorded when an operation first ran. With the
 //! configuration of the recording the machine decides as it did then, as far as its decisions do not depend on how long recomputations really
-//! took; with another budget it decides otherwise, and the recording still serves. What is traced says the same either way: traces
+//! took. With another budget it decides differently, and the recording still serves. The traces are the same either way, because they
 //! describe what the program asked for.
 //!
 //! Complexity: O(calls + recomputed operations).
@@ -21,8 +21,8 @@ use crate::machine::{Config, Machine};
 use crate::recording::{Asking, Made, OperationCall, Recording};
 use crate::stages::Entered;
 
-/// Goes through a recording with a machine of this configuration. `planning` gets the steps, and says by which plans they go; `meanwhile` may see to
-/// that, and look, before each call.
+/// Goes through a recording with a machine of this configuration. `planning` receives the steps and decides which plans they follow. `meanwhile` is called
+/// before each call of the recording, and can influence planning or observe.
 pub fn play<P: Planning>(
     recording: &Arc<Recording>,
     config: Config,
@@ -61,7 +61,7 @@ fn ask<P: Planning>(machine: &mut Machine<Player<P>>, asking: &Asking) {
     }
 }
 
-/// An operation as the program asked for it.
+/// An operation as the program requested it.
 fn asked(call: &OperationCall) -> Operation {
     Operation {
         kind: call.kind,
@@ -73,7 +73,7 @@ fn asked(call: &OperationCall) -> Operation {
     }
 }
 
-/// The operation that runs, and the number of its call.
+/// The operation that runs, and the index of its call.
 fn operation<'a>(recording: &'a Recording, at_hand: usize, source: &Source<'_>) -> Option<(usize, &'a OperationCall)> {
     let at = match source {
         Source::AtHand { .. } => at_hand,
@@ -85,19 +85,19 @@ fn operation<'a>(recording: &'a Recording, at_hand: usize, source: &Source<'_>) 
     }
 }
 
-/// A driver that holds no data, and whoever makes plans.
+/// A driver that holds no data, and something that makes plans.
 pub struct Player<P> {
     recording: Arc<Recording>,
-    /// The call at hand.
+    /// The current call.
     at: usize,
     accounts: Accounts,
     /// How tensors can be compressed, and the bytes of their buffers.
     forms: FxHashMap<TensorId, (Compressible, u64)>,
-    /// What can stand in for tensors, wherever that was asked: a plan may leave it before the operation comes that asks.
+    /// What can be kept instead of tensors, wherever that was asked: a plan may leave a substitute before the operation comes that asks for it.
     substitutes: FxHashMap<(TensorId, Need), Substitute>,
     names: FxHashMap<Kind, String>,
     stages: Vec<Arc<str>>,
-    /// Gets the steps.
+    /// Receives the steps.
     pub planning: P,
 }
 
@@ -141,7 +141,7 @@ impl<P> Player<P> {
         }) as u32
     }
 
-    /// The operation that the program asks for.
+    /// The operation that the program requests.
     fn at_hand(&self) -> Option<&OperationCall> {
         match self.recording.asked().get(self.at) {
             Some(Asking::Operation(call)) => Some(call),
@@ -160,7 +160,7 @@ impl<P> Player<P> {
         let input = |at: usize| call.inputs[at].id;
         match call.made.get(k).copied().unwrap_or(Made::New(call.outputs[k].buffer_bytes)) {
             Made::New(bytes) => self.give(id, None, bytes),
-            // What it looks at may stand there by a substitute only.
+            // The tensor that it is a view of may be represented only by a substitute.
             Made::View(at) => self.give(id, self.accounts.identity(input(at)), call.outputs[k].buffer_bytes),
             Made::Over(at, bytes) => {
                 let base = if takes.contains(&input(at)) { self.accounts.sole(input(at)) } else { None };

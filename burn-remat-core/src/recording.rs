@@ -1,10 +1,10 @@
-//! What a program asked a machine for, written down: operations, tensors by size, drops, reads, marks, stages, and what the driver answered. No data.
+//! A recording of what a program asked a machine for: operations, tensors by size, drops, reads, marks, stages, and what the driver answered. It has no data.
 //!
 //! A recording begins with an engine that holds nothing. The [player](crate::play) goes through it again without the program and without a backend, so
-//! that what went wrong in somebody else's program can be looked at, and stays a test.
+//! that what went wrong in another person's program can be examined, and kept as a test.
 //!
-//! Each [`Asking`] is one call of a [`Machine`](crate::Machine). The driver's answers stand beside the operations that they belong to, as
-//! relations ("over input 0"), not as identities of buffers: a player that evicts other tensors still knows them.
+//! Each [`Asking`] is one call of a [`Machine`](crate::Machine). The driver's answers are stored with the operations that they belong to, as
+//! relations ("over input 0"), not as identities of buffers: a player that evicts other tensors can still use them.
 //!
 //! Larger than the rule: `OperationCall`, because it is a record, written once and read by name.
 
@@ -24,7 +24,7 @@ pub struct Recording {
     asked: Vec<Asking>,
 }
 
-/// One thing that a program asked for.
+/// One request of the program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -34,7 +34,7 @@ pub enum Asking {
     Operation(OperationCall),
     /// A tensor comes from the host or another device.
     Upload {
-        /// The thread that brings it.
+        /// The thread that uploads it.
         thread: ThreadId,
         /// The tensor.
         tensor: TensorFacts,
@@ -43,11 +43,11 @@ pub enum Asking {
     },
     /// A second name for a tensor.
     Alias {
-        /// The thread that gives it.
+        /// The thread that makes it.
         thread: ThreadId,
         /// The new number.
         new: TensorId,
-        /// The tensor.
+        /// The tensor that it names.
         source: TensorId,
     },
     /// A tensor is read.
@@ -56,12 +56,12 @@ pub enum Asking {
         thread: ThreadId,
         /// The tensor.
         tensor: TensorId,
-        /// Whether the program lets go of it with that.
+        /// Whether the program releases it with that.
         last: bool,
     },
-    /// The program lets go of a tensor.
+    /// The program releases a tensor.
     Drop {
-        /// The thread that does.
+        /// The thread that releases it.
         thread: ThreadId,
         /// The tensor.
         tensor: TensorId,
@@ -77,7 +77,7 @@ pub enum Asking {
         thread: ThreadId,
         /// Its name.
         name: String,
-        /// What tells this passage from all others.
+        /// A number that identifies this visit of the stage.
         number: i64,
         /// Its policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,17 +85,17 @@ pub enum Asking {
     },
     /// A stage ends.
     Leave {
-        /// The passage.
+        /// The number of the visit.
         number: i64,
     },
     /// The generator of random numbers is seeded.
     Seed {
-        /// With this.
+        /// The seed.
         seed: u64,
     },
 }
 
-/// An operation, and how it went when it first ran.
+/// An operation, and its outcome when it first ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperationCall {
@@ -103,7 +103,7 @@ pub struct OperationCall {
     pub thread: ThreadId,
     /// What it does.
     pub kind: Kind,
-    /// The name of its kind, where that comes for the first time.
+    /// The name of its kind, at its first occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Tensors that it reads, each once.
@@ -114,32 +114,32 @@ pub struct OperationCall {
     /// How it works.
     #[serde(default, skip_serializing_if = "is_default")]
     pub nature: Nature,
-    /// The input of which it needs less than the numbers.
+    /// The input of which it needs less than the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weak: Option<(TensorId, Need)>,
-    /// The buffers of what it made, one for each output; none where it failed.
+    /// The buffers of its outputs, one for each; empty if it failed.
     pub made: Vec<Made>,
     /// Time that it took, in ns.
     pub ns: u64,
-    /// Most bytes that it allocated beside what it holds now, where that was seen.
+    /// Most bytes that it allocated beyond what it holds now, if that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rise: Option<u64>,
-    /// Bytes of the device that it said it would need while it runs.
+    /// Bytes of the device that it announced it would need while it runs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub needs: u64,
-    /// Bytes of the device that it needed, beside its inputs and outputs.
+    /// Bytes of the device that it needed, beyond its inputs and outputs.
     #[serde(default, skip_serializing_if = "is_default")]
     pub beside: u64,
-    /// How its inputs lay, where it was asked.
+    /// The layout of its inputs, if that was asked.
     #[serde(default, skip_serializing_if = "is_default")]
     pub arrangement: u64,
-    /// Tensors that it was to take and has only read.
+    /// Tensors that it was allowed to take over but only read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<TensorId>,
-    /// How its outputs could be compressed, where any could.
+    /// How its outputs can be compressed, if any can.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub compressible: Vec<Option<Compressible>>,
-    /// What could stand in for the input of which it needs less, where it was asked.
+    /// What can be kept instead of the input of which it needs less, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub substitute: Option<Substitute>,
     /// What went wrong.
@@ -147,19 +147,19 @@ pub struct OperationCall {
     pub failure: Option<String>,
 }
 
-/// The buffer of what was made.
+/// The buffer of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Made {
-    /// A new one of so many bytes.
+    /// A new one of this many bytes.
     New(u64),
-    /// That of this input, which it looks at in another way.
+    /// That of this input, of which it is a view.
     View(usize),
-    /// That of this input, which it was written over; a new one of so many bytes where that may not be.
+    /// That of this input, which it overwrote; a new one of this many bytes if it may not.
     Over(usize, u64),
     /// That of an earlier output.
     With(usize),
-    /// The backend does not tell.
+    /// The backend does not say.
     Unknown,
 }
 
@@ -173,7 +173,7 @@ impl Made {
     }
 }
 
-/// What does not fit into a recording.
+/// Something that does not fit into a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
     /// The field, such as `operation.made[0]`.
@@ -190,10 +190,10 @@ impl fmt::Display for Misfit {
 
 impl core::error::Error for Misfit {}
 
-/// Most bytes that all calls together name, and most ns: 8 PiB, and some hundred days. So no sum of them is too large for a machine.
+/// Most bytes that all calls together may name, and most ns: 8 PiB, or about a hundred days. So no sum of them overflows in a machine.
 pub(crate) const MOST: u64 = 1 << 53;
 
-/// Puts a recording together, and sees that each call fits those before it.
+/// Puts a recording together, and checks that each call is consistent with those before it.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     recording: Recording,
@@ -204,16 +204,16 @@ pub struct Recorder {
 }
 
 impl Recording {
-    /// What was asked for, in order.
+    /// The requests, in order.
     pub fn asked(&self) -> &[Asking] {
         &self.asked
     }
 
-    /// Puts calls together.
+    /// Builds a recording from calls.
     ///
     /// # Errors
     ///
-    /// The number of the first call that does not fit, from 0, and what is wrong with it.
+    /// The index of the first call that does not fit, from 0, and what is wrong with it.
     pub fn of(asked: impl IntoIterator<Item = Asking>) -> Result<Self, (usize, Misfit)> {
         let mut recorder = Recorder::default();
         for (at, asking) in asked.into_iter().enumerate() {
@@ -228,7 +228,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// What does not fit: a tensor that is not there, or is made twice; buffers of inputs or outputs that there are not.
+    /// What does not fit: a tensor that does not exist, or is made twice; or buffers of inputs or outputs that do not exist.
     pub fn push(&mut self, asking: Asking) -> Result<(), Misfit> {
         let misfit = |field, reason| Err(Misfit { field, reason });
         match &asking {
@@ -238,21 +238,21 @@ impl Recorder {
                     return misfit("upload.made", "is the buffer of an operation's result");
                 }
                 if !self.known.insert(tensor.id) {
-                    return misfit("upload.tensor.id", "is a tensor that is there already");
+                    return misfit("upload.tensor.id", "is a tensor that already exists");
                 }
                 self.add("upload", [tensor.bytes, tensor.buffer_bytes, made.bytes()], [])?;
             }
             Asking::Alias { new, source, .. } => {
                 if !self.known.contains(source) {
-                    return misfit("alias.source", "is no tensor that is there");
+                    return misfit("alias.source", "is not an existing tensor");
                 }
                 if !self.known.insert(*new) {
-                    return misfit("alias.new", "is a tensor that is there already");
+                    return misfit("alias.new", "is a tensor that already exists");
                 }
             }
             Asking::Read { tensor, last, .. } => {
                 if !self.known.contains(tensor) {
-                    return misfit("read.tensor", "is no tensor that is there");
+                    return misfit("read.tensor", "is not an existing tensor");
                 }
                 if *last {
                     self.known.remove(tensor);
@@ -260,7 +260,7 @@ impl Recorder {
             }
             Asking::Drop { tensor, .. } => {
                 if !self.known.remove(tensor) {
-                    return misfit("drop.tensor", "is no tensor that is there");
+                    return misfit("drop.tensor", "is not an existing tensor");
                 }
             }
             Asking::Mark { .. } | Asking::Enter { .. } | Asking::Leave { .. } | Asking::Seed { .. } => {}
@@ -272,16 +272,16 @@ impl Recorder {
     fn operation(&mut self, call: &OperationCall) -> Result<(), Misfit> {
         let misfit = |field, reason| Err(Misfit { field, reason });
         if call.inputs.iter().any(|input| !self.known.contains(&input.id)) {
-            return misfit("operation.inputs", "has a tensor that is not there");
+            return misfit("operation.inputs", "contains a tensor that does not exist");
         }
         if call.weak.is_some_and(|(id, _)| call.inputs.iter().all(|input| input.id != id)) {
-            return misfit("operation.weak", "is none of the inputs");
+            return misfit("operation.weak", "is not one of the inputs");
         }
         if call.made.len() != call.outputs.len() && call.failure.is_none() {
-            return misfit("operation.made", "has not one buffer for each output");
+            return misfit("operation.made", "must have one buffer for each output");
         }
         if ![0, call.outputs.len()].contains(&call.compressible.len()) {
-            return misfit("operation.compressible", "has not one entry for each output");
+            return misfit("operation.compressible", "must have one entry for each output");
         }
         let is_there = |(at, made): (usize, &Made)| match *made {
             Made::View(input) | Made::Over(input, _) => input < call.inputs.len(),
@@ -289,11 +289,11 @@ impl Recorder {
             Made::New(_) | Made::Unknown => true,
         };
         if !call.made.iter().enumerate().all(is_there) {
-            return misfit("operation.made", "names an input or output that there is not");
+            return misfit("operation.made", "names an input or output that does not exist");
         }
         if call.inputs.iter().enumerate().any(|(at, input)| call.inputs[..at].iter().any(|other| other.id == input.id))
         {
-            return misfit("operation.inputs", "has a tensor twice");
+            return misfit("operation.inputs", "contains a tensor twice");
         }
         let forms = || call.compressible.iter().flatten();
         let facts = call.outputs.iter().flat_map(|output| [output.bytes, output.buffer_bytes]);
@@ -306,12 +306,12 @@ impl Recorder {
             self.known.remove(&input.id);
         }
         if !call.outputs.iter().all(|output| self.known.insert(output.id)) {
-            return misfit("operation.outputs", "has a tensor that is there already");
+            return misfit("operation.outputs", "contains a tensor that already exists");
         }
         Ok(())
     }
 
-    /// Counts what a call names, as long as that stays within what a machine can count.
+    /// Counts the bytes and ns that a call names, and rejects sums that a machine cannot count.
     fn add(
         &mut self,
         field: &'static str,
@@ -321,13 +321,13 @@ impl Recorder {
         self.bytes = bytes.into_iter().fold(self.bytes, u64::saturating_add);
         self.ns = ns.into_iter().fold(self.ns, u64::saturating_add);
         match (self.bytes > MOST, self.ns > MOST) {
-            (true, _) => Err(Misfit { field, reason: "names more bytes than there can be (2^53 in all)" }),
+            (true, _) => Err(Misfit { field, reason: "names more bytes than any machine has (2^53 in all)" }),
             (_, true) => Err(Misfit { field, reason: "takes longer than any program (2^53 ns in all)" }),
             _ => Ok(()),
         }
     }
 
-    /// The recording.
+    /// The finished recording.
     pub fn finish(self) -> Recording {
         self.recording
     }

@@ -1,12 +1,12 @@
 //! What a schedule really holds, found by running the machine over the trace.
 //!
-//! A graph counts an op's inputs, outputs and scratch. The machine holds less where an operation takes over the buffer of an input
-//! which nobody needs afterwards, and more or less wherever its rules say so. Here the same machine goes through the step again,
-//! commanding a driver that only keeps the books: a result is written over an input where it was when the step was traced, if the
-//! machine lets the operation take that input this time, and nobody else looks at the buffer.
+//! A graph counts an op's inputs, outputs and scratch. The machine holds less if an operation takes over the buffer of an input
+//! that nobody needs afterwards, and more or less wherever its rules say so. Here the same machine goes through the step again,
+//! commanding a driver that only does the accounting: a result is written over an input where it was when the step was traced, if the
+//! machine lets the operation take over that input this time, and nobody else uses the buffer.
 //!
-//! The driver is also the observer: it counts the bytes of what it was told to make and to free, with no code of the machine's. A
-//! schedule of which the two do not say the same after every operation is not followed.
+//! The driver is also the observer: it counts the bytes of what it is told to make and free, with none of the machine's code. If the two
+//! do not agree after every operation, the schedule is not followed.
 //!
 //! Complexity: O(operations + recomputed operations + uses).
 
@@ -21,7 +21,7 @@ use crate::accounts::Accounts;
 use crate::driver::{Buffer, Compressible, Driver, Followed, Limits, OpKey, Planning, Ran, Run, Source};
 use crate::facts::{Failure, Input, Kind, Need, Operation, TensorFacts, TensorId};
 use crate::machine::{Config, Machine};
-use crate::schedule::Schedule;
+use crate::schedule::{Foreseen, Schedule};
 use crate::trace::{Between, Number, Place, Position, Trace, TracedForm, TracedOp};
 
 /// The thread that trains.
@@ -29,16 +29,7 @@ const TRAINER: u64 = 1;
 /// Tensors that stand for what the trace does not name get numbers from here on.
 const UNNAMED: TensorId = 1 << 40;
 
-/// What a schedule holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreseen {
-    /// Most bytes from the end of the operation before to the end of each operation.
-    pub during: Vec<u64>,
-    /// Bytes after each operation.
-    pub after: Vec<u64>,
-}
-
-/// What will be held if the step goes by `schedule`. `None` where it would not go by it to the end, or machine and observer differ.
+/// What will be held if the step follows `schedule`. `None` if it would not follow it to the end, or if machine and observer disagree.
 pub fn replay(schedule: &Arc<Schedule>) -> Option<Foreseen> {
     let trace = Arc::clone(&schedule.trace);
     let reseed = trace.ops.iter().any(|op| op.nature.random && op.recordable);
@@ -72,7 +63,7 @@ fn facts(trace: &Trace, number: Number) -> TensorFacts {
     TensorFacts { id: number.into(), shape: tensor.shape, bytes: tensor.bytes, buffer_bytes: tensor.buffer_bytes }
 }
 
-/// Lays out what was there before the step.
+/// Creates what existed before the step.
 fn set_out(machine: &mut Machine<Books>, trace: &Trace) {
     let mut comes: Vec<bool> = alloc::vec![false; trace.tensors.len()];
     for op in &trace.ops {
@@ -89,7 +80,7 @@ fn set_out(machine: &mut Machine<Books>, trace: &Trace) {
             continue;
         }
         known += storage.bytes;
-        // Others of its tensors may be there, of which the step has not heard.
+        // Other tensors of this storage may exist that the step has not used.
         if storage.died.is_none() {
             machine.world_mut().unnamed = (Some(place as Place), 0);
             let id = UNNAMED + place as TensorId;
@@ -114,7 +105,7 @@ fn happen(machine: &mut Machine<Books>, trace: &Trace, event: Between) {
     }
 }
 
-/// A traced operation as the program asked for it.
+/// A traced operation as the program requested it.
 fn asked(trace: &Trace, op: &TracedOp) -> Operation {
     let weak = op.stub.and_then(|stub| {
         let at = op.reads.iter().position(|&place| place == stub.place)?;
@@ -133,12 +124,12 @@ fn asked(trace: &Trace, op: &TracedOp) -> Operation {
 /// A driver that holds no data.
 struct Books {
     schedule: Arc<Schedule>,
-    /// The operation that the program asks for.
+    /// The current operation of the program.
     at: usize,
     accounts: Accounts,
-    /// The buffer last made for each storage.
+    /// The latest buffer made for each storage.
     places: FxHashMap<Place, u64>,
-    /// The storage of a tensor that is laid out and not named, or its bytes.
+    /// For a tensor that is created but has no name in the trace: its storage, or its bytes.
     unnamed: (Option<Place>, u64),
     outcome: Option<Followed>,
 }
@@ -159,7 +150,7 @@ impl Books {
         self.schedule.trace.tensors.get(id as usize).map(|tensor| tensor.place)
     }
 
-    /// The buffer that an operation writes over for a storage, if it may.
+    /// The buffer that an operation overwrites for a storage, if it may.
     fn overwritten(&self, op: &TracedOp, place: Place, takes: &[TensorId]) -> Option<u64> {
         let base = self.schedule.trace.storages[place as usize].reuses?;
         let at = op.reads.iter().position(|&read| read == base)?;

@@ -1,12 +1,12 @@
 //! How many new bytes an operation will really take.
 //!
-//! Its outputs may be views of an input or be written in place. The backend decides that from facts that can be seen from here (who
-//! owns the buffer, who consumes it) and some that cannot (strides), but the same operation in the same place of a step decides the
-//! same way every time. So what an operation took is expected the next time that it comes on tensors of these shapes, and the same
-//! share of its outputs where it has only come on others; the largest outcome counts. The full size is taken for one that was never seen:
-//! the first update of an optimizer has then evicted nothing that its second needs.
+//! Its outputs may be views of an input or be written in place. The backend decides that from facts that are visible here (who
+//! owns the buffer, who consumes it) and some that are not (strides), but the same operation in the same place of a step decides the
+//! same way every time. So an operation is expected to take what it took the last time it came on tensors of these shapes, or the same
+//! share of its outputs if it has only come on tensors of other shapes; the largest outcome counts. An operation that was never seen is expected to take the
+//! full size: the first update of an optimizer has then evicted nothing that its second needs.
 //!
-//! Outcomes are learned while memory is tight, and of operations that are large beside the budget always.
+//! Outcomes are learned while memory is tight. Those of operations that are large compared with the budget are always learned.
 
 use core::hash::{Hash, Hasher};
 
@@ -14,26 +14,26 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::facts::{Kind, TensorFacts};
 
-/// Signatures beyond which all are forgotten: a program whose shapes never come back.
+/// With more signatures than this, all are forgotten: a program whose shapes never come back.
 const MOST: usize = 100_000;
-/// Outputs of at least one part in so many of the budget are large.
+/// Outputs of at least one part in this many of the budget are large.
 const LARGE: u64 = 256;
 /// Shares of outputs are counted in parts of this size.
 const PARTS: u128 = 256;
 
-/// What can be seen of an input that says whether it is written over.
+/// What is visible of an input and indicates whether it is overwritten.
 pub(crate) struct Seen {
     pub facts: TensorFacts,
     pub made_by: Kind,
     pub consumed: bool,
-    /// Whether its buffer is its own, and whether that is larger than the tensor.
+    /// Whether its buffer is shared by no other tensor, and whether the buffer is larger than the tensor.
     pub buffer: Option<(bool, bool)>,
 }
 
 /// An operation that is about to run.
 #[derive(Clone, Copy)]
 pub(crate) struct Signature {
-    /// With the shapes, and without.
+    /// A hash that includes the shapes, and one without them.
     exact: u64,
     alike: u64,
     /// Bytes of its outputs.
@@ -41,7 +41,7 @@ pub(crate) struct Signature {
 }
 
 impl Signature {
-    /// That of an operation, which may run `again`, and whose inputs lie as `arrangement` says.
+    /// The signature of an operation that may run `again` and whose inputs have the layout `arrangement`.
     pub fn new(
         (kind, again, arrangement): (Kind, bool, u64),
         outputs: &[TensorFacts],
@@ -50,7 +50,7 @@ impl Signature {
     ) -> Self {
         let [mut exact, mut alike] = [FxHasher::default(), FxHasher::default()];
         (kind, again, arrangement).hash(&mut alike);
-        // Which of several is written in place depends on their sizes.
+        // If there are several outputs, which of them is written in place depends on their sizes.
         let shapes = if outputs.len() == 1 { &mut exact } else { &mut alike };
         outputs.iter().for_each(|output| output.shape.hash(shapes));
         for Seen { facts, made_by, consumed, buffer } in inputs {
@@ -69,24 +69,24 @@ pub(crate) struct Reuse {
     seen: FxHashMap<u64, u64>,
     /// The largest share of outputs that was taken, in [`PARTS`].
     shares: FxHashMap<u64, u64>,
-    /// The operation about to run, where its outcome is learned.
+    /// The operation that is about to run, if its outcome is learned.
     pending: Option<Signature>,
 }
 
 impl Reuse {
-    /// Whether the outcome of an operation with outputs of `full` bytes is learned though there is room enough.
+    /// Whether the outcome of an operation with outputs of `full` bytes is learned even if there is enough room.
     #[inline]
     pub fn learns(full: u64, budget: u64) -> bool {
         full >= budget / LARGE
     }
 
-    /// Nothing is learned of the next operation.
+    /// Nothing is learned from the next operation.
     #[inline]
     pub fn skip(&mut self) {
         self.pending = None;
     }
 
-    /// What an operation takes that runs next.
+    /// The bytes that the operation that runs next is expected to take.
     pub fn expect(&mut self, signature: Signature) -> u64 {
         self.pending = Some(signature);
         let share = |share: &u64| (u128::from(signature.full) * u128::from(*share)).div_ceil(PARTS) as u64;
@@ -94,7 +94,7 @@ impl Reuse {
         exact.or_else(|| self.shares.get(&signature.alike).map(share)).unwrap_or(signature.full)
     }
 
-    /// Learns what the operation just run has taken.
+    /// Learns what the operation that has just run took.
     #[inline]
     pub fn learn(&mut self, bytes: u64) {
         if let Some(signature) = self.pending.take() {

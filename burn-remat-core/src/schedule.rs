@@ -1,4 +1,4 @@
-//! What to keep, give up and compute again between the operations of a step.
+//! What to keep, evict and compute again between the operations of a step.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -10,33 +10,31 @@ use crate::facts::Need;
 use crate::spine::Spine;
 use crate::trace::{EXTERNAL, Number, Place, Position, Trace, extend};
 
-/// What is done between operations.
+/// An action between operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Computes storages again and holds them.
     Recompute(SmallVec<[Place; 2]>),
-    /// Gives a storage up.
+    /// Evicts a storage.
     Evict(Place),
     /// Compresses a storage.
     Compress(Place),
-    /// Leaves a substitute of a storage, of so many bytes, before it goes.
+    /// Leaves a substitute of a storage, which takes this many bytes, before it is evicted.
     LeaveSubstitute(Place, Need, u64),
     /// Drops the substitute of a storage.
     DropSubstitute(Place),
-    /// Lets a storage go by itself: the next operations are the last that need it.
+    /// No longer holds a storage, because the next operations are the last that need it.
     Loosen(Place),
-    /// Lets all go: parameters are about to be updated, or the step ends.
+    /// Holds nothing any more: parameters are about to be updated, or the step ends.
     ReleaseAll,
-    /// So many bytes are held now.
-    Check(u64),
 }
 
 /// A schedule for one kind of step.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
-    /// The step for which it is.
+    /// The step that it is made for.
     pub trace: Arc<Trace>,
-    /// What of it counts.
+    /// The spine of that step.
     pub spine: Spine,
     /// Signature of the step's first operations, by their number.
     pub prefixes: Vec<u64>,
@@ -46,29 +44,40 @@ pub struct Schedule {
     pub after: Vec<Vec<Action>>,
     /// Whether a storage is held from when it appears.
     pub holds: Vec<bool>,
-    /// Whether the schedule decides on a storage: it may have to be given up.
+    /// Whether the schedule decides on a storage: it may have to be evicted.
     pub decides: Vec<bool>,
-    /// Tensors of each storage, as operation and number of its output.
+    /// The tensors of each storage, as operation and index of the output.
     pub owners: Vec<SmallVec<[(Position, u8); 2]>>,
     /// The operations that read each storage, in order.
-    pub uses: Vec<Vec<Position>>,
-    /// Which operation makes each tensor, and which of its outputs it is; see [`Trace::origins`].
+    pub uses: Vec<SmallVec<[Position; 4]>>,
+    /// For each tensor, the operation that makes it and the index of the output; see [`Trace::origins`].
     pub origins: Vec<u32>,
-    /// Bytes foreseen during each operation, an upper bound.
+    /// Bytes predicted during each operation, an upper bound.
     pub foreseen: Vec<u64>,
-    /// Most bytes foreseen.
+    /// Most bytes predicted.
     pub peak: u64,
+    /// Bytes predicted after each operation, exactly. The last one has none, because what the program drops between two steps may still be held.
+    pub held_after: Vec<u64>,
+}
+
+/// The bytes that a schedule holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreseen {
+    /// Most bytes from the end of the previous operation to the end of each operation.
+    pub during: Vec<u64>,
+    /// Bytes after each operation.
+    pub after: Vec<u64>,
 }
 
 impl Schedule {
-    /// A schedule for a step in which nothing is done, and storages are held as `holds` says.
+    /// A schedule without any actions, in which storages are held as `holds` says.
     pub fn new(trace: Arc<Trace>, holds: Vec<bool>, decides: Vec<bool>) -> Self {
         let mut prefixes = vec![0];
         for op in &trace.ops {
             prefixes.push(extend(prefixes[prefixes.len() - 1], op.signature));
         }
         let mut owners = vec![SmallVec::new(); trace.storages.len()];
-        let mut uses = vec![Vec::new(); trace.storages.len()];
+        let mut uses = vec![SmallVec::new(); trace.storages.len()];
         for (at, op) in trace.ops.iter().enumerate() {
             op.reads.iter().for_each(|&place| uses[place as usize].push(at as Position));
             for (k, &place) in op.writes.iter().enumerate() {
@@ -78,10 +87,33 @@ impl Schedule {
         let count = trace.ops.len();
         let (before, after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
         let (spine, origins, foreseen) = (Spine::of(&trace), trace.origins(), vec![0; count]);
-        Self { trace, spine, prefixes, before, after, holds, decides, owners, uses, origins, foreseen, peak: 0 }
+        let held_after = Vec::new();
+        Self {
+            trace,
+            spine,
+            prefixes,
+            before,
+            after,
+            holds,
+            decides,
+            owners,
+            uses,
+            origins,
+            foreseen,
+            peak: 0,
+            held_after,
+        }
     }
 
-    /// Identifies the step that the schedule is for, see [`Spine::structure`].
+    /// Makes the engine compare what it holds with the prediction.
+    pub fn foresee(&mut self, Foreseen { during, mut after }: Foreseen) {
+        self.peak = during.iter().max().copied().unwrap_or(0);
+        self.foreseen = during;
+        after.pop();
+        self.held_after = after;
+    }
+
+    /// Identifies the step that the schedule is made for, see [`Spine::structure`].
     pub fn structure(&self) -> u64 {
         self.spine.structure()
     }
@@ -97,7 +129,7 @@ impl Schedule {
                         held[*place as usize] = false;
                     }
                     Action::ReleaseAll => held.fill(false),
-                    Action::Check(_) | Action::LeaveSubstitute(..) | Action::DropSubstitute(_) => {}
+                    Action::LeaveSubstitute(..) | Action::DropSubstitute(_) => {}
                 }
             }
         };
@@ -111,13 +143,13 @@ impl Schedule {
         held
     }
 
-    /// The storages on which the schedule decides and which it does not hold where it holds these.
+    /// The storages that the schedule decides on and that are not among those `held`.
     pub fn given_up<'a>(&'a self, held: &'a [bool]) -> impl Iterator<Item = Place> + 'a {
         let is_given_up = |&place: &usize| !held[place] && self.decides[place];
         (0..held.len()).filter(is_given_up).map(|place| place as Place)
     }
 
-    /// Which storages are of use from `position` on, of those `held` there: operations read them, or what is computed again from there on rests on them.
+    /// Which of the storages `held` at `position` are used from there on: operations read them, or something that is computed again later depends on them.
     pub fn of_use_from(&self, position: usize, held: &[bool]) -> Vec<bool> {
         let ops = &self.trace.ops;
         let mut is_of_use = vec![false; self.holds.len()];

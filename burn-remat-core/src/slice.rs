@@ -1,7 +1,7 @@
-//! A part of what was written down, as a step of its own.
+//! A part of a trace, as a step of its own.
 //!
-//! What was there before it counts as having been there when it begins: nothing of it can be decided on. All numbers (of operations,
-//! storages, tensors, stages) start anew, so that the same work has the same signatures wherever it stands in a program.
+//! What existed before the part counts as present when it begins: no decision can be made on it. All numbers (of operations,
+//! storages, tensors, stages) start again, so that the same work has the same signatures wherever it occurs in a program.
 //!
 //! Complexity: O(operations + storages + tensors).
 
@@ -15,17 +15,17 @@ use rustc_hash::FxHashMap;
 use crate::facts::Rule;
 use crate::trace::{Between, Number, Place, Position, Trace, TracedOp, TracedStorage, TracedStub, TracedTensor};
 
-/// What takes at most one part in so many of the largest tensor that a forward has saved is glue, which begins no pass.
+/// A tensor that takes at most one part in this many of the largest one saved by the forward pass is glue, and begins no pass.
 const SMALL: u64 = 64;
 
 impl Trace {
-    /// The pass with which a stretch of operations ends: from the first operation on which something rests that was kept for the backward, to where it
-    /// was over. `None` if there is none.
+    /// The pass with which a stretch of operations ends: from the first operation that something kept for the backward pass depends on, to where the
+    /// pass was over. `None` if there is none.
     pub fn pass(&self) -> Option<Self> {
         let end = self.over.map_or(self.ops.len(), |over| (over as usize).min(self.ops.len()));
         let seed = (self.seed? as usize).min(end);
-        // What outlives the pass was there before it. So were the parameters, which do not where somebody holds what the pass has made until they are
-        // updated again: what an update has made, and another takes.
+        // What outlives the pass existed before it. So did the parameters, which do not outlive it if somebody holds what the pass has made until they are
+        // updated again: these are what one update has made and another takes over.
         let mut replaced = vec![false; self.storages.len()];
         for op in self.ops.iter().filter(|op| op.updates) {
             op.reads.iter().for_each(|&place| replaced[place as usize] = true);
@@ -40,7 +40,7 @@ impl Trace {
         let is_kept = |place: usize| comes_and_goes(place) && !dies_by(&self.storages[place], seed);
         let is_made = |place: &usize| self.storages[*place].made_by.is_some_and(|at| (at as usize) < seed);
         let saved = (0..self.storages.len()).filter(is_made).filter(|&place| is_kept(place));
-        // Beside what else is saved, and not beside the peak: passes of two kinds that begin alike begin with the same operation.
+        // Compared with what else is saved, not with the peak, so that passes of two kinds that begin alike begin with the same operation.
         let small = saved.map(|place| self.storages[place].bytes).max().unwrap_or(0) / SMALL;
         let passes = |place: usize| self.storages[place].bytes > small && comes_and_goes(place);
         let is_saved = |place: usize| self.storages[place].bytes > small && is_kept(place);
@@ -60,8 +60,8 @@ impl Trace {
         Some(pass)
     }
 
-    /// What is planned of a stretch of operations: its pass. Where nothing is saved that counts, the way from one backward to the next is planned as
-    /// a step.
+    /// The part of a stretch of operations that is planned: its pass. If nothing significant is saved, the stretch from one backward pass to the next is
+    /// planned as a step.
     pub fn planned_part(self) -> Self {
         self.pass().unwrap_or_else(|| self.with_lasting_updates())
     }
@@ -78,7 +78,7 @@ struct Slice<'a> {
 }
 
 impl<'a> Slice<'a> {
-    /// A pass begins with its first operation: what happened just before that has happened.
+    /// A pass begins with its first operation: what happened just before it is in the past.
     fn new(whole: &'a Trace, range: Range<usize>) -> Self {
         let part = Trace {
             held_at_start: whole.held_before(range.start),
@@ -137,7 +137,7 @@ impl<'a> Slice<'a> {
             if !self.is_within(at) || at as usize > end {
                 continue;
             }
-            // What no operation of the part reads comes and goes too.
+            // Tensors that no operation of the part reads also arrive and are dropped.
             let event = match event {
                 Between::Arrives(number) => Between::Arrives(self.number(number)),
                 Between::Drops(number) => Between::Drops(self.number(number)),
@@ -203,7 +203,7 @@ impl Trace {
     /// Bytes held when the operation at `position` is about to begin, if nothing is evicted.
     fn held_before(&self, position: usize) -> u64 {
         let before = |at: Option<Position>| at.is_some_and(|at| (at as usize) < position);
-        // What the operation itself is the last to have is there; what was dropped just before it is not.
+        // What this operation is the last to use is still held; what was dropped just before it is not.
         let mut dropped = vec![true; self.storages.len()];
         if let Some(op) = self.ops.get(position) {
             op.reads.iter().for_each(|&place| dropped[place as usize] = false);

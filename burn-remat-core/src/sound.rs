@@ -1,4 +1,4 @@
-//! Whether a trace that was read is one that a machine can go through: a file may say anything.
+//! Whether a trace that was read from a file is one that a machine can go through: a file may contain anything.
 //!
 //! Complexity: O(operations + storages + tensors).
 
@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use crate::recording::{MOST, Misfit};
 use crate::trace::{Between, Number, Place, Position, Trace, TracedOp};
 
-/// More operations than these have no place in the origin of a tensor.
+/// The origin of a tensor has no room for more operations than this.
 const MOST_OPS: usize = 1 << 24;
-/// So have more results of one operation.
+/// Nor for more results of one operation than this.
 const MOST_RESULTS: usize = 1 << 8;
 
 fn misfit<T>(field: &'static str, reason: &'static str) -> Result<T, Misfit> {
@@ -22,11 +22,11 @@ fn all(holds: bool, field: &'static str, reason: &'static str) -> Result<(), Mis
 }
 
 impl Trace {
-    /// A trace as it was before it was written to a file and read again, if it can be one.
+    /// Restores a trace that was written to a file and read again, if it is valid.
     ///
     /// # Errors
     ///
-    /// What does not fit: numbers of what is not there, tensors that come twice, more bytes or more time than there can be.
+    /// What does not fit: numbers of things that do not exist, tensors that come twice, more bytes or more time than is possible.
     pub fn read_back(mut self) -> Result<Self, Misfit> {
         all(self.ops.len() < MOST_OPS, "ops", "has more operations than a step can have")?;
         self.sound_storages()?;
@@ -55,50 +55,50 @@ impl Trace {
 
     fn sound_storages(&self) -> Result<(), Misfit> {
         for (place, storage) in (0..).zip(&self.storages) {
-            all(storage.made_by.is_none_or(|at| self.has_op(at)), "storages.made_by", "is no operation that there is")?;
-            all(storage.died.is_none_or(|at| self.has_op(at)), "storages.died", "is no operation that there is")?;
+            all(storage.made_by.is_none_or(|at| self.has_op(at)), "storages.made_by", "is not an existing operation")?;
+            all(storage.died.is_none_or(|at| self.has_op(at)), "storages.died", "is not an existing operation")?;
             all(self.is_within(storage.appeared), "storages.appeared", "is beyond the end")?;
             let is_known = storage.reuses.is_none_or(|base| base < place && storage.made_by.is_some());
-            all(is_known, "storages.reuses", "is none that was there before")?;
+            all(is_known, "storages.reuses", "is not an earlier storage")?;
         }
         all(
             self.tensors.iter().all(|tensor| self.has_place(tensor.place)),
             "tensors.place",
-            "is no storage that there is",
+            "is not an existing storage",
         )
     }
 
     fn sound_ops(&self) -> Result<(), Misfit> {
         for op in &self.ops {
             let places = op.reads.iter().chain(&op.writes).copied().chain(op.stub.map(|stub| stub.place));
-            all(places.into_iter().all(|place| self.has_place(place)), "ops", "name a storage that there is not")?;
+            all(places.into_iter().all(|place| self.has_place(place)), "ops", "name a storage that does not exist")?;
             all(
                 op.inputs.iter().all(|&(number, _)| self.has_number(number)),
                 "ops.inputs",
-                "is no tensor that there is",
+                "is not an existing tensor",
             )?;
             let outputs = (op.outputs as usize).checked_add(op.writes.len());
             let are_there = outputs.is_some_and(|end| end <= self.tensors.len()) && op.writes.len() < MOST_RESULTS;
-            all(are_there, "ops.outputs", "are tensors that there are not")?;
+            all(are_there, "ops.outputs", "are tensors that do not exist")?;
             let place = |number: Number| self.tensors[number as usize].place;
             let reads = op.inputs.iter().map(|&(number, _)| place(number));
             let writes = (op.outputs..).take(op.writes.len()).map(place);
             all(reads.eq(op.reads.iter().copied()), "ops.reads", "are not the storages of its inputs")?;
             all(writes.eq(op.writes.iter().copied()), "ops.writes", "are not the storages of its outputs")?;
-            all(op.visit as usize <= self.visits.len(), "ops.visit", "is no passage that there is")?;
+            all(op.visit as usize <= self.visits.len(), "ops.visit", "is not an existing visit")?;
         }
         Ok(())
     }
 
-    /// Tensors are there when they are read, and come once.
+    /// Checks that tensors exist when they are read, and come only once.
     fn sound_events(&self) -> Result<(), Misfit> {
         let events = &self.between;
         let numbers = events.iter().map(|(_, event)| event.number());
-        all(numbers.into_iter().all(|number| self.has_number(number)), "between", "names a tensor that there is not")?;
+        all(numbers.into_iter().all(|number| self.has_number(number)), "between", "names an unknown tensor")?;
         let positions = events.iter().map(|(at, _)| *at).chain(self.seed).chain(self.over);
         all(positions.into_iter().all(|at| self.is_within(at)), "between", "has something beyond the end")?;
         let reads = self.reads.iter().all(|&(at, place)| self.has_op(at) && self.has_place(place));
-        all(reads, "reads", "is of nothing that there is")?;
+        all(reads, "reads", "names an unknown operation or storage")?;
         let mut presence = Presence::of(self);
         let mut events: Vec<_> = events.iter().collect();
         events.sort_by_key(|(at, _)| *at);
@@ -112,7 +112,7 @@ impl Trace {
         Ok(())
     }
 
-    /// Nothing that is added up is too large for a machine.
+    /// Checks that no sum is too large for a machine.
     fn sound_sums(&self) -> Result<(), Misfit> {
         let forms = || self.storages.iter().filter_map(|storage| storage.form);
         let stubs = || self.ops.iter().filter_map(|op| op.stub);
@@ -124,19 +124,19 @@ impl Trace {
         let costs = costs.chain(stubs().map(|stub| stub.cost_ns));
         let is_counted = |sum: u64| sum <= MOST;
         let bytes = bytes.chain([self.held_at_start, self.yielding]).fold(0, u64::saturating_add);
-        all(is_counted(bytes), "storages", "have more bytes than there can be (2^53 in all)")?;
+        all(is_counted(bytes), "storages", "have more bytes than any machine (2^53 in all)")?;
         all(is_counted(costs.fold(0, u64::saturating_add)), "ops", "take longer than any step (2^53 ns in all)")?;
         let was_there = self.storages.iter().filter(|storage| storage.made_by.is_none() && !storage.uploaded);
         let known: u64 = was_there.map(|storage| storage.bytes).sum();
-        all(known <= self.held_at_start, "held_at_start", "is less than the storages that were there")
+        all(known <= self.held_at_start, "held_at_start", "is less than the storages that existed before")
     }
 }
 
-/// Which tensors are there.
+/// Which tensors exist.
 struct Presence(Vec<bool>);
 
 impl Presence {
-    /// When a step begins.
+    /// Those that exist when a step begins.
     fn of(trace: &Trace) -> Self {
         let mut there = vec![true; trace.tensors.len()];
         for op in &trace.ops {
@@ -152,7 +152,7 @@ impl Presence {
 
     fn comes(&mut self, number: Number) -> Result<(), Misfit> {
         let was_there = core::mem::replace(&mut self.0[number as usize], true);
-        all(!was_there, "tensors", "has one that comes twice")
+        all(!was_there, "tensors", "contains one that comes twice")
     }
 
     fn after_event(&mut self, event: &Between) -> Result<(), Misfit> {
@@ -166,7 +166,7 @@ impl Presence {
 
     fn after(&mut self, op: &TracedOp) -> Result<(), Misfit> {
         let are_there = op.inputs.iter().all(|&(number, _)| self.0[number as usize]);
-        all(are_there, "ops.inputs", "has a tensor that is not there")?;
+        all(are_there, "ops.inputs", "contains a tensor that does not exist")?;
         for &(number, _) in op.inputs.iter().filter(|(_, last)| *last) {
             self.0[number as usize] = false;
         }
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::trace::{TracedStorage, TracedTensor};
 
-    /// Reads what was there before and makes something of it, which is dropped.
+    /// Reads a tensor that existed before and makes one from it, which is dropped.
     fn step() -> Trace {
         let storage = |made_by, died| TracedStorage {
             bytes: 100,
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// A field that is named, and what is done to the step.
+    /// The field that is named, and how the step is changed.
     type Case = (&'static str, fn(&mut Trace));
 
     #[test]

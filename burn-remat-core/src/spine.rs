@@ -1,8 +1,8 @@
-//! What of a step counts.
+//! The operations that matter in a step.
 //!
-//! A program does much beside the work that takes memory: it puts batches together item by item, keeps scores, draws indices, looks at what its layers
-//! give. Such operations, *glue*, make only what is small, of what is small or lives on; they come in any number and order. Steps are the same if their other
-//! operations are, the *spine*.
+//! A program does much besides the work that takes memory: it assembles batches item by item, keeps scores, draws indices, inspects what its layers
+//! return. Such operations, *glue*, make only small tensors, and those that they read are small or live on; they come in any number and order. Steps
+//! are the same if their other operations, the *spine*, are the same.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,10 +12,10 @@ use rustc_hash::FxHasher;
 
 use crate::trace::{Number, Trace, TracedOp, extend};
 
-/// A tensor is small if it takes less than one part in so many of what the step holds at most.
+/// A tensor is small if it takes less than one part in this many of the most that the step holds.
 const PART: u64 = 4096;
 
-/// What of a step counts: the operations that make something large or are the last to read it. The others are glue, which comes in any number and order.
+/// The spine of a step: the operations that make something large or are the last to read it. The others are glue, which comes in any number and order.
 #[derive(Clone, Debug, Default)]
 pub struct Spine {
     /// Most bytes of a small tensor: a power of two, so that steps that hold about as much agree on it.
@@ -59,7 +59,7 @@ impl Spine {
         spine
     }
 
-    /// Identifies the step: equal for steps that do the same but for glue.
+    /// Identifies the step: equal for steps that do the same apart from glue.
     pub fn structure(&self) -> u64 {
         self.structure
     }
@@ -68,18 +68,18 @@ impl Spine {
         bytes <= self.small
     }
 
-    /// The next operation at or after `position` that is no glue; the end of the step if there is none.
+    /// The next operation at or after `position` that is not glue; the end of the step if there is none.
     pub(crate) fn next(&self, position: usize) -> usize {
         let ahead = self.glue.iter().skip(position).position(|&glue| !glue);
         ahead.map_or(self.glue.len(), |ahead| position + ahead)
     }
 
-    /// Whether nothing but glue comes at or after `position`.
+    /// Whether only glue comes at or after `position`.
     pub(crate) fn is_over(&self, position: usize) -> bool {
         self.next(position) == self.glue.len()
     }
 
-    /// The large inputs of an operation of the step, and whether it is the last to have them.
+    /// The large inputs of an operation of the step, and whether it is the last to use them.
     pub(crate) fn large_inputs<'a>(
         &self,
         trace: &'a Trace,
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::trace::TracedTensor;
 
-    /// Reads the first tensor; `small` operations on small tensors; then one on a large one, and one that reads both.
+    /// Reads the first tensor; then `small` operations on small tensors; then one operation on a large tensor, and one that reads both.
     fn step(small: u32) -> Trace {
         let mut trace = Trace { held_at_start: 1 << 20, ..Trace::default() };
         let tensor = |bytes| TracedTensor { place: 0, shape: bytes, bytes, buffer_bytes: bytes };

@@ -1,11 +1,11 @@
-//! Which stage an operation belongs to.
+//! The stage that an operation belongs to.
 //!
-//! Stages nest, each thread having its own: the innermost open stage of the thread that issued an operation is the
-//! operation's. Its *path* is the names of all that enclose it (`Model::forward/Block::forward`), its *visit* is the
-//! number of this one passage within the step, so that eight blocks of one path can be told apart.
+//! Stages nest, separately for each thread: an operation belongs to the innermost open stage of the thread that issued it. Its *path* is
+//! the names of all stages that enclose it (`Model::forward/Block::forward`), its *visit* is the
+//! number of this one execution of the stage within the step, so that eight blocks with one path can be told apart.
 //!
-//! Leaving names the stage, so that stages of several threads may overlap as they like. Stages are part of no signature:
-//! a plan goes on to match whatever they are called. Their policies are: a plan is made for them.
+//! A stage is left by its number, so that stages of several threads may overlap in any way. Stages are not part of any signature:
+//! a plan still matches whatever they are called. Their policies are part of it: a plan is made for them.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -18,12 +18,12 @@ use crate::facts::{CheckpointPolicy, Rule, TensorId, ThreadId};
 use crate::keys::{PathId, TensorKey};
 use crate::trace::Visit;
 
-/// The path of what belongs to no stage.
+/// The path of operations that belong to no stage.
 pub(crate) const NO_STAGE: PathId = 0;
 
-/// Stages within stages beyond which further ones count as the innermost: recursion.
+/// Stages nested more deeply than this count as the innermost: recursion.
 const DEEPEST: u32 = 64;
-/// Paths beyond which new ones count as their parents: names that are made anew in every step.
+/// With more paths than this, new ones count as their parents: names that are generated anew in every step.
 const MOST_PATHS: usize = 4096;
 
 /// A stage that begins.
@@ -31,9 +31,9 @@ const MOST_PATHS: usize = 4096;
 pub struct Entered {
     /// The number of its name.
     pub name: u32,
-    /// What tells this one from all others.
+    /// A number that identifies this visit.
     pub number: i64,
-    /// The policy, where it sets one.
+    /// The policy, if it sets one.
     pub policy: Option<CheckpointPolicy>,
 }
 
@@ -46,21 +46,21 @@ struct Open {
     number: i64,
     thread: ThreadId,
     path: PathId,
-    /// The step in which `visit` means something.
+    /// The step for which `visit` is valid.
     step: u32,
     visit: Visit,
-    /// The number of the stage whose policy is in force here: this one's, or one's around it.
+    /// The number of the stage whose policy is in force here: this one, or one around it.
     governor: Option<i64>,
-    /// The policy, where this stage sets one.
+    /// The policy, if this stage sets one.
     policy: Option<CheckpointPolicy>,
-    /// The step in which `scope` means something.
+    /// The step for which `scope` is valid.
     scope_step: u32,
     scope: u32,
-    /// What was computed under its policy, where that is not to be kept.
+    /// What was computed under its policy, if that must not be kept.
     made: Vec<(TensorKey, TensorId)>,
 }
 
-/// The stages that are open, and all that have been.
+/// The stages that are open, and the paths of all stages so far.
 pub(crate) struct Stages {
     open: Vec<Open>,
     paths: Vec<Path>,
@@ -71,7 +71,7 @@ pub(crate) struct Stages {
     /// The step that `scopes` counts.
     scope_step: u32,
     scopes: u32,
-    /// Whether a stage has ever set a policy, and one under which nothing is kept.
+    /// Whether a stage has ever set a policy, and whether one has set a policy under which nothing is kept.
     pub any_policy: bool,
     pub any_forced: bool,
 }
@@ -114,7 +114,7 @@ impl Stages {
         });
     }
 
-    /// Closes a stage; gives what was computed in it and is not to be kept.
+    /// Closes a stage; returns what was computed in it and must not be kept.
     pub fn leave(&mut self, number: i64) -> Vec<(TensorKey, TensorId)> {
         match self.open.iter().rposition(|open| open.number == number) {
             Some(at) => self.open.remove(at).made,
@@ -145,7 +145,7 @@ impl Stages {
         Some(Rule { policy, scope })
     }
 
-    /// Notes what is not to be kept beyond the stage whose policy is in force.
+    /// Notes what must not be kept beyond the stage whose policy is in force.
     pub fn note_forced(&mut self, thread: ThreadId, made: impl Iterator<Item = (TensorKey, TensorId)>) {
         if let Some(open) = self.governor(thread) {
             open.made.extend(made);
@@ -192,7 +192,7 @@ impl Stages {
         self.paths.get(path as usize).map_or("", |path| &path.text)
     }
 
-    /// The visit to which the operation being served belongs, counted from 1 within the step; 0 for none. The path, if the visit is new.
+    /// The visit that the operation being served belongs to, counted from 1 within the step; 0 for none. Also the path, if the visit is new.
     pub fn visit(&mut self, thread: ThreadId, step: u32) -> (Visit, Option<Arc<str>>) {
         if self.step != step {
             (self.step, self.visits) = (step, 0);

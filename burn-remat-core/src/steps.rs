@@ -4,39 +4,40 @@
 //!
 //! 1. The program says so ([`mark`](crate::Machine::mark)).
 //! 2. Parameters are updated (see `machine/parameters.rs`): the first operation that reads a parameter's successor made in this step
-//!    begins the next one; where no plan is made for long, the operation after as many updates as in the steps before. This finds optimizer steps, however many passes were accumulated into one; an optimizer's state and
-//!    running statistics do not disturb it. But where much more is alive than usual, no step begins: what is alive there can never be
-//!    evicted again. So a generator that learns through the discriminator which was updated just before is no step of its own.
-//! 3. Where many passes end and no update tells of a step: the passes (see `passes.rs`). A program that keeps a copy of its model
+//!    begins the next one. If no plan has been made for long, so does the operation after as many updates as in the steps before. This finds optimizer
+//!    steps, however many passes were accumulated into one; an optimizer's state and running statistics do not disturb it. But if much more is alive
+//!    than usual, no step begins, because what is alive at a step boundary can never be evicted again. So a generator that learns through the
+//!    discriminator that was updated just before is not a step of its own.
+//! 3. If many passes end and no update indicates a step: the passes (see `passes.rs`). A program that keeps a copy of its model
 //!    from before the first update hides all updates.
-//! 4. Where there are no backwards, and nothing is updated any more: the bytes of live tensors that
+//! 4. If there are no backward passes, and nothing is updated any more: the bytes of live tensors that
 //!    were computed rise through forward and backward and fall to almost nothing at the end. A boundary is the lowest
 //!    point after such a fall, recognised once they rise again. The first time, two rises must be of similar height: an input
 //!    that is normalised on the device is a small rise of its own before the step's.
 //!
 //! Larger than the rule: `StepDetector`, because four signals, each with its own memory, decide together.
 
-/// Fraction of the peak below which a valley counts as the end of a step, and by which it must rise again.
+/// Fraction of the peak below which a valley counts as the end of a step, and by which the bytes must rise again.
 const FRACTION: f64 = 0.1;
 
-/// Lengths of the longest step after which a tensor that was never updated may be a parameter after all: one of a model that came
-/// later. And without a boundary or an update, after which updates tell no more.
+/// A tensor that was never updated may be a parameter after all, of a model that was created later, once it is older than this many times the longest
+/// step. Also: updates no longer count as a signal after this many step lengths without a boundary or an update.
 const PATIENCE: u64 = 8;
 
-/// Operations that a step is taken to have at least, where nothing has been updated for long, or no backward seen.
+/// A step is assumed to have at least this many operations, if nothing has been updated for long, or no backward pass was seen.
 const LEAST_STEP: u64 = 1000;
 
-/// Steps without a plan after which they are perhaps never alike, because what begins the next one is at the end of each.
+/// After this many steps without a plan, steps are perhaps never alike, because what begins the next one comes at the end of each.
 const LONG_UNPLANNED: u64 = 16;
 
-/// Passes since the last step told by updates after which passes tell: the program keeps a copy of what it updates, accumulates many
+/// After this many passes since updates last indicated a step, passes tell: the program keeps a copy of what it updates, accumulates many
 /// gradients, or updates nothing.
 const MANY_PASSES: u64 = 8;
 
-/// Operations after an update within which an optimizer is still at work.
+/// An optimizer is still at work within this many operations after an update.
 const RECENT: u64 = 64;
 
-/// How often in a row too much may be alive where a parameter is read for the first time after its update. Then this is usual.
+/// How often in a row too much may be alive when a parameter is read for the first time after its update. After that, this is usual.
 const MOST_REFUSED: u32 = 3;
 
 /// Finds boundaries by the surest signal that a program has given so far.
@@ -47,33 +48,33 @@ pub(crate) struct StepDetector {
     /// The peak before the last valley.
     last_peak: u64,
     source: Source,
-    /// Clock of the last update before the first boundary that was no guess.
+    /// Clock of the last update before the first boundary that was not a guess.
     first: u64,
     /// Clock of the last boundary.
     boundary: u64,
     boundaries: u64,
     /// Operations between the last two boundaries.
     last_length: u64,
-    /// Most operations of a step. One that is longer than the steps before and after it does not count.
+    /// Most operations of a step. A step that is longer than those before and after it does not count.
     longest: u64,
-    /// Roots that recorded operations have read, and updates, for the first step's sake.
+    /// Roots that recorded operations have read, and updates; needed for the first step.
     all_read: u64,
     updates: u64,
-    /// Of the roots those that were read since the last boundary, and in the step before it.
+    /// How many roots were read since the last boundary, and in the step before it.
     roots_read: u64,
     last_read: u64,
     /// Clock when the first root was read.
     began: u64,
     /// Clock of the last update.
     updated: u64,
-    /// That of the last one of which it was decided whether a step begins.
+    /// Clock of the last update for which it was decided whether a step begins.
     judged: u64,
     /// How often in a row none began.
     refused: u32,
     rhythm: Rhythm,
-    /// Computed bytes that were alive at the last boundary told by updates.
+    /// Computed bytes that were alive at the last boundary found from updates.
     usual: Option<u64>,
-    /// Most that were alive since the last boundary.
+    /// Most computed bytes that were alive since the last boundary.
     highest: u64,
 }
 
@@ -109,17 +110,17 @@ impl StepDetector {
         core::mem::replace(&mut self.source, Source::Marks) != Source::Marks
     }
 
-    /// Whether steps are told by marks or by updates, at the operation itself.
+    /// Whether steps are recognised by marks, updates or passes, at the operation itself.
     pub fn is_exact(&self) -> bool {
         self.source != Source::Valleys
     }
 
-    /// Whether passes tell better: so many have been `seen` since updates have last told of a step.
+    /// Whether passes are the better signal: so many have been `seen` since updates last indicated a step.
     pub fn knows_no_better(&self, seen: u64) -> bool {
         seen >= MANY_PASSES && self.source < Source::Passes
     }
 
-    /// From now on passes tell.
+    /// From now on passes indicate steps.
     pub fn go_by_passes(&mut self) {
         self.source = self.source.max(Source::Passes);
     }
@@ -129,17 +130,17 @@ impl StepDetector {
         self.source == Source::Marks
     }
 
-    /// Whether an optimizer is at work, as far as updates tell, of which the last of a parameter or of a state came at `last`.
+    /// Whether an optimizer is at work, as far as updates tell; the last update of a parameter or of a state came at `last`.
     pub fn is_updating(&self, last: u64, clock: u64) -> bool {
         self.source == Source::Updates && last > self.boundary && clock - last <= RECENT
     }
 
-    /// Whether passes tell.
+    /// Whether passes indicate steps.
     pub fn goes_by_passes(&self) -> bool {
         self.source == Source::Passes
     }
 
-    /// Whether an operation that reads what has been updated says anything.
+    /// Whether steps are recognised from operations that read what has been updated.
     pub fn goes_by_updates(&self) -> bool {
         self.source == Source::Updates
     }
@@ -152,27 +153,27 @@ impl StepDetector {
         self.source = self.source.max(Source::Updates);
     }
 
-    /// Whether a parameter whose last two updates came after `last` and `interval` operations is updated in every step: both are alike,
-    /// and long beside all that has been seen.
+    /// Whether a parameter whose last two updates came after `last` and `interval` operations is updated in every step: the two are alike,
+    /// and long compared with everything seen so far.
     pub fn is_regular(&self, last: u64, interval: u64, clock: u64) -> bool {
         let alike = last > 0 && 4 * last.abs_diff(interval) <= interval;
         alike && 8 * interval >= clock.saturating_sub(self.began)
     }
 
-    /// Whether what came to be at `clock` is older than the step. Until a step is found for sure nothing tells.
+    /// Whether what was made at `clock` is older than the step. Always true until a step has been found for certain.
     pub fn is_older(&self, clock: u64) -> bool {
         self.first == 0 || clock < self.boundary
     }
 
-    /// Whether what came to be at `clock`, 0 for never, did so in this step.
+    /// Whether what happened at `clock`, 0 for never, happened in this step.
     #[inline]
     pub fn is_of_this_step(&self, clock: u64) -> bool {
         clock > self.boundary
     }
 
-    /// Whether a tensor can be a parameter `now`, if it or what it has succeeded was there `since` then: in the first step, all
-    /// but the end of it; or for as long as several steps. What is uploaded for one step can be older than that step,
-    /// because it may be there before its first operation.
+    /// Whether a tensor can be a parameter `now`, if it or what it has succeeded has existed `since` then: in the first step, since any time
+    /// except near its end; later, since the first step or for several steps. What is uploaded for one step can be older than that step,
+    /// because it may exist before the step's first operation.
     pub fn may_be_parameter(&self, since: u64, now: u64) -> bool {
         let age = now.saturating_sub(since);
         if self.first == 0 {
@@ -181,26 +182,26 @@ impl StepDetector {
         since < self.first || age > PATIENCE * self.longest
     }
 
-    /// Whether so many parameters have been updated that a step begins where the first of them is read.
+    /// Whether so many parameters have been updated that a step begins when the first of them is read.
     ///
-    /// In the first step random noise that is consumed in backward looks like a parameter, and so does an input that is normalised in
-    /// place. There, several roots must have been read, and a third of them updated. Where most parameters are frozen, the
-    /// third update of one tells ([`is_regular`](Self::is_regular)).
+    /// In the first step, random noise that is consumed in the backward pass looks like a parameter, and so does an input that is normalised in
+    /// place. So in that step several roots must have been read, and a third of them updated. If most parameters are frozen, the
+    /// third update of one parameter tells ([`is_regular`](Self::is_regular)).
     #[inline]
     pub fn has_enough_updates(&self) -> bool {
         let enough = |read: u64| read > 1 && 3 * self.updates >= read;
-        // What the bytes tell may be the middle of a step.
+        // What was recognised from the bytes may be the middle of a step.
         self.first > 0 || enough(self.all_read) || enough(self.roots_read.max(self.last_read))
     }
 
-    /// A step has begun, and there is no plan yet for any, though one is needed.
+    /// A step has begun, and there is no plan yet for any step, although one is needed.
     pub fn begins_unplanned(&mut self) {
         self.rhythm.unplanned += 1;
     }
 
-    /// Whether as much has been updated as in each of the two steps before, and a third of what has been read: what comes now is the next
-    /// step's. Running statistics that are updated early in the step are few beside the parameters. Only where no plan was made for long,
-    /// because for a while steps that were of one kind are of two.
+    /// Whether as much has been updated as in each of the two steps before, and at least a third of what has been read: what comes now belongs to the next
+    /// step. Running statistics that are updated early in the step are few compared with the parameters. Only if no plan was made for long,
+    /// because for a while this makes two kinds of steps out of one.
     #[inline]
     pub fn is_due(&self) -> bool {
         let Rhythm { read, now, last, before, unplanned } = self.rhythm;
@@ -208,17 +209,17 @@ impl StepDetector {
         self.source == Source::Updates && unplanned > LONG_UNPLANNED && is_alike
     }
 
-    /// What may be a parameter is read, and was before at the clock of `last`.
+    /// Something that may be a parameter is read, and was last read at the clock of `last`.
     #[inline]
     pub fn parameter_read(&mut self, last: u64) {
         self.rhythm.read += u64::from(last <= self.boundary);
     }
 
-    /// Whether the step at hand may end where an updated parameter is read and so many computed `bytes` are alive.
+    /// Whether the current step may end when an updated parameter is read and this many computed `bytes` are alive.
     pub fn may_begin(&mut self, bytes: u64) -> bool {
         let most = |usual: u64| usual.saturating_add(usual / 2).saturating_add(self.highest / 8);
         let is_low = self.usual.is_none_or(|usual| bytes <= most(usual));
-        // All that the same updates begin is one case.
+        // Everything that the same updates would begin is one case.
         let is_new = core::mem::replace(&mut self.judged, self.updated) != self.updated;
         let begins = is_low || is_new && self.refused >= MOST_REFUSED;
         if begins {
@@ -229,7 +230,7 @@ impl StepDetector {
         begins
     }
 
-    /// Whether what comes in every step and was last seen at the clock of `last` comes no more.
+    /// Whether something that comes in every step, and was last seen at the clock of `last`, has ceased to come.
     pub fn is_overdue(&self, last: u64, clock: u64) -> bool {
         clock.saturating_sub(last) > PATIENCE * self.sure_length().max(LEAST_STEP)
     }
@@ -239,18 +240,18 @@ impl StepDetector {
         self.longest
     }
 
-    /// Operations of a step, once one was found for sure; else 0.
+    /// Operations of a step, once one was found for certain; otherwise 0.
     pub fn sure_length(&self) -> u64 {
         if self.first > 0 { self.longest } else { 0 }
     }
 
-    /// Whether roots have been read: what comes now is no preparation any more.
+    /// Whether roots have been read: what comes now is no longer preparation.
     pub fn has_begun(&self) -> bool {
         self.all_read > 0
     }
 
-    /// A recorded operation reads a root, and did so before at the clock of `last`, or never (0). Until a step is found for sure, a
-    /// root counts in each of those that the bytes tell: an evaluation may come first, and reads the same parameters.
+    /// A recorded operation reads a root, and last did so at the clock of `last`, or never (0). Until a step is found for certain, a
+    /// root counts in each of the steps recognised from bytes: an evaluation may come first, and reads the same parameters.
     #[inline]
     pub fn root_read(&mut self, last: u64, clock: u64) {
         if last > 0 && (self.first > 0 || last >= self.boundary) {
@@ -267,7 +268,7 @@ impl StepDetector {
     pub fn set_boundary(&mut self, clock: u64) {
         if self.first == 0 {
             if self.is_exact() {
-                // What the bytes have told before was a guess, and no step's length.
+                // What was recognised from bytes before was a guess, not the length of a step.
                 (self.first, self.boundaries) = (self.updated, 0);
             }
             self.last_read = core::mem::take(&mut self.roots_read);
@@ -284,7 +285,7 @@ impl StepDetector {
         self.rhythm = Rhythm { read: 0, now: 0, last: self.rhythm.now, before: self.rhythm.last, ..self.rhythm };
     }
 
-    /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised by them.
+    /// Takes the bytes of computed live tensors; returns the clock of a boundary recognised from them.
     #[inline]
     pub fn observe(&mut self, bytes: u64, clock: u64) -> Option<u64> {
         self.highest = self.highest.max(bytes);
@@ -328,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes over one step: up to `peak` in forward, down in backward, a small remainder.
+    /// Bytes over one step: up to `peak` in the forward pass, down in the backward pass, and a small remainder.
     fn step(peak: u64) -> impl Iterator<Item = u64> {
         (0..=10).map(move |k| peak * k / 10).chain((0..10).rev().map(move |k| peak * k / 10))
     }
@@ -451,11 +452,11 @@ mod tests {
         assert!(detector.may_be_parameter(1, 5));
         detector.set_boundary(10);
         detector.set_boundary(20);
-        assert!(detector.may_be_parameter(3, 25), "there before parameters were updated for the first time");
+        assert!(detector.may_be_parameter(3, 25), "existed before parameters were updated for the first time");
         assert!(!detector.may_be_parameter(9, 25), "uploaded for the second step");
         assert!(!detector.may_be_parameter(18, 25), "uploaded for this step");
         detector.set_boundary(30);
-        assert!(detector.may_be_parameter(18, 100), "there for long");
+        assert!(detector.may_be_parameter(18, 100), "has existed for long");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What one training step did: its operations in order, the buffers they made, and when the program let go of them.
+//! What one training step did: its operations in order, the buffers they made, and when the program released them.
 //!
-//! A trace speaks of *storages* (buffers) and of tensors, each numbered in the order in which they appear, and of *positions*, the
+//! A trace names *storages* (buffers) and tensors, each numbered in the order in which they appear, and *positions*, the
 //! number of an operation within its step. It describes what the program asked for, as if nothing had been evicted: the
-//! recomputations that went on while it was recorded are not in it. It says all that a [machine](crate::Machine) needs to go
+//! recomputations that took place while it was made are not in it. It contains everything that a [machine](crate::Machine) needs to go
 //! through the step again without the program: see [`replay`](crate::replay).
 //!
 //! Larger than the rule: `TracedOp`, because it is a record, written once and read by name.
@@ -26,7 +26,7 @@ pub type Position = u32;
 pub type Place = u32;
 /// Number of a tensor within its step.
 pub type Number = u32;
-/// Number of one passage through a stage within its step, from 1; 0 for none.
+/// Number of one visit of a stage within its step, from 1; 0 for none.
 pub type Visit = u32;
 
 /// The origin of a tensor that no operation of its step made.
@@ -41,25 +41,25 @@ pub(crate) fn origin(position: Position, k: usize) -> u32 {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TracedOp {
-    /// Hash of its kind, its outputs' shapes and where its inputs come from; the same in every step that does the same.
+    /// Hash of its kind, its outputs' shapes and where its inputs come from; equal in all steps that do the same.
     #[serde(skip)]
     pub signature: u64,
-    /// What it does, to be looked up in [`Trace::names`].
+    /// Its kind, to be looked up in [`Trace::names`].
     pub kind: Kind,
-    /// How it does it.
+    /// Its properties.
     #[serde(skip_serializing_if = "is_default")]
     pub nature: Nature,
-    /// The storage of each input tensor, each tensor once.
+    /// The storage of each input tensor; each tensor occurs once.
     pub reads: SmallVec<[Place; 4]>,
-    /// The storage of each output tensor. A view's is one that was there before.
+    /// The storage of each output tensor. That of a view existed before.
     pub writes: SmallVec<[Place; 2]>,
-    /// The input tensors, and whether this operation is the last to have them.
+    /// The input tensors, and whether this operation is the last to use them.
     pub inputs: SmallVec<[(Number, bool); 4]>,
     /// The first of its output tensors; the others follow it.
     pub outputs: Number,
     /// Time it took, in ns.
     pub cost_ns: u64,
-    /// Bytes that it used beside its tensors, where they can be seen.
+    /// Bytes that it used beyond its tensors, if they can be measured.
     #[serde(skip_serializing_if = "is_default")]
     pub scratch: u64,
     /// Whether it can run again.
@@ -67,18 +67,18 @@ pub struct TracedOp {
     /// Whether it replaces a parameter.
     #[serde(skip_serializing_if = "is_default")]
     pub updates: bool,
-    /// The passage through a stage to which it belongs; 0 for none. No part of the signature.
+    /// The visit of a stage that it belongs to; 0 for none. Not part of the signature.
     #[serde(skip_serializing_if = "is_default")]
     pub visit: Visit,
     /// The policy of its stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
-    /// What would do in place of one of its inputs.
+    /// What is enough in place of one of its inputs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stub: Option<TracedStub>,
 }
 
-/// What would do in place of an input.
+/// What is enough in place of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TracedStub {
@@ -88,7 +88,7 @@ pub struct TracedStub {
     pub need: Need,
     /// Bytes of the device that a substitute of it takes.
     pub bytes: u64,
-    /// Bytes of what stands in for it, while the operation runs.
+    /// Bytes of the tensor built from it while the operation runs.
     pub stand_in: u64,
     /// Time to make both, in ns.
     pub cost_ns: u64,
@@ -100,13 +100,13 @@ pub struct TracedStub {
 pub struct TracedStorage {
     /// Its size.
     pub bytes: u64,
-    /// The operation that made it; `None` if it was there before the step or was uploaded.
+    /// The operation that made it; `None` if it existed before the step or was uploaded.
     pub made_by: Option<Position>,
     /// Whether it came from the host after the step began.
     pub uploaded: bool,
-    /// Position of the next operation when it appeared; 0 if it was there before the step.
+    /// Position of the next operation when it appeared; 0 if it existed before the step.
     pub appeared: Position,
-    /// The operation at the end of which the program held none of its tensors any more; `None` if it outlives the step.
+    /// The operation by whose end the program had released all its tensors; `None` if it outlives the step.
     /// What is dropped between two operations dies with the second.
     pub died: Option<Position>,
     /// The storage whose buffer it took over in place.
@@ -121,11 +121,11 @@ pub struct TracedStorage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TracedForm {
-    /// In which way.
+    /// The method.
     pub alternative: Alternative,
-    /// Bytes of the device that it takes then.
+    /// Bytes of the device that it takes while compressed.
     pub bytes: u64,
-    /// Time to compress it and to bring it back once, in ns.
+    /// Time to compress and decompress it once, in ns.
     pub cost_ns: u64,
 }
 
@@ -139,7 +139,7 @@ pub struct TracedTensor {
     pub shape: u64,
     /// Bytes of its elements.
     pub bytes: u64,
-    /// Bytes of a buffer of its own.
+    /// Bytes of a new buffer for it.
     pub buffer_bytes: u64,
 }
 
@@ -147,9 +147,9 @@ pub struct TracedTensor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Between {
-    /// A tensor came from the host, or is another name of one that was there.
+    /// A tensor came from the host, or is another name of an existing one.
     Arrives(Number),
-    /// The program let go of a tensor.
+    /// The program released a tensor.
     Drops(Number),
     /// The program read a tensor.
     Reads(Number),
@@ -174,23 +174,23 @@ pub struct Trace {
     pub storages: Vec<TracedStorage>,
     /// The tensors, in the order in which they appear.
     pub tensors: Vec<TracedTensor>,
-    /// What happened between operations, each with the position of the operation before which it did.
+    /// What happened between operations, each with the position of the operation that followed it.
     pub between: Vec<(Position, Between)>,
-    /// Storages that the program read, each with the operation after which it did.
+    /// Storages that the program read, each with the operation that came before the read.
     pub reads: Vec<(Position, Place)>,
-    /// Bytes held when the step began, all of them out of the planner's reach.
+    /// Bytes held when the step began, all of them out of the planner's control.
     pub held_at_start: u64,
-    /// Bytes of what earlier passes had saved when the step began, which go where it needs the room: they are not among those.
+    /// Bytes that earlier passes had saved when the step began, and that are evicted if it needs the room. They are not included in `held_at_start`.
     pub yielding: u64,
-    /// Whether this is a pass, which begins with its first operation wherever that comes; else a step, which begins where one is said to.
+    /// Whether this is a pass, which begins with its first operation wherever that comes; otherwise a step, which begins at a step boundary.
     pub is_pass: bool,
-    /// The operation that begins the backward, where this is a stretch of operations that ends with a pass.
+    /// The operation that begins the backward pass, if this is a stretch of operations that ends with a pass.
     pub seed: Option<Position>,
-    /// Where that pass was over, if that was seen only later.
+    /// Where that pass was over, if that was recognised only later.
     pub over: Option<Position>,
     /// Names of operations by kind.
     pub names: FxHashMap<Kind, String>,
-    /// The path of each passage through a stage, in the order of their first operations: visit 1 first.
+    /// The path of each visit of a stage, in the order of their first operations: visit 1 first.
     pub visits: Vec<Arc<str>>,
 }
 
@@ -200,12 +200,12 @@ impl Trace {
         self.ops.get(position as usize).and_then(|op| self.names.get(&op.kind)).map_or("an operation", String::as_str)
     }
 
-    /// Identifies the step to the letter: equal for steps that do the same. See [`Spine`](crate::Spine).
+    /// Identifies the step exactly: equal for steps that do the same. See [`Spine`](crate::Spine).
     pub fn signature(&self) -> u64 {
         self.ops.iter().fold(0, |prefix, op| extend(prefix, op.signature))
     }
 
-    /// Bytes that would be held during each operation if nothing were ever evicted, workspaces included where they count.
+    /// Bytes that would be held during each operation if nothing were ever evicted, workspaces included if they count.
     pub fn store_all(&self) -> Vec<u64> {
         let mut deaths = vec![0_u64; self.ops.len()];
         let mut appears = vec![0_u64; self.ops.len() + 1];
@@ -242,19 +242,19 @@ impl Trace {
         self.store_all().into_iter().max().unwrap_or(0)
     }
 
-    /// The same with what earlier passes had saved.
+    /// The same plus what earlier passes had saved.
     pub fn most_held(&self) -> u64 {
         self.peak() + self.yielding
     }
 
-    /// The alternatives of which this step could make use.
+    /// The alternatives that this step could use.
     pub fn alternatives(&self) -> impl Iterator<Item = Alternative> + '_ {
         let forms = self.storages.iter().filter_map(|storage| storage.form.map(|form| form.alternative));
         forms.chain(self.ops.iter().filter_map(|op| op.stub.map(|stub| stub.need.alternative())))
     }
 
-    /// The step if no more than the `allowed` alternatives were. What may not be compressed in its own way may still be offloaded, at the rate
-    /// of what is offloaded here.
+    /// The step with only the `allowed` alternatives. A storage that may not be compressed in its own way may still be offloaded, at the speed
+    /// measured for the storages of this step that are offloaded.
     pub fn with_alternatives(mut self, allowed: impl Fn(Alternative) -> bool) -> Self {
         let offloads = |storage: &&TracedStorage| {
             storage.bytes > 0 && storage.form.is_some_and(|form| form.alternative == Alternative::Offload)
@@ -278,8 +278,8 @@ impl Trace {
         self
     }
 
-    /// An update is one only if what it makes outlives the step, or becomes in place what does and takes the place of what was there before the
-    /// backward pass, which gradients do not: in the first step, where nothing tells a parameter from a dropout mask or a gradient, this does.
+    /// Unmarks updates whose result does not last. It must outlive the step, or become in place something that does and succeed what existed before the
+    /// backward pass, which gradients do not. This is needed in the first step, where nothing else distinguishes a parameter from a dropout mask or a gradient.
     pub fn with_lasting_updates(mut self) -> Self {
         let stays: Vec<bool> = self.storages.iter().map(|storage| storage.died.is_none()).collect();
         let mut lasts = stays.clone();
@@ -304,7 +304,7 @@ impl Trace {
         self
     }
 
-    /// Which operation makes each tensor, and which of its outputs it is; [`u32::MAX`] for what comes from outside.
+    /// For each tensor, the operation that makes it and the index of the output; [`u32::MAX`] if it comes from outside.
     pub fn origins(&self) -> Vec<u32> {
         let mut origins = vec![EXTERNAL; self.tensors.len()];
         for (at, op) in self.ops.iter().enumerate() {
@@ -315,7 +315,7 @@ impl Trace {
         origins
     }
 
-    /// Gives each operation the signature that it has where it stands here.
+    /// Gives each operation the signature that it has at its position in this trace.
     pub(crate) fn sign(&mut self) {
         let (origins, tensors) = (self.origins(), &self.tensors);
         for op in &mut self.ops {
@@ -335,7 +335,7 @@ impl Trace {
     }
 }
 
-/// What an operation does, in terms that are the same wherever the same is done: what it makes, by shape, and from what. An input is given by
+/// The signature of an operation, equal wherever the same is done: what it makes, by shape, and from what. An input is identified by
 /// its origin in the step, by its shape, and by whether this is its last use.
 pub(crate) fn signature(
     kind: Kind,
@@ -360,7 +360,7 @@ pub(crate) fn signature(
     hasher.finish()
 }
 
-/// Signature of a step's first operations, from that of one fewer.
+/// Signature of a step's first operations, from the signature of all but the last of them.
 pub fn extend(prefix: u64, signature: u64) -> u64 {
     (prefix.rotate_left(5) ^ signature).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
@@ -369,7 +369,7 @@ pub fn extend(prefix: u64, signature: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// An operation that reads some storages and makes one, which takes over a buffer and dies, if it does.
+    /// An operation that reads some storages and makes one, which may take over a buffer, and may die.
     struct Made {
         bytes: u64,
         reads: &'static [Place],
@@ -381,7 +381,7 @@ mod tests {
         Made { bytes, reads, reuses, died }
     }
 
-    /// The operations that are updates, of those of a step that all look like one but the first. A single one has four bytes.
+    /// Those operations that are updates. All of them look like updates except the first. A single one has four bytes.
     fn updates(ops: &[Made]) -> Vec<usize> {
         let mut trace = Trace::default();
         for (at, &Made { bytes, reads, reuses, died }) in (0..).zip(ops) {
@@ -398,18 +398,18 @@ mod tests {
     #[test]
     fn gradients_into_whose_buffer_an_optimizer_writes_are_no_updates() {
         let step = [
-            // A parameter, the gradient of the loss, and that of the parameter, which looks like an update.
+            // A parameter, the gradient of the loss, and the gradient of the parameter, which looks like an update.
             made(128, &[], None, Some(5)),
             made(4, &[], None, Some(2)),
             made(128, &[1], None, Some(3)),
             made(128, &[2], None, Some(4)),
-            // What becomes of it in place is state, and the parameter is written anew in two parts.
+            // In place it becomes state, and the parameter is rewritten in two parts.
             made(128, &[3], Some(3), None),
             made(128, &[0, 4], Some(0), Some(6)),
             made(128, &[4, 5], Some(5), None),
         ];
         assert_eq!(updates(&step), [4, 5, 6]);
-        // Without a backward pass nothing tells which is which.
+        // Without a backward pass they cannot be distinguished.
         let step = [made(128, &[], None, Some(5)), made(128, &[0], None, Some(2)), made(128, &[1], Some(1), None)];
         assert_eq!(updates(&step), [1, 2]);
     }

@@ -1,4 +1,4 @@
-//! A trace in the making.
+//! A trace while it is being made.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -9,27 +9,27 @@ use rustc_hash::FxHashMap;
 use crate::keys::BufferKey;
 use crate::trace::{Between, Number, Place, Position, Trace, TracedStorage, TracedTensor};
 
-/// Operations beyond which a step is not written down: a program without steps.
+/// A step with more operations than this is not traced: a program without steps.
 pub(crate) const LONGEST: usize = 100_000;
 
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct Tracer {
     pub trace: Trace,
-    /// Tensors of each storage that the program holds.
+    /// How many tensors of each storage the program holds.
     owners: Vec<u32>,
-    /// Storages from before the step by their buffer.
+    /// Storages from before the step, by buffer.
     externals: FxHashMap<BufferKey, Place>,
 }
 
 impl Tracer {
-    /// So many bytes are held when the step begins, of which some are `yielding`.
+    /// `held` bytes are held when the step begins, `yielding` of which are evicted if it needs the room.
     pub fn new(held: u64, yielding: u64) -> Self {
         let held_at_start = held.saturating_sub(yielding);
         Self { trace: Trace { held_at_start, yielding, ..Trace::default() }, ..Self::default() }
     }
 
-    /// Goes on as if the first operations of a step, which were those of `seen`, had been written down.
+    /// Continues as if the first operations of a step, which were those of `seen`, had been traced.
     pub fn resumed(seen: &Trace, position: Position, (held, yielding): (u64, u64)) -> Self {
         let ops = &seen.ops[..position as usize];
         let places = ops.iter().flat_map(|op| op.reads.iter().chain(&op.writes));
@@ -48,7 +48,7 @@ impl Tracer {
             Between::Arrives(number) | Between::Drops(number) | Between::Reads(number) => (*number as usize) < tensors,
         };
         trace.between.extend(seen.between.iter().filter(|(at, between)| *at < position && known(between)));
-        // Nothing of what the program held is known here: the caller says it.
+        // Nothing of what the program holds is known here: the caller says it.
         tracer.owners = vec![0; storages];
         tracer
     }
@@ -72,12 +72,12 @@ impl Tracer {
         self.externals.insert(buffer, place);
     }
 
-    /// The program holds so many more tensors of a storage.
+    /// The program holds this many more tensors of a storage.
     pub fn hold(&mut self, place: Place, tensors: u32) {
         self.owners[place as usize] += tensors;
     }
 
-    /// The program has let go of one tensor of a storage.
+    /// The program has released one tensor of a storage.
     pub fn lose(&mut self, place: Place, position: Position) {
         let owners = &mut self.owners[place as usize];
         *owners = owners.saturating_sub(1);
@@ -86,11 +86,11 @@ impl Tracer {
         }
     }
 
-    /// Corrects when storages died after [`resumed`](Self::resumed), once it is known which of them are held.
+    /// Corrects when storages died, after [`resumed`](Self::resumed), once it is known which of them are held.
     pub fn settle_deaths(&mut self, position: Position) {
         for (storage, owners) in self.trace.storages.iter_mut().zip(&self.owners) {
             if storage.uploaded && *owners == 0 && storage.died.is_none_or(|died| died >= position) {
-                // It arrived unseen: it is among those that were added since.
+                // It arrived without being traced: it is among those that were added since.
                 storage.bytes = 0;
             }
             if *owners > 0 {
@@ -101,7 +101,7 @@ impl Tracer {
         }
     }
 
-    /// A passage through a stage begins.
+    /// A visit of a stage begins.
     pub fn visit(&mut self, path: Arc<str>) {
         self.trace.visits.push(path);
     }
@@ -112,7 +112,7 @@ impl Tracer {
         for died in self.trace.storages.iter_mut().filter_map(|storage| storage.died.as_mut()) {
             *died = last.min(*died);
         }
-        // Planning takes what was there away from what was held: the first must not be more, whatever happened.
+        // Planning subtracts what existed before from what was held, so it must never be more.
         let there = |storage: &&TracedStorage| storage.made_by.is_none() && !storage.uploaded;
         let there = self.trace.storages.iter().filter(there).map(|storage| storage.bytes).sum();
         self.trace.held_at_start = self.trace.held_at_start.max(there);

@@ -1,4 +1,4 @@
-//! Plans that are followed by other passes than those they were made for, or for a part of them.
+//! Plans that are followed by passes other than those they were made for, or for only a part of them.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Program, Works, trace_of};
 const UNIT: u64 = 256;
 const DEPTH: usize = 12;
 
-/// Forward through a chain of operations on `parameter`; gives what they have made.
+/// The forward pass through a chain of operations on `parameter`; returns what they have made.
 fn forward(program: &mut Program, parameter: u64) -> Vec<u64> {
     let mut made = vec![parameter];
     for kind in 0..DEPTH as u64 {
@@ -19,7 +19,7 @@ fn forward(program: &mut Program, parameter: u64) -> Vec<u64> {
     made
 }
 
-/// Backward from what the chain has made, which it reads in turn.
+/// The backward pass through what the chain has made, which it reads in turn.
 fn backward(program: &mut Program, mut made: Vec<u64>) -> u64 {
     let mut gradient = program.run(1, 200, Works::New, &[made[DEPTH]], &[], &[UNIT])[0];
     for (kind, id) in made.drain(1..).rev().enumerate() {
@@ -28,7 +28,7 @@ fn backward(program: &mut Program, mut made: Vec<u64>) -> u64 {
     gradient
 }
 
-/// A step of which the program reads a result once it is over, as metrics do; that of the step before goes as it begins.
+/// A step in which the program reads a result when the step is over, as metrics do; the result of the previous step is dropped when the step begins.
 fn step_with_result(program: &mut Program, parameter: u64, before: Option<u64>) -> u64 {
     program.machine.mark(1);
     before.into_iter().for_each(|id| program.drop_tensor(1, id));
@@ -55,7 +55,7 @@ fn what_was_wanted_when_a_pass_was_over_is_not_the_first_to_go_again() {
     let parameter = program.upload(1, UNIT);
     let mut result = None;
     for round in 0..6 {
-        // More is held than the plan foresees, which is carried therefore.
+        // More is held than the plan predicts, so the plan is carried.
         let beside = program.upload(1, UNIT);
         let recomputed = program.machine.counters().recomputed;
         let made = step_with_result(&mut program, parameter, result);
@@ -64,15 +64,15 @@ fn what_was_wanted_when_a_pass_was_over_is_not_the_first_to_go_again() {
         let recomputed = program.machine.counters().recomputed - recomputed;
         assert!(
             round < 2 || recomputed < DEPTH as u64 / 2,
-            "round {round}: the whole chain for a result, {recomputed}"
+            "round {round}: the whole chain was computed for one result, {recomputed}"
         );
         result = Some(made);
     }
-    assert!(program.machine.counters().recomputed > 0, "something had to go");
+    assert!(program.machine.counters().recomputed > 0, "something had to be evicted");
     assert_eq!(program.machine.counters().steps_over_budget, 0);
 }
 
-/// A step of which the last operation comes in some steps only, as that of an accumulation does.
+/// A step whose last operation comes only in some steps, as with gradient accumulation.
 fn step_with_more(program: &mut Program, parameter: u64, is_more: bool) {
     program.machine.mark(1);
     let made = forward(program, parameter);
@@ -84,7 +84,7 @@ fn step_with_more(program: &mut Program, parameter: u64, is_more: bool) {
     program.drop_tensor(1, gradient);
 }
 
-/// A plan that holds what the fourth operation makes: to the end, or to the last operation that reads it.
+/// A plan that holds the result of the fourth operation: to the end, or until the last operation that reads it.
 fn holding_one(is_more: bool) -> Arc<Schedule> {
     let trace = trace_of(UNIT, |program, parameter| step_with_more(program, parameter, is_more));
     let place = trace.ops[3].writes[0];
@@ -92,7 +92,7 @@ fn holding_one(is_more: bool) -> Arc<Schedule> {
     holds[place as usize] = true;
     let mut plan = Schedule::new(trace, holds.clone(), holds);
     if !is_more {
-        let last = *plan.uses[place as usize].last().expect("the backward reads it") as usize;
+        let last = *plan.uses[place as usize].last().expect("the backward pass reads it") as usize;
         plan.before[last].push(Action::Loosen(place));
         plan.after[last].push(Action::Evict(place));
     }
@@ -108,6 +108,6 @@ fn a_plan_in_place_of_another_brings_back_only_what_is_still_of_use() {
     (program.machine.world_mut().plan, program.machine.world_mut().other) = (Some(short), Some(long));
     (0..4).for_each(|round| step_with_more(&mut program, parameter, round > 0));
     program.machine.mark(1);
-    assert_eq!(program.machine.world().followed.len(), 3, "the steps that go on go on by the other plan");
+    assert_eq!(program.machine.world().followed.len(), 3, "longer steps continue with the other plan");
     assert_eq!(program.machine.counters().recomputed, 0, "nothing reads again what the other plan holds to the end");
 }

@@ -1,4 +1,4 @@
-//! The floor against the least that any schedule can do with, found by trying them all on programs of up to eight operations.
+//! Compares the floor with the least that any schedule can do with, found by trying all schedules of programs of up to eight operations.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn random(seed: u64) -> Vec<Event> {
     events
 }
 
-/// The least that any schedule holds at most: operations may run again whenever their inputs are there, what an operation made may go at any
+/// The lowest peak of any schedule: operations may run again whenever their inputs are there, results of operations may be released at any
 /// time, and an upload when the program has dropped it.
 fn least(events: &[Event]) -> u64 {
     let made: Vec<(&[usize], u64)> = events
@@ -103,11 +103,11 @@ fn the_floor_is_no_less_than_the_least_that_would_do() {
         let least = least(&events);
         let hopeless = run(&events, 1);
         let floor = hopeless.machine.counters().floor.bytes;
-        assert!(floor >= least, "seed {seed}: a floor of {floor} where nothing does with less than {least}");
+        assert!(floor >= least, "seed {seed}: a floor of {floor}, but no schedule does with less than {least}");
         exact += u64::from(floor == least);
         kept += u64::from(run(&events, floor).machine.world().peak <= floor);
     }
-    println!("of {count} floors {exact} are the least that any schedule holds, and {kept} are kept as budgets");
-    // The online policy does not look ahead: its floor is an upper bound, and another run may take another way.
+    println!("of {count} floors {exact} are the lowest peak of any schedule, and {kept} are kept as budgets");
+    // The online policy does not look ahead: its floor is an upper bound, and another run may evict differently.
     assert!(2 * exact >= count && 100 * kept >= 95 * count, "{exact} exact, {kept} kept of {count}");
 }

@@ -1,4 +1,4 @@
-//! What the machine commands, in words: the cases that matter, one after the other. Operations are named by what they do: `op3` is of kind 3.
+//! What the machine commands, in words: the cases that matter, one after the other. Operations are named by their kind: `op3` is of kind 3.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
 
-/// A program within so many units, which tells what it does.
+/// A program with a budget of this many units, which logs what it does.
 fn within(units: u64) -> Program {
     let config = Config { budget: Asked::Bytes(units * UNIT), recompute_limit: f64::INFINITY, ..Config::default() };
     let mut program = Program::new(config);
@@ -17,12 +17,12 @@ fn within(units: u64) -> Program {
     program
 }
 
-/// The result of an operation of this kind on `input`, as large as it.
+/// The result of an operation of this kind on `input`, and as large as it.
 fn run(program: &mut Program, kind: u64, input: u64) -> u64 {
     program.run(1, kind, Works::New, &[input], &[], &[UNIT])[0]
 }
 
-/// What was commanded since this was last asked.
+/// What was commanded since the last call.
 fn told(program: &mut Program) -> String {
     std::mem::take(&mut program.machine.world_mut().log).join("\n")
 }
@@ -80,7 +80,7 @@ fn a_parameter_that_is_replaced_takes_its_history_with_it() {
     let mut program = within(4);
     let mut parameter = program.upload(1, UNIT);
     let y = run(&mut program, 1, parameter);
-    // The update takes the parameter: what was made of the old one is kept.
+    // The update takes over the parameter: what was made from the old one is kept.
     parameter = program.run(1, 4, Works::InPlace, &[parameter], &[parameter], &[UNIT])[0];
     let z = run(&mut program, 3, parameter);
     let w = run(&mut program, 9, z);
@@ -135,7 +135,7 @@ fn what_fails_is_told_where_it_is_read() {
     ");
 }
 
-/// Three results of a parameter, which are read backwards; the last operation is of this kind.
+/// Three results computed from a parameter, which are read in reverse order; the last operation is of this kind.
 fn step(program: &mut Program, parameter: u64, last_kind: u64) {
     program.machine.mark(1);
     let x = run(program, 1, parameter);
@@ -151,7 +151,7 @@ fn a_plan_is_followed_and_left_where_another_operation_comes() {
     let trace = trace_of(UNIT, |program, parameter| step(program, parameter, 4));
     let (x, none) = (trace.ops[0].writes[0], vec![false; trace.storages.len()]);
     let mut plan = Schedule::new(trace, none.clone(), none);
-    // The first result goes when the second is there, though there is room, and is computed again for the third.
+    // The first result is evicted when the second is there, though there is room, and is computed again for the third.
     plan.after[1] = vec![Action::Evict(x)];
     plan.peak = 64;
 

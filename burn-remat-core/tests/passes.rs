@@ -11,10 +11,10 @@ use rand_chacha::ChaCha8Rng;
 
 const UNIT: u64 = 1 << 16;
 const DEPTH: u64 = 10;
-/// Operations of a pass: forward, the seed, backward.
+/// Operations of a pass: the forward pass, the seed, the backward pass.
 const LENGTH: usize = 2 * DEPTH as usize + 1;
 
-/// Something between two passes that differs from round to round, and begins like one.
+/// Something between two passes that differs from round to round, but begins like a pass.
 fn validate(program: &mut Program, parameter: u64, round: u64) {
     for _ in 0..round % 3 {
         let mut x = program.run(1, 100, Works::New, &[parameter], &[], &[UNIT])[0];
@@ -26,7 +26,7 @@ fn validate(program: &mut Program, parameter: u64, round: u64) {
     }
 }
 
-/// A chain of operations on tensors of `unit` bytes, with something before each: the parameter, and what each has made.
+/// A chain of operations on tensors of `unit` bytes. Calls `before` before each. Returns the parameter and the results.
 fn forward(program: &mut Program, parameter: u64, unit: u64, mut before: impl FnMut(&mut Program, u64)) -> Vec<u64> {
     let mut saved = vec![parameter];
     for kind in 0..DEPTH {
@@ -37,8 +37,8 @@ fn forward(program: &mut Program, parameter: u64, unit: u64, mut before: impl Fn
     saved
 }
 
-/// Forward and backward as an autodiff does them on tensors of `unit` bytes, while the program lets go of something else; the bytes that the observer
-/// counts at its start, and the gradient.
+/// A forward and a backward pass as autodiff does them on tensors of `unit` bytes, while the program releases something else. Returns the bytes that the
+/// observer counts at its start, and the gradient.
 fn pass(program: &mut Program, parameter: u64, unit: u64) -> (u64, u64) {
     let aside = program.upload(1, unit);
     let held = program.machine.world().bytes();
@@ -50,7 +50,7 @@ fn pass(program: &mut Program, parameter: u64, unit: u64) -> (u64, u64) {
     (held, backward(program, &saved, unit, None))
 }
 
-/// The backward of what a forward has saved, all of which but for what is `kept` goes with it; the gradient.
+/// The backward pass of what a forward pass has saved, which releases all of it except what is `kept`. Returns the gradient.
 fn backward(program: &mut Program, saved: &[u64], unit: u64, kept: Option<u64>) -> u64 {
     let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
     for (kind, &id) in saved[1..].iter().rev().enumerate() {
@@ -60,7 +60,7 @@ fn backward(program: &mut Program, saved: &[u64], unit: u64, kept: Option<u64>) 
     gradient
 }
 
-/// Runs rounds, keeping every gradient of the last eight; the observer's bytes at the start of the last pass.
+/// Runs rounds, keeping each of the last eight gradients. Returns the observer's bytes at the start of the last pass.
 fn train(program: &mut Program, parameter: u64, kept: &mut Vec<u64>, rounds: std::ops::Range<u64>) -> u64 {
     let mut last = 0;
     for round in rounds {
@@ -91,7 +91,7 @@ fn a_pass_is_written_down_alike_whatever_comes_between() {
     let mut seen: Vec<Trace> = Vec::new();
     for round in 20..26 {
         let held = train(&mut program, parameter, &mut kept, round..round + 1);
-        let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+        let trace = program.machine.world_mut().trace.take().expect("a pass was traced");
         assert!(trace.is_pass);
         assert_eq!((trace.ops.len(), trace.held_at_start), (LENGTH, held), "round {round}");
         seen.push(trace);
@@ -99,12 +99,12 @@ fn a_pass_is_written_down_alike_whatever_comes_between() {
     assert!(seen.iter().all(|trace| trace.signature() == seen[0].signature()));
 }
 
-/// A plan for passes on tensors of [`UNIT`] bytes that keeps what the first operations make, and gives up the rest of what the forward makes until
-/// the backward reads it.
+/// A plan for passes on tensors of [`UNIT`] bytes that keeps the results of the first operations, and evicts the rest of what the forward pass makes until
+/// the backward pass reads it.
 fn plan() -> Arc<Schedule> {
     let (mut program, parameter) = start(1 << 30);
     train(&mut program, parameter, &mut Vec::new(), 0..20);
-    let trace = Arc::new(program.machine.world_mut().trace.take().expect("a pass was written down"));
+    let trace = Arc::new(program.machine.world_mut().trace.take().expect("a pass was traced"));
     let kept = |at: u32| at < 5;
     let holds: Vec<bool> = trace.storages.iter().map(|storage| storage.made_by.is_some_and(kept)).collect();
     let made = |storage: &TracedStorage| storage.made_by.is_some_and(|at| u64::from(at) < DEPTH - 1);
@@ -112,15 +112,11 @@ fn plan() -> Arc<Schedule> {
     let mut plan = Schedule::new(trace.clone(), holds.clone(), decides.clone());
     for (place, storage) in trace.storages.iter().enumerate().filter(|(place, _)| decides[*place] && !holds[*place]) {
         let next = plan.uses[place][0] as usize;
-        assert_eq!(Some(next as u32), storage.made_by.map(|at| at + 1), "the next operation of the forward reads it");
+        assert_eq!(Some(next as u32), storage.made_by.map(|at| at + 1), "the next forward operation reads it");
         plan.after[next].push(Action::Evict(place as u32));
     }
-    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same");
-    plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
-    plan.foreseen = foreseen.during;
-    for (actions, bytes) in plan.after.iter_mut().zip(foreseen.after).take(LENGTH - 1) {
-        actions.push(Action::Check(bytes));
-    }
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer agree");
+    plan.foresee(foreseen);
     Arc::new(plan)
 }
 
@@ -136,7 +132,7 @@ fn a_pass_is_followed_whatever_comes_between() {
     assert!(world.followed.iter().all(|followed| followed.deviation == 0 && !followed.carried));
 }
 
-/// A pass of this size as it is written down where there is no plan.
+/// The trace of a pass of this size when there is no plan.
 fn written_down(unit: u64) -> Trace {
     let (mut program, parameter) = start(1 << 30);
     for _ in 0..12 {
@@ -144,10 +140,10 @@ fn written_down(unit: u64) -> Trace {
         program.drop_tensor(1, gradient);
     }
     program.run(1, 300, Works::New, &[], &[], &[4]);
-    program.machine.world_mut().trace.take().expect("a pass was written down")
+    program.machine.world_mut().trace.take().expect("a pass was traced")
 }
 
-/// The first operation of a pass of so many layers that begins with something small, as it is written down.
+/// The first operation in the trace of a pass that has this many layers and begins with something small.
 fn first_of(layers: u64) -> u64 {
     let (mut program, parameter) = start(1 << 30);
     for _ in 0..12 {
@@ -165,7 +161,7 @@ fn first_of(layers: u64) -> u64 {
         program.drop_tensor(1, gradient);
     }
     program.run(1, 300, Works::New, &[], &[], &[4]);
-    program.machine.world_mut().trace.take().expect("a pass was written down").ops[0].kind
+    program.machine.world_mut().trace.take().expect("a pass was traced").ops[0].kind
 }
 
 #[test]
@@ -176,7 +172,7 @@ fn passes_that_begin_alike_begin_with_the_same_operation_however_long_they_are()
 #[test]
 fn a_plan_is_carried_to_other_sizes() {
     let plan = plan();
-    // What the plan needs for its own size, kept at all others too.
+    // What the plan needs for its own size. It is to be kept at all other sizes too.
     let budget = plan.peak;
     let (mut program, parameter) = start(budget);
     program.machine.world_mut().plan = Some(plan);
@@ -189,8 +185,8 @@ fn a_plan_is_carried_to_other_sizes() {
         assert!(program.machine.world().peak <= budget, "{unit}: {} of {budget}", program.machine.world().peak);
         let recomputed = program.machine.counters().recomputed - recomputed;
         match unit {
-            UNIT => assert!(recomputed > 0, "the plan gives something up"),
-            _ if unit < UNIT / 2 => assert_eq!(recomputed, 0, "all that is saved fits"),
+            UNIT => assert!(recomputed > 0, "the plan evicts something"),
+            _ if unit < UNIT / 2 => assert_eq!(recomputed, 0, "everything that is saved fits"),
             _ => {}
         }
     }
@@ -202,7 +198,7 @@ fn a_plan_is_carried_to_other_sizes() {
         let Some(trace) = followed.trace.as_ref().filter(|_| unit != UNIT) else { continue };
         let expected = written_down(unit);
         assert_eq!(trace.signature(), expected.signature(), "{unit}");
-        // What no operation reads (the last that appears) keeps the size of the plan.
+        // The tensor that no operation reads (the last one) keeps the size of the plan.
         let last = expected.storages.len() - 1;
         assert_eq!(
             (&trace.storages[..last], &trace.tensors[..last]),
@@ -222,7 +218,7 @@ fn what_the_program_keeps_of_a_pass_hides_none() {
         let mut saved = forward(&mut program, parameter, UNIT, |_, _| {});
         let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
         for (kind, id) in saved.drain(1..).rev().enumerate() {
-            // The activation in the middle is kept until there is the next.
+            // The activation in the middle is kept until the next one comes.
             let kept = kind as u64 == DEPTH / 2;
             let last: &[u64] = if kept { &[gradient] } else { &[gradient, id] };
             let next = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], last, &[UNIT])[0];
@@ -233,11 +229,11 @@ fn what_the_program_keeps_of_a_pass_hides_none() {
         }
         program.drop_tensor(1, gradient);
     }
-    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+    let trace = program.machine.world_mut().trace.take().expect("a pass was traced");
     assert!(trace.is_pass && program.machine.counters().steps >= 15, "{}", program.machine.counters().steps);
 }
 
-/// What was written down in each round of a program in which somebody else holds the output of a pass, in each fourth until the next update.
+/// What was traced in each round of a program that holds the output of a pass longer, in every fourth round until the next update.
 fn held_longer(rehearsing: bool) -> Vec<Option<Trace>> {
     let mut program = Program::new(Config { budget: Asked::Bytes(1 << 30), rehearsing, ..Config::default() });
     program.machine.world_mut().traces = true;
@@ -265,7 +261,7 @@ fn held_longer(rehearsing: bool) -> Vec<Option<Trace>> {
 #[test]
 fn a_pass_that_is_seen_to_end_late_begins_where_it_began() {
     for (round, trace) in held_longer(false).into_iter().enumerate().skip(20) {
-        let trace = trace.expect("a pass was written down");
+        let trace = trace.expect("a pass was traced");
         assert_eq!((trace.is_pass, trace.ops[0].kind), (true, 100), "round {round}: {}", trace.ops.len());
     }
 }
@@ -274,7 +270,7 @@ fn a_pass_that_is_seen_to_end_late_begins_where_it_began() {
 fn what_a_rehearsal_plans_is_what_training_does() {
     let rounds = held_longer(true).into_iter().zip(held_longer(false));
     for (round, (seen, trained)) in rounds.enumerate().skip(20) {
-        let (seen, trained) = (seen.expect("a stretch was written down").planned_part(), trained.expect("and a pass"));
+        let (seen, trained) = (seen.expect("a stretch was traced").planned_part(), trained.expect("and a pass"));
         let kinds = |trace: &Trace| trace.ops.iter().map(|op| op.kind).collect::<Vec<_>>();
         assert_eq!(kinds(&seen), kinds(&trained), "round {round}");
     }
@@ -287,7 +283,7 @@ fn a_pass_is_not_over_while_the_backward_looks_at_what_was_saved() {
         let mut saved = forward(&mut program, parameter, UNIT, |_, _| {});
         let mut gradient = program.run(1, ONE, Works::New, &[], &[], &[4])[0];
         for (kind, id) in saved.drain(1..).rev().enumerate() {
-            // A matrix product turns what it has saved first.
+            // A matrix product first transposes what it has saved.
             let turned = program.run(1, 400, Works::View, &[id], &[id], &[UNIT])[0];
             let inputs = [gradient, turned];
             gradient = program.run(1, 201 + kind as u64, Works::New, &inputs, &inputs, &[UNIT])[0];
@@ -295,13 +291,13 @@ fn a_pass_is_not_over_while_the_backward_looks_at_what_was_saved() {
         program.drop_tensor(1, gradient);
     }
     program.run(1, 300, Works::New, &[], &[], &[4]);
-    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
-    // Forward, seed, and two operations for each layer: the last of them reads what was made first.
+    let trace = program.machine.world_mut().trace.take().expect("a pass was traced");
+    // Forward pass, seed, and two operations for each layer: the last of them reads what was made first.
     assert_eq!((trace.is_pass, trace.ops.len()), (true, 3 * DEPTH as usize + 1));
     assert_eq!(trace.ops[0].kind, 100);
 }
 
-/// A pass through these layers, of one kind each or all of the same, with a head; some of what it makes has a loss of its own.
+/// A pass through these layers, each of its own kind or all of one, with a head; `extra` adds a loss on the output.
 fn pass_through(program: &mut Program, parameters: &[u64], layers: &[usize], kind: impl Fn(usize) -> u64, extra: bool) {
     let mut saved = vec![(99, parameters[0])];
     for &layer in layers {
@@ -326,13 +322,13 @@ fn pass_through(program: &mut Program, parameters: &[u64], layers: &[usize], kin
     program.drop_tensor(1, gradient);
 }
 
-/// What is known of a pass through these layers, while nothing is planned.
+/// A schedule for a pass through these layers, with nothing planned yet.
 fn known(parameters: usize, layers: &[usize], kind: impl Fn(usize) -> u64) -> Schedule {
     let (mut program, _) = start(1 << 30);
     let parameters: Vec<u64> = (0..parameters).map(|_| program.upload(1, 16)).collect();
     (0..12).for_each(|_| pass_through(&mut program, &parameters, layers, &kind, false));
     program.run(1, 300, Works::New, &[], &[], &[4]);
-    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+    let trace = program.machine.world_mut().trace.take().expect("a pass was traced");
     let none = vec![false; trace.storages.len()];
     let mut known = Schedule::new(Arc::new(trace), none.clone(), none);
     known.peak = known.trace.peak();
@@ -383,7 +379,7 @@ fn a_plan_is_mended_where_a_pass_skips_layers_or_has_another_loss() {
             }
         }
         let world = program.machine.world();
-        // One that differs from the second operation on may be something else.
+        // One that differs from the second operation on may not be a pass at all.
         let later = world.left[left..].iter().filter(|why| !matches!(why, Left::Differs { at: 1, .. }));
         assert_eq!(later.count(), 0, "{is_uniform}, {budget}: none of the last hundred leaves its plan");
         let mended = world.followed.iter().filter(|followed| followed.mended.is_some()).count();
@@ -392,8 +388,8 @@ fn a_plan_is_mended_where_a_pass_skips_layers_or_has_another_loss() {
     }
 }
 
-/// Rounds of a network that learns beside another one, of which autodiff holds what five rounds have made; the observer's bytes at the start of the last
-/// pass, and bytes of it that were saved in rounds before.
+/// Rounds of a network that learns beside another one; autodiff holds what up to five rounds of the other have made. Returns the observer's bytes at the start
+/// of the last pass, and how many of them were saved in earlier rounds.
 fn beside_another(program: &mut Program, roots: [u64; 2], rounds: u64) -> (u64, u64) {
     let (mut saved, mut last) = (Vec::new(), (0, 0));
     for round in 0..rounds {
@@ -418,11 +414,11 @@ fn what_another_network_has_saved_gives_way_to_a_plan() {
     let (mut program, parameter) = start(1 << 26);
     let roots = [parameter, program.upload(1, UNIT)];
     let (held, before) = beside_another(&mut program, roots, 20);
-    let trace = program.machine.world_mut().trace.take().expect("a pass was written down");
+    let trace = program.machine.world_mut().trace.take().expect("a pass was traced");
     assert_eq!((trace.is_pass, trace.ops.len()), (true, LENGTH));
     assert_eq!((trace.held_at_start, trace.yielding), (held - before, before));
 
-    // There is room for what one round has saved, not for five.
+    // There is room for what one round has saved, but not for five.
     let none = vec![false; trace.storages.len()];
     let mut plan = Schedule::new(Arc::new(trace), none.clone(), none);
     plan.peak = plan.trace.peak();
@@ -435,5 +431,5 @@ fn what_another_network_has_saved_gives_way_to_a_plan() {
     assert!(world.followed.len() >= 15, "{}", world.followed.len());
     assert!(world.peak <= budget, "{} of {budget}", world.peak);
     assert!(world.followed.iter().all(|followed| !followed.carried), "the plan has the room that it needs");
-    assert_eq!(program.machine.counters().recomputed, 0, "nothing that goes is needed again");
+    assert_eq!(program.machine.counters().recomputed, 0, "nothing that is evicted is needed again");
 }

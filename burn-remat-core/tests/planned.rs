@@ -1,4 +1,4 @@
-//! While a plan is followed.
+//! How the machine follows a plan.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{Program, Works, trace_of};
 const UNIT: u64 = 256;
 const DEPTH: u64 = 12;
 
-/// Forward through a chain of operations on `parameter`, and backward, which reads the results in turn; `between` comes between the two.
+/// The forward pass through a chain of operations on `parameter`, then the backward pass, which reads the results in turn; `between` runs between the two.
 fn step(program: &mut Program, parameter: u64, between: impl FnOnce(&mut Program)) {
     program.machine.mark(1);
     let mut saved = vec![parameter];
@@ -32,7 +32,7 @@ fn keeps_all() -> Arc<Schedule> {
     plan_of(UNIT, |program, parameter| step(program, parameter, |_| {}))
 }
 
-/// A plan that keeps what the first operations of a step on a parameter of so many bytes have made.
+/// A plan that keeps the results of the first operations of a step, which works on a parameter of this many bytes.
 fn plan_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Schedule> {
     let trace = trace_of(bytes, step);
     let is_forward = |made: u32| u64::from(made) < DEPTH;
@@ -40,12 +40,8 @@ fn plan_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Schedule> {
     let mut plan = Schedule::new(trace.clone(), holds.clone(), holds);
     let last = plan.before.len() - 1;
     plan.before[last].push(Action::ReleaseAll);
-    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same");
-    plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
-    plan.foreseen = foreseen.during;
-    for (actions, bytes) in plan.after.iter_mut().zip(foreseen.after).take(last) {
-        actions.push(Action::Check(bytes));
-    }
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer agree");
+    plan.foresee(foreseen);
     Arc::new(plan)
 }
 
@@ -85,7 +81,7 @@ fn whoever_is_not_in_the_plan_gets_room_from_what_it_uses_last() {
         assert!(program.machine.world().peak <= plan.peak, "thread {thread}: {}", program.machine.world().peak);
     }
     assert_eq!(program.machine.counters().steps_over_budget, 0);
-    assert!(program.machine.counters().recomputed > 0, "what had to go comes back");
+    assert!(program.machine.counters().recomputed > 0, "what had to be evicted comes back");
 }
 
 #[test]
@@ -101,9 +97,9 @@ fn what_is_held_beside_a_plan_from_its_midst_on_leaves_it_less_room() {
         let world = program.machine.world();
         assert!(world.peak <= plan.peak, "thread {thread}: {} of {}", world.peak, plan.peak);
         assert_eq!(program.machine.counters().steps_over_budget, 0);
-        assert!(program.machine.counters().recomputed > 0, "what had to go comes back");
+        assert!(program.machine.counters().recomputed > 0, "what had to be evicted comes back");
         let carried: Vec<bool> = world.followed.iter().map(|followed| followed.carried).collect();
-        assert_eq!(carried, [true, false], "thread {thread}: only where something is held beside");
+        assert_eq!(carried, [true, false], "thread {thread}: only while something else is held");
     }
 }
 
@@ -112,7 +108,7 @@ fn a_plan_keeps_to_the_budget_where_more_is_held_when_it_begins() {
     let plan = keeps_all();
     let (mut program, parameter) = following(&plan, plan.peak);
     for round in 0..3 {
-        // As a replay buffer does.
+        // As a replay buffer would.
         program.upload(1, UNIT);
         step(&mut program, parameter, |_| {});
         let peak = program.machine.world().peak;
@@ -187,11 +183,11 @@ fn what_a_plan_has_given_up_for_a_while_comes_back_before_what_it_holds_goes() {
     program.machine.mark(1);
     program.read(1, gradient);
     let world = program.machine.world();
-    assert_eq!((world.followed.len(), world.left.len()), (1, 1), "the last step ends within its plan");
-    assert_eq!(program.machine.counters().recomputed, 2, "one operation in each step, and not the chain");
+    assert_eq!((world.followed.len(), world.left.len()), (1, 1), "the last step ends before its plan does");
+    assert_eq!(program.machine.counters().recomputed, 2, "one operation in each step, not the chain");
 }
 
-/// Forward through a chain of which the program keeps the last two results.
+/// The forward pass through a chain; the program keeps the results until the end.
 fn keeping_step(program: &mut Program, parameter: u64) {
     program.machine.mark(1);
     let mut made = vec![parameter];
@@ -212,7 +208,7 @@ fn what_comes_back_behind_the_last_operation_is_foreseen_too() {
     plan.after[1].push(Action::Evict(places[0]));
     plan.after[2].push(Action::Evict(places[1]));
     plan.after[3].extend([Action::Evict(places[2]), Action::Recompute(places[..3].into())]);
-    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same").during;
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer agree").during;
     let most = foreseen.iter().copied().max().unwrap_or(0);
     plan.peak = most;
     let mut program = Program::new(Config { budget: Asked::Bytes(1 << 20), ..Config::default() });
@@ -227,7 +223,7 @@ fn what_comes_back_behind_the_last_operation_is_foreseen_too() {
     assert_eq!(world.followed.iter().map(|followed| followed.held.iter().copied().max()).max(), Some(Some(world.peak)));
 }
 
-/// Forward through two operations, of which the second needs only the signs of what the first has made.
+/// The forward pass through several operations, of which the second needs only the signs of the first result.
 fn weak_step(program: &mut Program, parameter: u64, last_kind: u64, unit: u64) {
     program.mark(1);
     let x = program.run(1, 1, Works::New, &[parameter], &[], &[unit])[0];
@@ -238,7 +234,7 @@ fn weak_step(program: &mut Program, parameter: u64, last_kind: u64, unit: u64) {
     [x, y, z, w].into_iter().for_each(|id| program.drop_tensor(1, id));
 }
 
-/// A plan for such a step in which the first goes when both are there and leaves its signs, and perhaps `both` go.
+/// A plan for such a step in which the first result leaves its signs and is evicted after the third operation; so is the second result if `both`.
 fn leaves_signs(both: bool) -> Arc<Schedule> {
     let trace = trace_of(UNIT, |program, parameter| weak_step(program, parameter, 4, UNIT));
     let (x, y) = (trace.ops[0].writes[0], trace.ops[1].writes[0]);
@@ -256,7 +252,7 @@ fn what_has_left_a_substitute_serves_when_the_plan_is_left() {
     let parameter = program.upload(1, UNIT);
     program.machine.world_mut().plan = Some(leaves_signs(true));
     weak_step(&mut program, parameter, 4, UNIT);
-    // The last operation is another one than planned. What is read then is computed from the signs.
+    // The last operation is not the planned one. What is read then is computed from the signs.
     weak_step(&mut program, parameter, 5, UNIT);
     assert_eq!(program.machine.world().left.len(), 1);
     assert_eq!(program.machine.counters().failure, None);
@@ -279,7 +275,7 @@ fn no_substitute_is_left_where_there_is_no_room_for_both() {
     assert_eq!(program.machine.world().peak, 4 * SIZE, "what the observer has seen");
 }
 
-/// All steps go by one plan.
+/// All steps follow one plan.
 struct Given(Arc<Schedule>);
 
 impl Planning for Given {
@@ -307,7 +303,7 @@ fn a_program_that_was_recorded_without_a_plan_goes_by_one_as_if_it_ran() {
         program.mark(1);
         program
     };
-    let recording = Recording::of(ran(None).asked).expect("what was asked for fits together");
+    let recording = Recording::of(ran(None).asked).expect("the requests are consistent");
     let played = play(&Arc::new(recording), Config::default(), Given(plan.clone()), |_| {});
     let live = ran(Some(&plan));
     let (was, is) = (live.machine.counters(), played.counters());
@@ -315,8 +311,8 @@ fn a_program_that_was_recorded_without_a_plan_goes_by_one_as_if_it_ran() {
     assert_eq!(is.recomputed, 3, "what needs only the signs, in each planned step");
 }
 
-/// Through operations on large tensors, with so many on small ones before, between and behind them; one of the large ones reads what they
-/// have made. Where the number between is odd, a large one is looked at too.
+/// Operations on large tensors, with the given numbers of operations on small ones before, between and after them; one of the large operations reads what
+/// the small ones have made. If the number between is odd, a large tensor is inspected too.
 fn glued_step(program: &mut Program, parameter: u64, glue: [usize; 3]) {
     const LARGE: u64 = 1 << 20;
     let small = |program: &mut Program, count: usize| {
@@ -358,12 +354,12 @@ fn a_plan_is_followed_whatever_is_done_on_small_tensors() {
     // The first mark begins a step that ends at once.
     assert!(world.left.len() <= 1, "{:?}", world.left);
     assert_eq!(world.followed.len(), steps.len());
-    assert!(world.followed.iter().all(|followed| followed.deviation <= 64), "as much as is small");
+    assert!(world.followed.iter().all(|followed| followed.deviation <= 64), "no more than is small");
     assert_eq!(program.machine.counters().recomputed, 0);
 }
 
-/// A plan for a step with such an operation between forward and backward. Of what the forward has made it keeps every third result, from this one on, and
-/// the last; the others are computed again when the backward needs the last of them.
+/// A plan for a step with such an operation between forward and backward pass. Of the forward results it keeps every third one, starting at `first`, and
+/// the last; the others are computed again when the backward pass needs the last of them.
 fn keeps_every_third(kind: u64, first: u64) -> Arc<Schedule> {
     let trace = trace_of(UNIT, |program, parameter| step_of(program, parameter, kind));
     let place = |op: u64| trace.ops[op as usize].writes[0];
@@ -381,13 +377,13 @@ fn keeps_every_third(kind: u64, first: u64) -> Arc<Schedule> {
             plan.before[last_reader(last)].push(Action::Recompute(std::mem::take(&mut gone).into()));
         }
     }
-    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer say the same");
+    let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer agree");
     plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
     plan.foreseen = foreseen.during;
     Arc::new(plan)
 }
 
-/// A step with an operation of this kind on the parameter between forward and backward.
+/// A step with an operation of this kind on the parameter between forward and backward pass.
 fn step_of(program: &mut Program, parameter: u64, kind: u64) {
     step(program, parameter, |program| {
         let made = program.run(1, kind, Works::New, &[parameter], &[], &[UNIT])[0];
@@ -409,7 +405,7 @@ fn a_plan_that_takes_over_has_what_it_keeps_and_keeps_to_the_budget() {
     let world = program.machine.world();
     assert_eq!((world.followed.len(), world.left.len()), (2, 0), "{:?}", world.left);
     assert!(world.peak <= budget, "{} of {budget} bytes", world.peak);
-    // What the first plan has given up and the second keeps, once, and what that gives up for a while.
+    // What the first plan has evicted and the second one keeps, once, and what the second one evicts for a while.
     let again = program.machine.counters().recomputed - before;
-    assert!(again <= DEPTH, "{again} operations again");
+    assert!(again <= DEPTH, "{again} operations were recomputed");
 }

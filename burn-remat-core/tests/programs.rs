@@ -1,4 +1,4 @@
-//! Random programs: what they read is what plain Burn would give, bytes are those that an observer counts, and nothing is left.
+//! Random programs: what they read is what plain Burn would give, bytes are those that an observer counts, and nothing is left at the end.
 
 mod common;
 
@@ -30,12 +30,12 @@ fn budget(bytes: u64) -> Config {
 
 #[test]
 fn random_programs_read_what_plain_burn_gives_and_leave_nothing() {
-    // Of the last two, where a step ends what is brought back for one tensor lets go of what another rests on.
+    // In the last two, at a step boundary, bringing one tensor back releases what another depends on.
     check((0..600).chain([13_650, 26_740]));
 }
 
 #[test]
-#[ignore = "60,000 programs: a minute in release"]
+#[ignore = "60,000 programs: a minute in release mode"]
 fn sixty_thousand_random_programs_read_what_plain_burn_gives_and_leave_nothing() {
     check(600..60_600);
 }
@@ -48,14 +48,14 @@ fn check(seeds: impl Iterator<Item = u64>) {
     }
 }
 
-/// How many programs of one thread hold more than a policy that keeps nothing does, of how many; and the most that they hold, as a share of that.
+/// How many single-threaded programs hold more than a policy that keeps nothing, out of how many; and the highest ratio of the two.
 fn beyond_naive(seeds: u64, length: usize, roots_go: bool) -> (u32, u32, f64) {
     let (mut beyond, mut count, mut most) = (0, 0, 0.0_f64);
     // One in three runs on one thread.
     for seed in (0..seeds).step_by(3) {
         let go = |bytes: u64| random::run_with(Program::new(budget(bytes)), seed, length, None, roots_go);
         let program = go(u64::MAX / 2);
-        // A step that is marked ends with what is alive, brought back.
+        // A marked step ends with everything that is alive brought back.
         if program.asked.iter().any(|asking| matches!(asking, Asking::Mark { .. })) {
             continue;
         }
@@ -74,13 +74,13 @@ fn beyond_naive(seeds: u64, length: usize, roots_go: bool) -> (u32, u32, f64) {
 fn the_budget_is_kept_wherever_a_policy_that_keeps_nothing_keeps_it() {
     for length in [20, 60, 120] {
         let (beyond, count, most) = beyond_naive(6000, length, false);
-        println!("length {length}: {beyond} of {count} beyond the budget, by {most:.2}");
+        println!("length {length}: {beyond} of {count} over the budget, factor {most:.2}");
         // An operation may look like an update, and what is alive is brought back then.
-        assert!(count >= 300 && 40 * beyond <= count && most <= 1.25, "{beyond} of {count} beyond it, by {most:.2}");
-        // Where a program lets go of what cannot be computed again, what was made of it may take its place, and is more.
+        assert!(count >= 300 && 40 * beyond <= count && most <= 1.25, "{beyond} of {count} over it, factor {most:.2}");
+        // If a program releases what cannot be computed again, what was made from it may take its place, and be larger.
         let (beyond, count, most) = beyond_naive(6000, length, true);
-        println!("length {length}, roots go: {beyond} of {count} beyond the budget, by {most:.2}");
-        assert!(count >= 300 && 2 * beyond <= count && most <= 2.0, "{beyond} of {count} beyond it, by {most:.2}");
+        println!("length {length}, roots released: {beyond} of {count} over the budget, factor {most:.2}");
+        assert!(count >= 300 && 2 * beyond <= count && most <= 2.0, "{beyond} of {count} over it, factor {most:.2}");
     }
 }
 

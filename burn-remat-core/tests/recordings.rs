@@ -1,4 +1,4 @@
-//! What a program asked for, played back without it: the machine decides and traces the same.
+//! A recording played without the program: the machine decides and traces the same.
 
 mod common;
 
@@ -10,7 +10,7 @@ use burn_remat_core::{
 use common::random::run;
 use common::{Program, Works};
 
-/// Keeps the steps.
+/// Keeps the traces of steps.
 #[derive(Default)]
 struct Steps(Vec<Trace>);
 
@@ -79,7 +79,7 @@ fn under_another_budget_it_decides_otherwise_and_traces_the_same() {
     assert_eq!((ample.counters().recomputed, ample.counters().peak.bytes), (0, 11 * 256));
     assert!(tight.counters().recomputed > 0 && tight.counters().peak.bytes <= 1600, "{:?}", tight.counters());
     let last = |machine: &burn_remat_core::Machine<burn_remat_core::Player<Steps>>| {
-        machine.world().planning.0.last().cloned().expect("steps were written down")
+        machine.world().planning.0.last().cloned().expect("steps were traced")
     };
     assert_eq!(last(&ample), last(&tight));
 }
@@ -101,6 +101,6 @@ fn what_does_not_fit_is_refused_with_its_call_and_field() {
     assert_eq!(field(vec![upload(1), copies(vec![Made::New(64)], 1, 1)]), "operation.outputs");
     assert_eq!(field(vec![upload(1), upload(1)]), "upload.tensor.id");
     let dropped = Asking::Drop { thread: 1, tensor: 1 };
-    let reason = "is no tensor that is there";
+    let reason = "is not an existing tensor";
     assert_eq!(refused(vec![upload(1), dropped.clone(), dropped]), (2, Misfit { field: "drop.tensor", reason }));
 }

@@ -11,7 +11,7 @@ fn config(budget: Asked) -> Config {
     Config { budget, recompute_limit: f64::INFINITY, ..Config::default() }
 }
 
-/// Forward through a chain of so many operations on `parameter`, and backward, which reads the results in turn.
+/// The forward pass through a chain of this many operations on `parameter`, and the backward pass, which reads the results in turn.
 fn step(program: &mut Program, parameter: u64, depth: u64) {
     program.machine.mark(1);
     let mut saved = vec![parameter];
@@ -59,7 +59,7 @@ fn the_floor_is_what_one_operation_needs_and_nothing_that_could_have_gone() {
         step(&mut program, parameter, 12);
     }
     assert_eq!(program.machine.counters().floor.bytes, floor);
-    // With so much it can be kept.
+    // With this budget, it can be kept.
     let mut program = Program::new(config(Asked::Bytes(floor)));
     let parameter = program.upload(1, UNIT);
     for _ in 0..4 {
@@ -74,7 +74,7 @@ fn what_is_kept_to_compute_something_again_goes_where_nothing_else_can() {
     let ids = program.upload(1, UNIT / 8);
     let x = program.run(1, 1, Works::New, &[ids], &[], &[UNIT])[0];
     program.drop_tensor(1, ids);
-    assert_eq!(program.machine.holdings().bytes, UNIT + UNIT / 8, "kept, small as it is");
+    assert_eq!(program.machine.holdings().bytes, UNIT + UNIT / 8, "kept, because it is small");
     program.run(1, 2, Works::New, &[x], &[], &[UNIT]);
     assert_eq!(program.machine.world().peak, 2 * UNIT, "what the observer has seen");
 }
@@ -88,9 +88,9 @@ fn what_a_large_root_is_kept_for_is_brought_back_where_that_holds_less() {
     assert!(program.machine.world().content(picture).is_none(), "it is evicted");
     program.drop_tensor(1, other);
     program.drop_tensor(1, weights);
-    assert_eq!(program.machine.holdings().bytes, 4 * UNIT, "kept for the picture");
+    assert_eq!(program.machine.holdings().bytes, 4 * UNIT, "kept for the image");
     program.run(1, 3, Works::New, &[], &[], &[4 * UNIT]);
-    assert_eq!(program.machine.holdings().bytes, 5 * UNIT, "the picture and what is new");
+    assert_eq!(program.machine.holdings().bytes, 5 * UNIT, "the image and what is new");
     assert_eq!(program.machine.world().peak, 6 * UNIT, "what the observer has seen");
     program.read(1, picture);
 }
@@ -135,7 +135,7 @@ fn a_mask_that_could_not_be_brought_back_is_not_lost() {
     let next = program.machine.world().commands + 1;
     program.machine.world_mut().fails_at = Some(next);
     program.read(1, mask);
-    assert!(program.machine.counters().failure.is_some(), "the first try fails");
+    assert!(program.machine.counters().failure.is_some(), "the first attempt fails");
     program.machine.world_mut().fails_at = None;
     program.read(1, mask);
     assert!(program.machine.world().content(mask).is_some());
@@ -148,7 +148,7 @@ fn what_a_forward_has_saved_over_several_steps_can_still_go() {
     let (other, mut parameter) = (program.upload(1, UNIT), program.upload(1, UNIT));
     let mut saved = Vec::new();
     for round in 0..20 {
-        // What autodiff holds of another network, whose backward comes after five steps of this one.
+        // What autodiff holds of another network, whose backward pass comes after five steps of this one.
         let mut input = other;
         for kind in 0..6 {
             input = program.run(1, 300 + kind, Works::New, &[input], &[], &[UNIT])[0];
@@ -178,7 +178,7 @@ fn bytes_tell_of_steps_after_a_while_where_no_backward_begins_with_a_single_one(
     assert!((rounds - before..rounds).contains(&steps), "{steps} steps");
 }
 
-/// A forward of so many operations, its backward, which begins with one of the kind `first`, and the update: the parameter afterwards.
+/// A forward pass of `depth` operations, its backward pass, which begins with one of the kind `first`, and the update. Returns the parameter afterwards.
 fn updated(program: &mut Program, parameter: u64, depth: u64, first: u64) -> u64 {
     let mut saved = vec![parameter];
     for kind in 0..depth {
@@ -193,8 +193,8 @@ fn updated(program: &mut Program, parameter: u64, depth: u64, first: u64) -> u64
     program.run(1, 400, Works::InPlace, &inputs, &inputs, &[UNIT])[0]
 }
 
-/// A step of layers that add to what comes in, in place as a backend does it, and share a parameter; the sum of its gradient is written over as it
-/// grows, and so is the gradient that goes through.
+/// A step of layers that share a parameter and add to their input, in place as a backend does it. The accumulated gradient of the parameter is updated
+/// in place, and so is the gradient that is passed on.
 fn residual_step(program: &mut Program, parameter: u64, depth: u64) -> u64 {
     let mut state = program.upload(1, UNIT);
     let mut saved = Vec::new();
@@ -233,7 +233,7 @@ fn layers_that_add_in_place_are_no_steps_and_keep_to_the_budget_from_the_first_o
         assert!(most <= budget, "{} units", most / UNIT);
     }
     let counters = program.machine.counters();
-    // The last one has not been seen to end.
+    // The end of the last one has not been seen.
     assert!((1..rounds).contains(&counters.steps), "{} steps", counters.steps);
     assert!(counters.recomputed > 0);
 }
@@ -258,7 +258,7 @@ fn a_share_is_known_after_a_few_backwards_where_nothing_is_updated() {
     assert!((6 * UNIT..8 * UNIT).contains(&budget), "{budget} bytes");
 }
 
-/// Which operations of a step can run again, as it is written down under this budget. The program lets go of the batch before the backward.
+/// Which operations of a step can run again, according to its trace under this budget. The program releases the batch before the backward pass.
 fn recordable(budget: u64) -> Vec<bool> {
     let mut program = Program::new(config(Asked::Bytes(budget)));
     program.machine.world_mut().traces = true;
@@ -271,7 +271,7 @@ fn recordable(budget: u64) -> Vec<bool> {
         }
         let mut gradient = program.run(1, 200, Works::New, &[saved[12]], &[], &[UNIT])[0];
         program.drop_tensor(1, saved[0]);
-        // What was made of the batch first is read first.
+        // What was made from the batch first is read first.
         for (kind, &id) in saved[1..].iter().enumerate() {
             gradient = program.run(1, 201 + kind as u64, Works::New, &[gradient, id], &[gradient, id], &[UNIT])[0];
         }
@@ -279,7 +279,7 @@ fn recordable(budget: u64) -> Vec<bool> {
         program.drop_tensor(1, gradient);
     }
     program.machine.mark(1);
-    let trace = program.machine.world_mut().trace.take().expect("a step was written down");
+    let trace = program.machine.world_mut().trace.take().expect("a step was traced");
     trace.ops.iter().map(|op| op.recordable).collect()
 }
 

@@ -1,4 +1,4 @@
-//! What an optimizer computes: in place, from gradients that come once, into what it keeps from step to step.
+//! What an optimizer computes: in place, from gradients that are used once, into what it keeps from step to step.
 
 mod common;
 
@@ -24,7 +24,7 @@ impl Weight {
         Self { id: program.upload(1, units * UNIT), units, averages: None }
     }
 
-    /// An average goes on with what was made of the gradient.
+    /// An average is updated with something made from the gradient.
     fn average(&self, program: &mut Program, before: Option<u64>, kind: u64, part: u64) -> u64 {
         let size = [self.units * UNIT];
         let Some(before) = before else { return part };
@@ -44,7 +44,7 @@ impl Weight {
     }
 }
 
-/// Two layers; the gradient of the first is computed from the batch, when all that the forward has saved is gone.
+/// Two layers; the gradient of the first is computed from the batch when everything that the forward pass has saved is gone.
 fn step(program: &mut Program, weights: &mut [Weight; 2]) {
     let [inner, outer] = &*weights;
     let batch = program.upload(1, UNIT);
@@ -61,11 +61,11 @@ fn step(program: &mut Program, weights: &mut [Weight; 2]) {
     }
 }
 
-/// What a step has done.
+/// What happened in a step.
 #[derive(Debug)]
 struct Done {
     peak: u64,
-    /// Bytes that are held after it beyond what the program holds.
+    /// Bytes that are held after it in addition to what the program holds.
     beside: u64,
     recomputed: u64,
 }
@@ -87,7 +87,7 @@ fn train(program: &mut Program, steps: usize) -> Vec<Done> {
 #[test]
 fn what_an_optimizer_keeps_needs_nothing_of_the_steps_before() {
     let done = train(&mut limited(100 * UNIT), 12);
-    // The batches of the first two steps, and what came down to these.
+    // The batches of the first two steps, and the gradients with respect to these.
     assert!(done.iter().all(|step| step.beside <= 4 * UNIT), "{done:?}");
 }
 
@@ -99,7 +99,7 @@ fn a_budget_of_what_a_program_takes_is_enough_for_it() {
     assert!(done[2..].iter().all(|step| step.peak <= most && step.recomputed == 0), "{done:?} of {most}");
 }
 
-/// A pass through `DEPTH` layers, which read one weight or the other; the gradient of what it was given.
+/// A pass through `DEPTH` layers, each of which reads one of the two weights. Returns the gradient of the input.
 fn gradient_of(program: &mut Program, weights: &[Weight; 2], input: u64) -> u64 {
     let mut saved = vec![input];
     for kind in 0..DEPTH {
@@ -117,7 +117,7 @@ fn gradient_of(program: &mut Program, weights: &[Weight; 2], input: u64) -> u64 
     gradient
 }
 
-/// A batch is changed by its own gradients, pass after pass, and then learned from.
+/// A batch is changed by its own gradients, pass after pass, and then used for training.
 fn attack(program: &mut Program, weights: &mut [Weight; 2]) {
     let clean = program.upload(1, UNIT);
     let mut batch = clean;

@@ -1,7 +1,7 @@
-//! What people write in configurations of burn-remat: budgets, and names with a slip in them.
+//! Text that users write in the configuration of burn-remat: budgets, and names with a typing error.
 //!
-//! The attribute `#[remat]` checks its settings while a program compiles, and `RematConfig` while it runs. Both do it with
-//! this crate. It has no dependencies, because a procedural macro that needs it is built before everything else.
+//! The attribute `#[remat]` checks its settings at compile time, and `RematConfig` at run time. Both use this crate.
+//! It has no dependencies, because everything that a procedural macro needs is built before everything else.
 //!
 //! ```
 //! use burn_remat_grammar::{BudgetText, budget};
@@ -10,31 +10,31 @@
 //! assert_eq!(budget("8 GiBs"), Err("its unit is unknown"));
 //! ```
 
-/// Forms of a budget, for error messages.
-pub const BUDGET_FORMS: &str = "Write for example `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak), \
+/// The forms of a budget, for error messages.
+pub const BUDGET_FORMS: &str = "Use, for example, `8 GiB`, `512MB`, `1000000` (bytes), `60%` (of the first step's peak), \
      `80% free` (of the device's free memory) or `unlimited`";
 
-/// Why zero is no budget.
+/// Why zero is not a budget.
 pub const ZERO_BYTES: &str = "zero bytes leave no memory at all";
 
-/// A budget that could be read.
+/// A valid budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BudgetText {
     /// `unlimited`: everything is counted, and nothing is limited.
     Unlimited,
     /// Bytes: at least one.
     Bytes(u64),
-    /// Of the first step's peak: above 0 and at most 1.
+    /// A share of the first step's peak: above 0 and at most 1.
     Share(f64),
-    /// Of the device's free memory: above 0 and at most 1.
+    /// A share of the device's free memory: above 0 and at most 1.
     Free(f64),
 }
 
-/// Reads a budget in one of its forms ([`BUDGET_FORMS`]), in any case and with or without spaces. Fractions of a byte are cut off.
+/// Parses a budget in one of its forms ([`BUDGET_FORMS`]), in upper or lower case, with or without spaces. Fractions of a byte are cut off.
 ///
 /// # Errors
 ///
-/// What is wrong with it, as the end of a sentence: the text is not a budget: `its unit is unknown`.
+/// What is wrong with it, to be appended to "`8 XB` is not a budget: ", such as `its unit is unknown`.
 pub fn budget(text: &str) -> Result<BudgetText, &'static str> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
@@ -57,10 +57,10 @@ pub fn budget(text: &str) -> Result<BudgetText, &'static str> {
         let percent: f64 = number.parse().map_err(|_| "its number cannot be read")?;
         let is_free = of.eq_ignore_ascii_case("free");
         return match percent {
-            _ if !is_free && !of.is_empty() => Err("what it is a share of is unknown"),
+            _ if !is_free && !of.is_empty() => Err("the text after `%` is unknown"),
             0.0 => Err("zero percent leaves no memory at all"),
-            percent if percent > 100.0 && is_free => Err("there is no more than 100% of the free memory"),
-            percent if percent > 100.0 => Err("more than 100% of the peak limits nothing; say `unlimited`"),
+            percent if percent > 100.0 && is_free => Err("it exceeds 100% of the free memory"),
+            percent if percent > 100.0 => Err("more than 100% of the peak limits nothing; write `unlimited`"),
             percent if is_free => Ok(BudgetText::Free(percent / 100.0)),
             percent => Ok(BudgetText::Share(percent / 100.0)),
         };
@@ -95,8 +95,8 @@ fn unit_factor(unit: &str) -> Option<u64> {
     })
 }
 
-/// The name most like `name`, where one is so like it that it may have been meant: at most a third of its characters differ,
-/// or one. Takes time in proportion to the product of the lengths, for each of the names.
+/// The name most similar to `name`, if one is similar enough that it may have been meant: at most a third of its characters differ,
+/// or one. Takes time proportional to the product of the lengths, for each of the names.
 pub fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace(['_', ' '], "-");
     let wanted = plain(name);
@@ -104,7 +104,7 @@ pub fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     (distance <= 1.max(wanted.chars().count() / 3)).then_some(best)
 }
 
-/// Characters to insert, delete or replace to get from `a` to `b` (Levenshtein's distance); swapped neighbours are two.
+/// Characters to insert, delete or replace to get from `a` to `b` (Levenshtein distance); swapped neighbours count as two.
 fn edits(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,11 +1,10 @@
-//! The attribute `#[remat]` of `burn-remat`, which re-exports it as `burn_remat::remat`; its documentation is there.
+//! The attribute `#[remat]`. `burn-remat` re-exports it as `burn_remat::remat` and documents it there.
 //!
-//! What it stands on decides what it does: on a `struct` or an `enum` it is a configuration (`model.rs`), on an `impl`
-//! block or a `fn` it names stages (`stage.rs`). Settings are read alike for all (`settings.rs`). Nothing is evaluated here
-//! that the library evaluates otherwise: budgets are checked by the library's own grammar, `burn-remat-grammar`.
+//! The item that it is on decides what it does: on a `struct` or an `enum` it sets a configuration (`model.rs`), on an `impl` block or a `fn` it names
+//! stages (`stage.rs`). Settings are parsed in the same way for all of them (`settings.rs`). Budgets are checked with the library's own grammar,
+//! `burn-remat-grammar`.
 //!
-//! Whatever is wrong, the item itself is given back beside the error, so that no second error follows from the
-//! first.
+//! If something is wrong, the item itself is returned beside the error, so that one mistake does not cause further errors.
 
 mod model;
 mod settings;
@@ -19,7 +18,7 @@ use syn::{Error, Item};
 
 use crate::settings::{Place, Settings};
 
-#[allow(missing_docs, reason = "documented where `burn-remat` exports it again")]
+#[allow(missing_docs, reason = "documented where `burn-remat` re-exports it")]
 #[proc_macro_attribute]
 pub fn remat(settings: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = TokenStream::from(item);

@@ -1,4 +1,4 @@
-//! `#[remat]` on a model: the configuration as data.
+//! `#[remat]` on a model: generates its configuration.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};

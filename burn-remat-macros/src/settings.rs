@@ -1,4 +1,4 @@
-//! The settings in the brackets: `key = value` or a bare key, each checked where it stands.
+//! The settings in parentheses: `key = value` or a bare key. An error points at the setting that is wrong.
 
 use burn_remat_grammar::{BUDGET_FORMS, ZERO_BYTES, budget, nearest};
 use proc_macro2::{Span, TokenStream};
@@ -8,7 +8,7 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitStr, Token, UnOp};
 
-/// What the attribute stands on.
+/// The kind of item that the attribute is on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Model,
@@ -30,13 +30,13 @@ const CONFLICTS: [(&str, &str, &str); 4] = [
     ("cache", "no_planning", "without planning there is nothing to keep"),
 ];
 
-/// The longest that a planner may be given, in seconds: some eleven days.
+/// The longest time limit of a planner, in seconds: between eleven and twelve days.
 const LONGEST: f64 = 1e6;
 
-/// Settings that can be, in the order in which they were written.
+/// The settings that were valid, in the order in which they were written.
 #[derive(Default)]
 pub(crate) struct Settings {
-    /// What each setting of a model does to its configuration; the budget comes first.
+    /// What each setting of a model does to its configuration. The budget is an argument of its constructor.
     pub budget: TokenStream,
     pub calls: Vec<TokenStream>,
     /// A name for the stage.
@@ -74,21 +74,21 @@ impl Parse for Setting {
 }
 
 impl Setting {
-    /// Its value, which is a text.
+    /// Its value, which must be a string.
     fn text(&self, example: &str) -> Result<&LitStr, Error> {
         match &self.value {
             Some(Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Ok(text),
             Some(other) => {
-                Err(Error::new(other.span(), format!("`{}` is a text: write `{} = {example}`", self.key, self.key)))
+                Err(Error::new(other.span(), format!("`{}` is a string: write `{} = {example}`", self.key, self.key)))
             }
             None => Err(self.lacks(example)),
         }
     }
 
-    /// Its value, which is a number from 0 to `most`.
+    /// Its value, which must be a number from 0 to `most`.
     fn number(&self, what: &str, example: &str, most: f64) -> Result<f64, Error> {
         let expected =
-            |span| Error::new(span, format!("`{}` is {what}: write for example `{} = {example}`", self.key, self.key));
+            |span| Error::new(span, format!("`{}` is {what}, for example `{} = {example}`", self.key, self.key));
         let Some(value) = &self.value else { return Err(self.lacks(example)) };
         if let Expr::Unary(negative) = value
             && matches!(negative.op, UnOp::Neg(_))
@@ -103,11 +103,11 @@ impl Setting {
         if number.is_finite() && number <= most {
             Ok(number)
         } else {
-            Err(Error::new(value.span(), format!("`{}` is at most {most}", self.key)))
+            Err(Error::new(value.span(), format!("`{}` can be at most {most}", self.key)))
         }
     }
 
-    /// A bare key.
+    /// For a key that takes no value.
     fn bare(&self) -> Result<(), Error> {
         match &self.value {
             None => Ok(()),
@@ -119,12 +119,12 @@ impl Setting {
     }
 
     fn lacks(&self, example: &str) -> Error {
-        Error::new(self.key.span(), format!("`{}` lacks its value: write `{} = {example}`", self.key, self.key))
+        Error::new(self.key.span(), format!("`{}` needs a value: write `{} = {example}`", self.key, self.key))
     }
 }
 
 impl Settings {
-    /// A parser of the settings that `place` takes; `on` is the item, for what is missing.
+    /// A parser for the settings that `place` takes. `on` is the position of the item, for an error about a missing setting.
     pub fn parse(place: Place, on: Span) -> impl FnOnce(ParseStream<'_>) -> syn::Result<Self> {
         move |input| {
             let list = Punctuated::<Setting, Token![,]>::parse_terminated(input)?;
@@ -181,7 +181,7 @@ impl Settings {
     }
 }
 
-/// A key that `place` does not know.
+/// The error for a key that `place` does not take.
 fn misplaced(key: &Ident, name: &str, place: Place) -> Error {
     let (known, takes) = match place {
         Place::Model => (&MODEL_KEYS[..], format!("a model takes {}", list(&MODEL_KEYS))),
@@ -193,7 +193,7 @@ fn misplaced(key: &Ident, name: &str, place: Place) -> Error {
             format!("`{name}` is for stages: it belongs on an `impl` block or a `fn`, not on a model")
         }
         (_, Place::Impl) if name == "step" => {
-            "`step` marks a function with which a training step begins: put `#[remat(step)]` on that `fn`".to_owned()
+            "`step` marks a function that begins a training step: put `#[remat(step)]` on that `fn`".to_owned()
         }
         (_, Place::Impl | Place::Fn) if MODEL_KEYS.contains(&name) => {
             format!("`{name}` configures a model: it belongs on its `struct` or `enum`; {takes}")
@@ -233,7 +233,7 @@ fn call_of(setting: &Setting, key: &str) -> Result<TokenStream, Error> {
     Ok(match key {
         "planner" => {
             let name = setting.text("\"auto\"")?;
-            // The registry is asked when what stands here is compiled: this crate knows no planner.
+            // The registry is asked when the generated code is compiled: this crate knows no planners.
             let unknown = format!(
                 "there is no planner `{}`: `remat-plan list` shows all planners; `auto` suits most programs",
                 name.value()
@@ -268,7 +268,7 @@ fn call_of(setting: &Setting, key: &str) -> Result<TokenStream, Error> {
             }
         }
         "recompute_limit" => {
-            let what = "how many times its own compute time a step may recompute";
+            let what = "the time that a step may spend on recomputation, as a multiple of its own compute time";
             let times = setting.number(what, "20", f64::MAX)?;
             quote!(advanced(|advanced| advanced.with_recompute_limit(#times)))
         }
@@ -300,7 +300,7 @@ fn policy_of(setting: &Setting) -> Result<Policy, Error> {
         other => {
             let hint = match nearest(other, &POLICIES) {
                 Some(meant) => format!("did you mean `{meant}`?"),
-                None => format!("there are {}", list(&POLICIES)),
+                None => format!("the policies are {}", list(&POLICIES)),
             };
             return Err(Error::new(name.span(), format!("there is no policy `{other}`: {hint}")));
         }

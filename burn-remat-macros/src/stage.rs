@@ -1,7 +1,7 @@
 //! `#[remat]` on an `impl` block or a `fn`: a guard at the beginning of each stage.
 //!
-//! A macro sees types only as words. So the guard is given a closure that shows it every argument, and the library
-//! resolves, by the argument's type, whether there is a tensor to be seen in it.
+//! A macro sees types only as text. So the guard gets a closure that shows it every argument, and the type of the argument decides, when the generated
+//! code is compiled, whether the library finds tensors in it.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -15,13 +15,13 @@ use syn::{
 
 use crate::settings::{Place, Policy, Settings};
 
-/// A function of its own, or a method whose `impl` block bears no attribute.
+/// A function outside of an `impl` block, or a method of a block that has no attribute.
 pub(crate) fn on_fn(settings: &Settings, mut item: ItemFn) -> Result<TokenStream, Error> {
     mark(settings, &item.sig, &mut item.block, || item.sig.ident.to_string())?;
     Ok(item.into_token_stream())
 }
 
-/// Stages of a block: methods named `forward`, and functions marked inside.
+/// The stages of a block: its methods called `forward`, and the functions in it that are marked themselves.
 pub(crate) fn on_impl(settings: &Settings, mut item: ItemImpl) -> Result<TokenStream, Error> {
     let owner = type_name(&item.self_ty);
     let mut named = settings.stage.as_ref();
@@ -50,20 +50,20 @@ pub(crate) fn on_impl(settings: &Settings, mut item: ItemImpl) -> Result<TokenSt
         (true, None, None) => Ok(item.into_token_stream()),
         (true, Some(name), _) => Err(Error::new(
             name.span(),
-            "on an `impl` block `stage` names its method `forward`, which is not here or has a name already",
+            "on an `impl` block, `stage` names its method `forward`, but there is none, or it has a name already",
         )),
         (true, None, Some(policy)) => Err(Error::new(
             policy.name.span(),
-            "on an `impl` block `policy` is that of its method `forward`, which is not here or has one already",
+            "on an `impl` block, `policy` is for its method `forward`, but there is none, or it has a policy already",
         )),
         (false, ..) => Err(Error::new(
             item.self_ty.span(),
-            "nothing here is a stage: there is no method `forward(&self, ..)`. Put `#[remat]` on the function that is one",
+            "nothing here is a stage: there is no method `forward(&self, ..)`. Put `#[remat]` on the function that you mean",
         )),
     }
 }
 
-/// An item whose functions have lost their `#[remat]`: each would go on to complain for itself.
+/// The block without the `#[remat]` of its functions: each of them would report an error of its own.
 pub(crate) fn without_attributes(item: TokenStream) -> TokenStream {
     let Ok(mut block) = syn::parse2::<ItemImpl>(item.clone()) else { return item };
     for member in &mut block.items {
@@ -89,12 +89,12 @@ fn take_attribute(attributes: &mut Vec<Attribute>) -> Result<Option<TokenStream>
         }
     };
     match attributes.iter().find(|attribute| is_remat(attribute)) {
-        Some(second) => Err(Error::new(second.span(), "one `#[remat]` for a function is enough")),
+        Some(second) => Err(Error::new(second.span(), "one `#[remat]` per function is enough")),
         None => Ok(Some(settings)),
     }
 }
 
-/// The last word of a type's path, or the whole type.
+/// The last segment of a type's path, or the whole type.
 fn type_name(of: &Type) -> String {
     match of {
         Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.to_string()),
@@ -133,7 +133,7 @@ fn mark(
             Some(Policy { value, .. }) => quote!(::core::option::Option::Some(#value)),
             None => quote!(::core::option::Option::None),
         };
-        // Hygienic: no name of the function's own can collide with it.
+        // Hygienic: it cannot collide with a name in the function.
         let guard = Ident::new("remat_stage", Span::mixed_site());
         marks.push(parse_quote! {
             let #guard = {
@@ -146,7 +146,7 @@ fn mark(
     Ok(())
 }
 
-/// Functions whose operations would not be those between their beginning and their end.
+/// Refuses functions for which a guard would not enclose exactly the operations of the call.
 fn refuse(signature: &Signature) -> Result<(), Error> {
     if let Some(keyword) = &signature.asyncness {
         return Err(Error::new(
@@ -164,14 +164,14 @@ fn refuse(signature: &Signature) -> Result<(), Error> {
     if let Some(keyword) = &signature.abi {
         return Err(Error::new(
             keyword.span(),
-            "an `extern` function cannot be a stage or a step: its arguments are not Rust's. Mark the Rust function that it \
+            "an `extern` function cannot be a stage or a step: it is an interface for other languages. Mark the Rust function that it \
              calls",
         ));
     }
     Ok(())
 }
 
-/// References to all that the arguments bind, in order.
+/// References to all variables that the arguments bind, in order.
 fn arguments(signature: &Signature) -> Vec<TokenStream> {
     let mut found = Vec::new();
     for argument in &signature.inputs {

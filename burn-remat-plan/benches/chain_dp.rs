@@ -1,6 +1,6 @@
 //! `chain-dp` on a chain as long as the report's longest (339 stages) with 500 memory slots.
 //!
-//! `cargo bench -p burn-remat-plan --bench chain_dp`; the figure to hold is one second. Memory is the table's, printed
+//! `cargo bench -p burn-remat-plan --bench chain_dp`; the target is one second. Memory is that of the table, printed
 //! first; `/usr/bin/time -v` on the same command shows the whole process.
 
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 const STAGES: usize = 339;
 
-/// Stages as of a deep residual network: three resolutions, sizes and costs that vary by a half.
+/// Stages like those of a deep residual network: three resolutions, sizes and costs that vary by a half.
 fn long_chain() -> Chain {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let stages = (0..STAGES).map(|i| {

@@ -1,5 +1,5 @@
-//! What each part of `search` contributes, at equal numbers of moves, over three seeds, as a table in Markdown: by how much its plans for the published graphs
-//! are dearer than the best known.
+//! What each part of `search` contributes, as a table in Markdown: by how much its plans for the published graphs cost more than the best
+//! known, at equal numbers of moves, averaged over three seeds.
 //!
 //! `cargo run --release -p burn-remat-plan --example ablation -- FOLDER [MOVES]`, with `NAME.graph.json` and `NAME.reference.json` in the folder.
 
@@ -13,7 +13,7 @@ use burn_remat_plan::{Graph, Request, solve};
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const KNOWN: [&str; 4] = ["vgg16", "unet", "mobilenet_v2", "resnet50"];
-/// The means are taken over so many seeds.
+/// The means are taken over this many seeds.
 const SEEDS: u64 = 3;
 
 /// A network, with its budgets and the best known cost for each.

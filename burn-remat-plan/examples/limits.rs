@@ -1,8 +1,8 @@
-//! How well planners keep to their limits on graphs made to hurt.
+//! How well planners keep to their limits on graphs designed to be difficult.
 //!
-//! `cargo run --release -p burn-remat-plan --example limits -- SIZES SECONDS [PLANNERS] [KINDS]`, lists separated by commas: every planner
-//! (or those named) on every kind of graph of every size, at three budgets. Prints the solves that took more than a tenth longer than they
-//! had, with the processor time of all threads beside, and those that ended with an internal error, then the worst overrun, and the process's most memory.
+//! `cargo run --release -p burn-remat-plan --example limits -- SIZES SECONDS [PLANNERS] [KINDS]`, with lists separated by commas: runs every planner
+//! (or those named) on every kind of graph of every size, at three budgets. Prints the solves that took more than a tenth longer than their
+//! limit, with the processor time of all threads, and those that ended with an internal error; then the worst overrun and the most memory that the process took.
 
 #[path = "../tests/hostile/mod.rs"]
 mod hostile;
@@ -14,11 +14,11 @@ use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::registry::planners;
 use burn_remat_plan::{PlanError, Request, minimum_within, solve};
 
-/// What one may exceed its limit by: a tenth, or what a busy machine takes to wake a thread.
+/// How far a solve may exceed its limit, in addition to a tenth: the time that a busy machine takes to wake a thread.
 const SLACK: Duration = Duration::from_millis(20);
 
-/// What this process has worked so far: on a busy machine a solve that works less than its limit may take longer. Zero where the system does
-/// not tell; its clock ticks a hundred times a second.
+/// The processor time of this process so far: on a busy machine, a solve that works less than its limit may take longer. Zero if the system
+/// does not report it; its clock ticks a hundred times a second.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let behind_name = stat.rsplit(')').next().unwrap_or_default();

@@ -3,7 +3,7 @@
 //! # Definition
 //!
 //! Let a graph have ops `0..n`, values `V` with sizes `w`, constant bytes `c` and results `Z ⊆ V`; value `v` has at
-//! most one producer. A plan is a word over `Compute(o)`, `ComputeAlternative(o, k)` and `Evict(v)`. Its states are
+//! most one producer. A plan is a sequence of `Compute(o)`, `ComputeAlternative(o, k)` and `Evict(v)`. Its states are
 //! the sets `R_0, R_1, ..` of resident values, `R_0` being the values without a producer. Step `t` leads from `R_t` to
 //! `R_t+1`:
 //!
@@ -23,10 +23,10 @@
 //!
 //! Its peak is the largest of `c + w(R_0)` and all `M_t`, its makespan the sum of the costs of what it computes.
 //!
-//! # How
+//! # Method
 //!
-//! One pass: what becomes resident is added to the memory held, what leaves is taken off, O(steps + uses). After a
-//! violation the step is taken to have happened as far as it can, so that one fault does not hide the next; a step with
+//! One pass, O(steps + uses): values that become resident are added to the memory held, evicted ones are subtracted. A
+//! step that violates a rule still takes effect as far as it can, so that one fault does not hide the next; a step with
 //! an index out of range is skipped. *All* violations are returned.
 
 use crate::graph::{Graph, OpId, ValueId};
@@ -47,7 +47,7 @@ pub enum Violation {
         count: usize,
     },
     /// An alternative that the op does not have.
-    #[error("step {step}: computes op {op} by its alternative {alternative}, but it has only {count}")]
+    #[error("step {step}: computes op {op} with alternative {alternative}, but the op has only {count}")]
     NoSuchAlternative {
         /// Index of the step.
         step: usize,
@@ -88,7 +88,7 @@ pub enum Violation {
     },
     /// A first computation that comes too late.
     #[error(
-        "step {step}: computes op {op} for the first time, after op {after} has been: first computations must come in execution order"
+        "step {step}: computes op {op} for the first time, but after op {after}: first computations must come in execution order"
     )]
     OutOfOrder {
         /// Index of the step.
@@ -98,8 +98,8 @@ pub enum Violation {
         /// The last op in execution order that came before it.
         after: OpId,
     },
-    /// A second run of an op that may run once.
-    #[error("step {step}: computes op {op} again (first in step {first}), which is not recomputable")]
+    /// A second run of an op that may run only once.
+    #[error("step {step}: computes op {op} again (first in step {first}), but the op is not recomputable")]
     RunsAgain {
         /// Index of the step.
         step: usize,
@@ -132,7 +132,7 @@ pub enum Violation {
         /// The op.
         op: OpId,
     },
-    /// A result that is not there.
+    /// A result that is not resident at the end.
     #[error("at the end: result value {value} is not resident")]
     ResultMissing {
         /// The value.
@@ -141,7 +141,7 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The step at fault; `None` for what is wrong at the start or at the end.
+    /// The step at fault; `None` for a violation at the start or at the end.
     pub fn step(&self) -> Option<usize> {
         match *self {
             Self::NoSuchOp { step, .. }
@@ -157,19 +157,19 @@ impl Violation {
     }
 }
 
-/// All that is wrong with a plan; never empty.
+/// All violations of a plan; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the plan is not valid: {} violations, the first of which is: {}", .0.len(), .0[0])]
 pub struct Violations(Vec<Violation>);
 
 impl Violations {
-    /// The violations in the order of their steps; what is wrong at the end comes last.
+    /// The violations in the order of their steps; those at the end come last.
     pub fn all(&self) -> &[Violation] {
         &self.0
     }
 }
 
-/// A plan that [`check`] accepted: the only way to get one is through it.
+/// A plan that [`check`] accepted. Only `check` creates one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedPlan {
     plan: Plan,
@@ -199,7 +199,7 @@ impl CheckedPlan {
         self.makespan
     }
 
-    /// Gives the plan back.
+    /// Returns the plan.
     pub fn into_plan(self) -> Plan {
         self.plan
     }

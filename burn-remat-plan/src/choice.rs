@@ -1,7 +1,7 @@
-//! An op with the implementation in which it runs.
+//! An op and the implementation that it runs with.
 //!
-//! An op has as many implementations as [`implementations`] counts: 0 is the op itself, k + 1 its `alternatives[k]`.
-//! Plans name them as [`Step`] does; planners that choose among them share this file.
+//! An op has [`implementations`] implementations: number 0 is the op itself, k + 1 its `alternatives[k]`. Plans name
+//! them with [`Step`]; the planners that choose among them share this file.
 
 use crate::graph::{Graph, Op, OpId, ValueId};
 use crate::plan::Step;
@@ -20,7 +20,7 @@ impl Choice {
         Self { op, implementation: 0 }
     }
 
-    /// What a step computes, if it computes.
+    /// What a step computes; `None` for an eviction.
     pub fn of_step(step: Step) -> Option<Self> {
         match step {
             Step::Compute(op) => Some(Self::default_of(op)),
@@ -36,7 +36,7 @@ impl Choice {
         }
     }
 
-    /// What it reads.
+    /// The values that it reads.
     pub fn inputs(self, graph: &Graph) -> &[ValueId] {
         implementation(&graph.ops()[self.op], self.implementation).0
     }
@@ -63,13 +63,13 @@ pub(crate) fn implementation(op: &Op, index: usize) -> (&[ValueId], f64, u64) {
     }
 }
 
-/// Implementations worth a thought: of those as good in all respects, the first.
+/// Implementations worth considering: those that no other one [`beats`].
 pub(crate) fn useful_implementations(op: &Op) -> Vec<usize> {
     let all = 0..implementations(op);
     all.clone().filter(|&b| !all.clone().any(|a| a != b && beats(op, a, b))).collect()
 }
 
-/// Whether implementation `a` needs nothing that `b` does not need, and less or the same; of equals the first.
+/// Whether implementation `a` is at least as good as `b` in inputs, cost and scratch; of two equals, the first wins.
 pub(crate) fn beats(op: &Op, a: usize, b: usize) -> bool {
     let ((inputs, cost, scratch), (others, other_cost, other_scratch)) = (implementation(op, a), implementation(op, b));
     let no_worse = cost <= other_cost

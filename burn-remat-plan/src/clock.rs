@@ -1,13 +1,14 @@
-//! Time as planners count it: what goes by on the wall, or for the [patient](patiently) about what they had of a processor.
+//! Time as planners count it: wall-clock time or, inside [`patiently`], roughly processor time.
 //!
-//! Beside a program that computes, at low priority or on a busy machine, a planner may get a tenth of a processor. A limit of some milliseconds on the
-//! wall is then one of next to no work, and what it finds depends on what else the machine does. A limit in processor time finds the same on both.
+//! On a busy machine, or at low priority beside a program that computes, a planner may get a tenth of a processor. A few milliseconds of wall-clock time
+//! then allow almost no work, and the result depends on what else the machine does. With a limit in processor time, the result is as good as on an idle
+//! machine.
 //!
-//! Method: a patient clock is the wall's, less the time that its threads have lost, which is what went by while they were at work and had no processor.
-//! Threads at work at the same time lose their part of it each; one that waits for others loses none. The clock falls behind the wall's as far as to one
-//! part in `most` of it and no further, so that an end comes in any case. Where a system does not tell a thread's processor time, nothing counts as lost.
+//! Method: a patient clock shows wall-clock time minus the time that its threads have lost: time in which they had work to do but no processor. If
+//! several threads work at once, each one's loss is divided by their number; a thread that waits for others loses nothing. At least one part in `most`
+//! of the wall-clock time always counts, so that every limit is reached. If the system does not report a thread's processor time, nothing counts as lost.
 //!
-//! Cost: about a microsecond for a look at a patient clock, which asks the system; an end that is not near is seen without one.
+//! Cost: reading a patient clock takes about a microsecond, because it asks the system; a deadline that is not near needs no such reading.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,32 +16,32 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A moment by the clock of the thread that looks at it.
+/// A moment on the clock of the thread that reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Instant);
 
 impl Moment {
-    /// The present one.
+    /// The current moment.
     pub fn now() -> Self {
         OWN.with_borrow_mut(|own| Self(own.as_mut().map_or_else(Instant::now, Own::look)))
     }
 
-    /// What went by since.
+    /// The time since this moment.
     pub fn elapsed(self) -> Duration {
         Self::now().saturating_duration_since(self)
     }
 
-    /// What went by between an `earlier` moment and this one; nothing where it was later.
+    /// The time from an `earlier` moment to this one; zero if that moment was later.
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_duration_since(earlier.0)
     }
 
-    /// The moment so much later, unless it is beyond the clock.
+    /// The moment that is `time` later; `None` if the clock cannot represent it.
     pub fn checked_add(self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }
 
-    /// Whether it has come.
+    /// Whether this moment has passed.
     pub fn passed(self) -> bool {
         OWN.with_borrow_mut(|own| match own {
             None => Instant::now() >= self.0,
@@ -50,15 +51,15 @@ impl Moment {
 }
 
 thread_local! {
-    /// The patient clock by which this thread goes, and when it last looked.
+    /// The patient clock that this thread uses, and when it was last read.
     static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
-/// A clock that several threads go by.
+/// A clock that several threads share.
 #[derive(Debug)]
 struct Patient {
     begun: Instant,
-    /// How much of the wall's time counts at least, as one part in so many.
+    /// At least one part in `most` of the wall-clock time counts.
     most: u32,
     /// Nanoseconds.
     lost: AtomicU64,
@@ -66,7 +67,7 @@ struct Patient {
 }
 
 impl Patient {
-    /// What this clock shows when the wall's shows `wall`, as far as its threads have told what they lost.
+    /// What this clock shows at wall-clock time `wall`, given the losses that its threads have reported so far.
     fn at(&self, wall: Instant) -> Instant {
         let time = wall.saturating_duration_since(self.begun);
         let lost = Duration::from_nanos(self.lost.load(Ordering::Relaxed));
@@ -74,7 +75,7 @@ impl Patient {
     }
 }
 
-/// A thread at work by a patient clock.
+/// A thread that works on a patient clock.
 #[derive(Debug)]
 struct Own {
     patient: Arc<Patient>,
@@ -88,7 +89,7 @@ impl Own {
         Self { patient, wall: Instant::now(), processor: processor_time().unwrap_or_default() }
     }
 
-    /// Tells what was lost since the last look.
+    /// Reports the time lost since the last look, and returns what the clock shows.
     fn look(&mut self) -> Instant {
         let (wall, processor) = (Instant::now(), processor_time());
         if let Some(processor) = processor {
@@ -108,7 +109,7 @@ impl Own {
     }
 }
 
-/// Processor time of this thread, where the system tells it.
+/// Processor time of this thread, if the system reports it.
 fn processor_time() -> Option<Duration> {
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", target_os = "freebsd"))]
     {
@@ -119,7 +120,7 @@ fn processor_time() -> Option<Duration> {
     None
 }
 
-/// Runs `work`, in which time limits are such on processor time, up to `most` times as much on the wall.
+/// Runs `work` with time limits that count processor time, but end after at most `most` times as much wall-clock time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -127,7 +128,7 @@ fn processor_time() -> Option<Duration> {
 ///
 /// let graph = generate::by_name("mobilenet", &generate::Options::default())?;
 /// let request = Request { time_limit: Duration::from_millis(500), ..Request::new(2 * minimum(&graph).achieved) };
-/// // On a busy machine as good a plan as on an idle one, within two seconds.
+/// // On a busy machine, the plan is as good as on an idle one, and takes two seconds at most.
 /// let solved = patiently(4, || solve(&Auto::default(), &graph, &request))?;
 /// assert!(solved.checked.is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -137,19 +138,19 @@ pub fn patiently<T>(most: u32, work: impl FnOnce() -> T) -> T {
     Clock(Some(Arc::new(Patient { begun, most, lost: AtomicU64::new(0), workers: AtomicU32::new(0) }))).enter(work)
 }
 
-/// The clock of a thread, for another one that it starts.
+/// The clock of a thread, to pass on to a thread that it starts.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock(Option<Arc<Patient>>);
 
 impl Clock {
-    /// That of this thread.
+    /// The clock of this thread.
     pub fn current() -> Self {
         Self(OWN.with_borrow(|own| own.as_ref().map(|own| own.patient.clone())))
     }
 
-    /// Goes by it in `work`, unless this thread has a patient clock already.
+    /// Uses this clock in `work`, unless this thread already has a patient clock.
     pub fn enter<T>(&self, work: impl FnOnce() -> T) -> T {
-        /// Ends the work also where it panics.
+        /// Ends the work even if it panics.
         struct Leave;
         impl Drop for Leave {
             fn drop(&mut self) {
@@ -163,7 +164,7 @@ impl Clock {
     }
 }
 
-/// Waits for other threads, or for a library that has threads and a limit of its own: no time is lost by that.
+/// Waits for other threads, or for a library with threads and a limit of its own. The wait does not count as lost time.
 pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     let patient = OWN.take().map(Own::end);
     let done = wait();
@@ -171,7 +172,7 @@ pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Runs `other` on a thread of its own while `own` runs here, both by the clock of this thread.
+/// Runs `other` on a thread of its own while `own` runs here, both on the clock of this thread.
 pub(crate) fn beside<A: Send, B>(other: impl FnOnce() -> A + Send, own: impl FnOnce() -> B) -> (A, B) {
     let clock = &Clock::current();
     thread::scope(|scope| {
@@ -181,8 +182,8 @@ pub(crate) fn beside<A: Send, B>(other: impl FnOnce() -> A + Send, own: impl FnO
     })
 }
 
-/// Runs `work` on each of the items, the first here and each other one on a thread of its own, by the clock of this thread. The results come in the
-/// order of the items. On a busy machine a new thread waits for its turn: one item does not need one.
+/// Runs `work` on each of the items, the first here and every other one on a thread of its own, all on the clock of this thread. The results come in the
+/// order of the items. A single item starts no thread, because a new thread must wait for its turn on a busy machine.
 pub(crate) fn together<I: Send, T: Send>(
     items: impl IntoIterator<Item = I>,
     work: impl Fn(I) -> T + Sync,
@@ -198,7 +199,7 @@ pub(crate) fn together<I: Send, T: Send>(
     done.into_iter()
 }
 
-/// What a thread has found, or its panic.
+/// The result of a thread, or its panic.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     waiting(|| thread.join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -209,7 +210,7 @@ mod tests {
 
     const PAUSE: Duration = Duration::from_millis(80);
 
-    /// Takes so much of a processor.
+    /// Uses `time` of processor time.
     fn compute(time: Duration) {
         let begun = processor_time().unwrap();
         while processor_time().unwrap() - begun < time {
@@ -217,7 +218,7 @@ mod tests {
         }
     }
 
-    /// What `work` takes by the clock of the thread, and on the wall.
+    /// How long `work` takes on the clock of the thread, and on the wall clock.
     fn measured(work: impl FnOnce()) -> (Duration, Duration) {
         let (begun, wall) = (Moment::now(), Instant::now());
         work();
@@ -234,7 +235,7 @@ mod tests {
         let (patient, _) = patiently(1, pause);
         assert!(patient >= PAUSE);
         let (within, _) = patiently(4, || patiently(1, pause));
-        assert!(within < wall.max(PAUSE), "the clock of the outer one: {within:?}");
+        assert!(within < wall.max(PAUSE), "the outer clock counts: {within:?}");
     }
 
     #[test]
@@ -256,7 +257,7 @@ mod tests {
                 compute(2 * PAUSE);
                 (before, end.passed())
             });
-            // Three threads may have had less than a processor each, and have lost what they had not.
+            // Each of the three threads may have had less than a whole processor, and the rest counts as lost.
             assert!(passed.fold(false, |any, (_, after)| any | after));
         });
         assert!(!Moment::now().checked_add(Duration::from_secs(3600)).unwrap().passed());

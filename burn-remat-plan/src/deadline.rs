@@ -1,10 +1,10 @@
-//! The moment at which work has to end.
+//! The moment by which work has to end.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// A moment, or none: then there is no limit.
+/// A moment, or no limit at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(Option<Moment>);
 
@@ -12,18 +12,18 @@ impl Deadline {
     /// No limit.
     pub const NEVER: Self = Self(None);
 
-    /// `limit` from now; a limit beyond the clock is none.
+    /// `limit` from now; there is no limit if the clock cannot represent that moment.
     pub fn after(limit: Duration) -> Self {
         Self(Moment::now().checked_add(limit))
     }
 
-    /// This one, or `limit` from now where that comes first.
+    /// This deadline, or `limit` from now if that comes first.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self(self.0.into_iter().chain(Moment::now().checked_add(limit)).min())
     }
 
-    /// Whether it is over.
+    /// Whether the deadline has passed.
     pub fn passed(self) -> bool {
         self.0.is_some_and(Moment::passed)
     }
@@ -35,7 +35,7 @@ impl Deadline {
     }
 }
 
-/// Asks the clock at every so many calls only, for loops whose steps are shorter than a look at the clock.
+/// Reads the clock only once in many calls, for loops whose steps are shorter than reading the clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     deadline: Deadline,
@@ -43,7 +43,7 @@ pub(crate) struct Patience {
     passed: bool,
 }
 
-/// Steps between two looks at the clock.
+/// Steps between two readings of the clock.
 const STEPS: u32 = 64;
 
 impl Patience {
@@ -51,7 +51,7 @@ impl Patience {
         Self { deadline, steps: 0, passed: false }
     }
 
-    /// Counts a step of `weight` basic operations, some hundred of which are worth a look; whether the time is over.
+    /// Counts a step of `weight` basic operations; the clock is read about every 2000 of them. Returns whether time is up.
     pub fn is_over(&mut self, weight: usize) -> bool {
         let weight = 1 + u32::try_from(weight / 32).unwrap_or(STEPS);
         self.steps = self.steps.saturating_add(weight);

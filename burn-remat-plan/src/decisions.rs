@@ -1,32 +1,32 @@
-//! What a plan does with each value: keeps it, computes it again, brings it back from another form, or does without it.
+//! What a plan does with each value: keeps it, recomputes it, restores it from a compressed form or a copy, or does without it.
 //!
-//! A value that is gone and made again has come back once an op has read it since; what is made again beside what was wanted,
-//! and given up unread, has not. It comes back from another form where the op that makes it *unpacks* one ([`form_of`]). An op that runs by an
-//! alternative which does not read a value, while the value is not there, spares it.
+//! A value counts as recomputed or restored only once an op reads it afterwards: if an op makes a value again as a by-product and the value is evicted
+//! unread, it does not count. It counts as restored if the op that makes it *unpacks* a compressed form or a copy ([`form_of`]). A value is spared if an
+//! op runs with an alternative that does not read it while it is not resident.
 //!
 //! Complexity: O(steps + uses).
 
 use crate::graph::{Graph, Op, OpId, Phase, ValueId};
 use crate::plan::{Plan, Step};
 
-/// What a plan does with a value. Times are in the unit of those that were given.
+/// What a plan does with a value. Times are in the unit of the `times` passed to [`decisions`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// How often it is computed again.
+    /// How often it is recomputed.
     pub recomputed: u32,
-    /// How often it comes back from another form.
+    /// How often it is restored from a compressed form or a copy.
     pub restored: u32,
     /// How often an op ran without it.
     pub spared: u32,
-    /// The last of these ops, and the alternative by which it ran.
+    /// The last of these ops, and the alternative that it ran with.
     pub spared_by: Option<(OpId, usize)>,
-    /// Time that it takes to bring it back, every time together.
+    /// Total time spent on recomputing and restoring it.
     pub time: f64,
-    /// The longest time between two ops that need it, as they first run.
+    /// The longest time between the first runs of two successive ops that need it.
     pub idle: f64,
 }
 
-/// The decision on each value of `graph` under a valid `plan`, whose steps take `times`.
+/// The decision on each value of `graph` in a valid `plan` whose steps take `times`.
 ///
 /// ```
 /// use burn_remat_plan::decisions::decisions;
@@ -57,8 +57,8 @@ pub fn decisions(graph: &Graph, plan: &Plan, times: &[f64]) -> Vec<Decision> {
     state.found
 }
 
-/// What an op makes from another form, and which: it reads nothing but `<name> packed` and is called `<name> from <form>`, as the
-/// graphs of measured steps have it.
+/// The name of the value that an op unpacks, and the form that it unpacks. Such an op reads only `<name> packed` and is called `<name> from <form>`, as
+/// in the graphs of measured steps.
 pub fn form_of<'a>(graph: &Graph, op: &'a Op) -> Option<(&'a str, &'a str)> {
     let &[packed] = op.inputs.as_slice() else { return None };
     let (name, form) = op.name.rsplit_once(" from ")?;
@@ -66,14 +66,14 @@ pub fn form_of<'a>(graph: &Graph, op: &'a Op) -> Option<(&'a str, &'a str)> {
     is_of(&graph.values()[packed].name).then_some((name, form))
 }
 
-/// What an op reads in place of a value where it runs by an alternative: `signs` where that is called `<name> from signs`. An alternative that
-/// is called otherwise says nothing.
+/// What an op reads in place of a value when it runs with an alternative: `signs` if the alternative is called `<name> from signs`. `None` if its name has
+/// another form.
 pub fn substitute_of(graph: &Graph, (op, k): (OpId, usize)) -> Option<&str> {
     let name = &graph.ops()[op].alternatives[k].name;
     name.strip_prefix(&*graph.ops()[op].name)?.strip_prefix(" from ")
 }
 
-/// Which values are activations, made in the forward pass, that an op after it reads; where no phases are given, all that are computed.
+/// Which values are activations: made in the forward pass and read by an op after it. If the graph has no phases, all computed values are.
 pub fn activations(graph: &Graph) -> Vec<bool> {
     let is_later = |op: &&Op| op.phase.is_some_and(|phase| phase != Phase::Forward);
     let mut are = vec![!graph.ops().iter().any(|op| is_later(&op)); graph.values().len()];
@@ -86,7 +86,7 @@ pub fn activations(graph: &Graph) -> Vec<bool> {
     are
 }
 
-/// How a value that is there again was made.
+/// How a value that is resident again was made.
 #[derive(Clone, Copy)]
 enum Made {
     Again(f64),
@@ -97,7 +97,7 @@ struct State<'a> {
     graph: &'a Graph,
     found: Vec<Decision>,
     resident: Vec<bool>,
-    /// Values that were made again and that nothing has read since.
+    /// Values that were made again and have not been read since.
     unread: Vec<Option<Made>>,
     /// Ops that have run.
     seen: Vec<bool>,

@@ -1,4 +1,4 @@
-//! What can be wrong with a graph, and why a plan could not be made.
+//! What can be wrong with a graph or a chain, and why a plan could not be made.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ pub enum GraphError {
     /// No operation.
     #[error("`ops` is empty: a graph needs at least one operation")]
     Empty,
-    /// An index that points at nothing.
-    #[error("`{field}` holds index {index}, but there are only {count} values (0 to {})", count.saturating_sub(1))]
+    /// An index of a value that does not exist.
+    #[error("`{field}` contains index {index}, but there are only {count} values (0 to {})", count.saturating_sub(1))]
     IndexOutOfRange {
         /// The field, such as `ops[3].inputs`.
         field: String,
@@ -32,7 +32,7 @@ pub enum GraphError {
     },
     /// A value that two ops (or one op twice) compute.
     #[error(
-        "`ops[{second}].outputs` holds value {value}, which `ops[{first}].outputs` holds already: a value has one producer"
+        "`ops[{second}].outputs` contains value {value}, which `ops[{first}].outputs` already contains: a value has only one producer"
     )]
     TwoProducers {
         /// The value.
@@ -42,18 +42,20 @@ pub enum GraphError {
         /// The second op.
         second: OpId,
     },
-    /// Ops that need each other.
-    #[error("cycle: `{field}` holds value {value}, which depends on the outputs of op {op} itself")]
+    /// Ops that depend on each other.
+    #[error("cycle: `{field}` contains value {value}, which depends on the outputs of op {op} itself")]
     Cycle {
         /// An op on the cycle.
         op: OpId,
         /// The value that closes it.
         value: ValueId,
-        /// The field that holds it, such as `ops[3].alternatives[0].inputs`.
+        /// The field that contains it, such as `ops[3].alternatives[0].inputs`.
         field: String,
     },
     /// A use before the value is computed.
-    #[error("`{field}` holds value {value}, which op {producer} computes only later: `ops` must be in execution order")]
+    #[error(
+        "`{field}` contains value {value}, which op {producer} computes only later: `ops` must be in execution order"
+    )]
     OutOfOrder {
         /// The op that uses the value.
         op: OpId,
@@ -61,7 +63,7 @@ pub enum GraphError {
         value: ValueId,
         /// The op that computes it.
         producer: OpId,
-        /// The field that holds the value, such as `ops[3].alternatives[0].inputs`.
+        /// The field that contains the value, such as `ops[3].alternatives[0].inputs`.
         field: String,
     },
     /// Sizes that do not fit in 63 bits.
@@ -70,13 +72,13 @@ pub enum GraphError {
         /// The sum.
         total: u128,
     },
-    /// Costs that do not add up to a finite number, even after each op has run once per op.
-    #[error("`ops[..].cost` add up to {total}: too much for a plan that recomputes")]
+    /// Costs whose sum is not finite if each op runs as often as there are ops.
+    #[error("the costs `ops[..].cost` add up to {total}: too large for a plan that recomputes")]
     CostOverflow {
         /// The sum.
         total: f64,
     },
-    /// A file of another shape.
+    /// A file with the wrong structure.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A file that cannot be read or written.
@@ -84,7 +86,7 @@ pub enum GraphError {
     Io {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The system's error message.
         message: String,
     },
 }
@@ -110,13 +112,13 @@ pub enum ChainError {
         /// The sum.
         total: u128,
     },
-    /// Costs that do not add up to a finite number, even after each stage has run once per stage.
-    #[error("`stages[..].forward_cost` and `backward_cost` add up to {total:e}: too much for a plan that recomputes")]
+    /// Costs whose sum is not finite if each stage runs as often as there are stages.
+    #[error("`stages[..].forward_cost` and `backward_cost` add up to {total:e}: too large for a plan that recomputes")]
     CostOverflow {
         /// The sum.
         total: f64,
     },
-    /// A text that is no JSON, or JSON of another shape.
+    /// Text that is not JSON, or JSON with the wrong structure.
     #[error("`{field}`: {message}")]
     Json {
         /// Path of the field, such as `stages[3].saved_bytes`; `.` is the file as a whole.
@@ -124,7 +126,7 @@ pub enum ChainError {
         /// What is wrong with it.
         message: String,
     },
-    /// Another format.
+    /// A file in another format.
     #[error("`format` is `{found}`, not `remat-chain/1`")]
     Format {
         /// The tag found.
@@ -146,11 +148,11 @@ pub enum PlanError {
     Infeasible {
         /// The budget asked for.
         budget: u64,
-        /// The smallest budget known to be feasible (for this planner), where one is known.
+        /// The smallest budget known to be feasible (for this planner), if one is known.
         minimum: Option<u64>,
-        /// The op that needs it; for a chain the stage.
+        /// The op that needs it; for a chain, the stage.
         blocking_op: Option<OpId>,
-        /// Whether it is proved that no schedule at all fits; else the planner found none.
+        /// Whether it is proved that no schedule fits; if not, the planner just found none.
         proven: bool,
     },
     /// The planner does not handle this kind of input.
@@ -158,7 +160,7 @@ pub enum PlanError {
     Unsupported {
         /// Name of the planner.
         planner: &'static str,
-        /// What it lacks and what to use instead.
+        /// What it cannot handle and what to use instead.
         reason: String,
     },
     /// The planner is not part of this build.
@@ -171,12 +173,12 @@ pub enum PlanError {
         /// Name of the feature.
         feature: &'static str,
     },
-    /// The planner did not come back in time and was left behind. Its thread may still run.
+    /// The planner did not return in time and was abandoned. Its thread may still be running.
     #[error("planner `{planner}` did not return within its limit of {limit:?}")]
     Overdue {
         /// Name of the planner.
         planner: &'static str,
-        /// The time that it had.
+        /// Its time limit.
         limit: Duration,
     },
     /// A planner or its solver failed; the input is not the cause.
@@ -190,7 +192,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// No plan within `budget` was found, and nothing is known of larger or smaller ones.
+    /// No plan within `budget` was found, and nothing is known about other budgets.
     pub fn no_plan(budget: u64) -> Self {
         Self::Infeasible { budget, minimum: None, blocking_op: None, proven: false }
     }
@@ -201,7 +203,7 @@ fn shortage_text(budget: u64, proven: bool) -> String {
 }
 
 fn minimum_text(minimum: Option<u64>) -> String {
-    minimum.map_or_else(String::new, |bytes| format!("; the smallest known budget is {bytes} bytes"))
+    minimum.map_or_else(String::new, |bytes| format!("; the smallest budget with a known plan is {bytes} bytes"))
 }
 
 fn blocking_text(op: Option<OpId>) -> String {

@@ -1,8 +1,8 @@
-//! Frontier-advancing schedules: what is kept between the stages, what is computed within them.
+//! Frontier-advancing schedules: what is kept between stages, and what is computed within them.
 //!
 //! A graph of *n* ops is run in *n* stages. Stage *t* computes op *t* for the first time; before it, in ascending
 //! order, any earlier ops may be computed again, each at most once. A [`Retention`] says which values are resident at
-//! the start of each stage; [`computations`] gives the least set of ops that every stage must then compute, and
+//! the start of each stage; [`computations`] gives the smallest set of ops that every stage must then compute, and
 //! [`plan_from_order`](crate::sequence::plan_from_order) turns the resulting sequence into a [`Plan`](crate::Plan) that evicts every
 //! value the moment it becomes useless.
 //!
@@ -16,8 +16,8 @@
 //! values whose retention begins at stage *t + 1*, under "an input that is not resident must be computed". That is the
 //! unique smallest R, hence the cheapest (Checkmate, section 5.2 and appendix B.1).
 //!
-//! Beyond the paper: an op may have several outputs, retained apart from each other; inputs of the graph and outputs
-//! of ops that may not run again are resident in every stage after they appear (evictions still come early: they
+//! Beyond the paper: an op may have several outputs, retained separately; inputs of the graph and outputs of ops that
+//! may not run again are resident in every stage after they appear (they are still evicted early, because evictions
 //! follow from the sequence alone, which never holds more than S does).
 //!
 //! Complexity: [`computations`] is O(values + spans log spans + inputs of all computed ops), [`plan_from_order`](crate::sequence::plan_from_order) is linear in
@@ -39,8 +39,8 @@ impl Retention {
         Self::default()
     }
 
-    /// Has `value` resident at the start of the stages `first..=last`; an empty range is ignored. A span that begins
-    /// later than the stage behind the value's producer has the value computed again in stage `first - 1`.
+    /// Keeps `value` resident at the start of the stages `first..=last`; an empty range is ignored. If the span begins
+    /// later than the stage after the value's producer, the value is computed again in stage `first - 1`.
     pub fn keep(&mut self, value: ValueId, first: usize, last: usize) {
         if first <= last {
             self.spans.push((value, first, last));
@@ -74,18 +74,18 @@ impl Retention {
     }
 }
 
-/// The ops of all stages in order: the cheapest way to have `retention` hold.
+/// The ops of all stages in order: the cheapest way to satisfy `retention`.
 pub fn computations(graph: &Graph, retention: &Retention) -> Vec<OpId> {
     computations_within(graph, retention, usize::MAX, Deadline::NEVER).expect("without limits nothing ends early")
 }
 
-/// As [`computations`]; `None` where there are more than `most`, of which no more is then kept, or where time is up.
+/// Like [`computations`], but stops and returns `None` when there are more than `most` ops or when time is up.
 pub fn computations_within(graph: &Graph, retention: &Retention, most: usize, deadline: Deadline) -> Option<Vec<OpId>> {
     let mut patience = Patience::until(deadline);
     let spans = retention.normalized(graph);
     let count = graph.ops().len();
     let mut sequence = Vec::with_capacity(count * 2);
-    // Last stage of the span that is under way, per value; roots are held throughout.
+    // Last stage of the current span of each value; roots are held throughout.
     let mut held_until: Vec<Option<usize>> =
         (0..graph.values().len()).map(|value| graph.is_root(value).then_some(usize::MAX)).collect();
     let mut seen_in = vec![usize::MAX; count];
@@ -134,7 +134,7 @@ pub fn retention_of(graph: &Graph, sequence: &[OpId]) -> Retention {
     let is_first: Vec<bool> = sequence.iter().map(|&op| !std::mem::replace(&mut seen[op], true)).collect();
     for (&op, is_first) in sequence.iter().zip(is_first).rev() {
         if is_first {
-            // What is live behind the first computation of op t is retained at the start of stage t + 1.
+            // What is live after the first computation of op t is retained at the start of stage t + 1.
             for value in (0..live.len()).filter(|&value| live[value]) {
                 retention.keep(value, op + 1, op + 1);
             }

@@ -1,10 +1,9 @@
 //! The graph of one training step: operations in execution order and the values they pass on.
 //!
 //! A [`Graph`] cannot be built invalid: every index is in range, every value has at most one producer, an op uses
-//! only values that are inputs of the graph or outputs of an earlier op, costs are finite and not negative (also their
-//! sum, times the number of ops), and the sum of all sizes fits in 63 bits, so that no planner needs to guard its
-//! additions. [`GraphBuilder`] is the only
-//! way in; the JSON reader goes through it.
+//! only values that are inputs of the graph or outputs of an earlier op, costs are finite and not negative (and so is
+//! their sum times the number of ops), and the sum of all sizes fits in 63 bits, so that no planner needs to guard
+//! against overflow. Every graph is built by [`GraphBuilder`]; the JSON reader uses it too.
 //!
 //! A value stands for a *storage*: views that share a buffer are one value.
 
@@ -51,7 +50,7 @@ pub struct Alternative {
 pub struct Op {
     /// A name for people; may be empty.
     pub name: String,
-    /// Cost of one execution, in the unit of the graph (ns where measured).
+    /// Cost of one execution, in the unit of the graph (ns if measured).
     pub cost: f64,
     /// Values that must be resident when the op runs, ascending and without repeats.
     pub inputs: Vec<ValueId>,
@@ -61,9 +60,9 @@ pub struct Op {
     pub scratch_bytes: u64,
     /// Whether the op may run more than once.
     pub recomputable: bool,
-    /// The part of the step, where known.
+    /// The part of the step, if known.
     pub phase: Option<Phase>,
-    /// The stage of the model, where named.
+    /// The stage of the model, if named.
     pub stage: Option<String>,
     /// Other implementations with the same outputs.
     pub alternatives: Vec<Alternative>,
@@ -86,7 +85,7 @@ impl Op {
     }
 }
 
-/// A valid graph: see the [module](self) for what that promises.
+/// A valid graph: see the [module](self) for what that guarantees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Graph {
     name: String,
@@ -104,7 +103,7 @@ impl Graph {
         &self.name
     }
 
-    /// Bytes that are resident throughout, beside the values (parameters, optimizer state).
+    /// Bytes that are resident throughout, in addition to the values (parameters, optimizer state).
     pub fn constant_bytes(&self) -> u64 {
         self.constant_bytes
     }
@@ -159,7 +158,7 @@ impl Graph {
         values.iter().map(|&value| self.bytes(value)).sum()
     }
 
-    /// The same values with other operations: `change` says what becomes of each. O(values + uses).
+    /// The same values with other operations: `change` returns the replacement of each. O(values + uses).
     pub(crate) fn with_ops(&self, change: impl FnMut((OpId, &Op)) -> Op) -> Result<Self, GraphError> {
         let Self { name, constant_bytes, values, results, .. } = self.clone();
         let ops = self.ops.iter().enumerate().map(change).collect();
@@ -209,7 +208,7 @@ impl GraphBuilder {
         self.values.len() - 1
     }
 
-    /// Adds an operation behind those already there and returns its index.
+    /// Adds an operation after the existing ones and returns its index.
     pub fn op(&mut self, op: Op) -> OpId {
         self.ops.push(op);
         self.ops.len() - 1
@@ -221,11 +220,11 @@ impl GraphBuilder {
         self
     }
 
-    /// Validates. Complexity: O(values + uses).
+    /// Validates and builds the graph. Complexity: O(values + uses).
     ///
     /// # Errors
     ///
-    /// The first violation, with the field that holds it: see [`GraphError`].
+    /// The first problem, with the field that contains it: see [`GraphError`].
     pub fn build(self) -> Result<Graph, GraphError> {
         let Self { name, constant_bytes, values, mut ops, results } = self;
         if ops.is_empty() {
@@ -294,13 +293,13 @@ fn producers(ops: &[Op], count: usize) -> Result<Vec<Option<OpId>>, GraphError> 
     Ok(producer)
 }
 
-/// Every use must come after its producer. A violation is a cycle when the producer needs the user's outputs in turn,
-/// else only a wrong order.
+/// Every use must come after its producer. A violation is a cycle if the producer in turn needs the user's outputs,
+/// otherwise just a wrong order.
 fn validate_order(ops: &[Op], producer: &[Option<OpId>]) -> Result<(), GraphError> {
     let uses = |op: &Op| -> Vec<ValueId> {
         op.inputs.iter().chain(op.alternatives.iter().flat_map(|a| &a.inputs)).copied().collect()
     };
-    // By the place of a use among all of the op's: the field that holds it.
+    // The field that contains a use, given its position among all uses of the op.
     let field_of = |id: OpId, mut at: usize| -> String {
         let lists = ops[id].alternatives.iter().map(|other| &other.inputs);
         for (k, inputs) in std::iter::once(&ops[id].inputs).chain(lists).enumerate() {

@@ -1,12 +1,12 @@
 //! Keeps a caller safe from a planner that panics or does not return.
 //!
-//! Not all work can be interrupted. HiGHS looks at its clock in most of its loops but not in all: the interior-point run for
-//! the analytic centre has no limit of its own, and presolve has long steps; on a busy machine a solve with a limit of 8 s
-//! took 44 s. And a planner of somebody else may do anything.
+//! Not all work can be interrupted. HiGHS checks its clock in most of its loops but not in all: the interior-point run for
+//! the analytic centre has no limit of its own, and presolve has long steps; on a busy machine, a solve with a limit of 8 s
+//! took 44 s. And a third-party planner may do anything.
 //!
-//! Method: [`within_limit`] has the work run on a thread of its own, which leaves its latest outcome where the caller finds
-//! it. Some time after the limit the caller takes that and goes its way. The thread ends by itself when it next looks at the
-//! clock; until then it takes processor time and memory, and nobody hears of it.
+//! Method: [`within_limit`] runs the work on a thread of its own, which stores its latest outcome where the caller can find
+//! it. Shortly after the limit, the caller takes that outcome and continues. The thread ends by itself when it next checks
+//! the clock; until then it still uses processor time and memory, but its progress reports are dropped.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,18 +21,18 @@ use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::planner::{Progress, Request};
 
-/// Stack of the working thread: what a program's main thread has.
+/// Stack of the working thread: the same as that of a program's main thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Shortest look for a result.
+/// Shortest wait for a result.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// What work may take beyond its limit, to end in good order: a twentieth, but no less than the system's clock ticks.
+/// Extra time after the limit for work to finish: a twentieth of it, but at least a tick of the system's clock.
 pub(crate) fn grace(limit: Duration) -> Duration {
     (limit / 20).clamp(Duration::from_millis(10), Duration::from_millis(500))
 }
 
-/// The latest outcome of work under way.
+/// The latest outcome of work in progress.
 pub(crate) struct Latest<T> {
     outcome: Mutex<Option<T>>,
     left: AtomicBool,
@@ -60,7 +60,7 @@ impl<T> Latest<T> {
 pub(crate) enum Ended<T> {
     /// By itself, with this result.
     Done(T),
-    /// It did not in time; this is the latest outcome that it left, if any.
+    /// It did not end in time; this is its latest outcome, if any.
     Left(Option<T>),
 }
 
@@ -68,9 +68,9 @@ pub(crate) enum Ended<T> {
 ///
 /// # Errors
 ///
-/// What `work` says, or its panic.
+/// The error of `work`, or its panic.
 pub(crate) fn isolated<T>(planner: &'static str, work: impl FnOnce() -> Result<T, PlanError>) -> Result<T, PlanError> {
-    // What `work` has borrowed is the problem and the request, which it cannot leave half changed.
+    // `work` borrows only the problem and the request, which it cannot leave half changed.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let reason = format!("it panicked: {}", message_of(&*panic));
         Err(PlanError::Internal { planner, reason })
@@ -86,7 +86,7 @@ fn message_of(panic: &(dyn Any + Send)) -> &str {
 ///
 /// # Errors
 ///
-/// What `work` says, its panic, or that there is no thread to be had.
+/// The error of `work`, its panic, or that no thread could be started.
 pub(crate) fn within_limit<T: Send + 'static>(
     planner: &'static str,
     request: &Request,
@@ -105,7 +105,7 @@ pub(crate) fn within_limit<T: Send + 'static>(
             };
             Arc::new(report) as Arc<dyn Fn(Progress) + Send + Sync>
         });
-        // A send fails where the caller has left.
+        // The send fails if the caller has given up.
         let run = move || drop(sender.send(clock.enter(|| isolated(planner, || work(&request, &latest)))));
         thread::Builder::new().name(planner.to_owned()).stack_size(STACK_BYTES).spawn(run)
     };
@@ -114,7 +114,7 @@ pub(crate) fn within_limit<T: Send + 'static>(
     let received = loop {
         let left = end.left().max(SHORT);
         match waiting(|| receiver.recv_timeout(left)) {
-            // By the clock of patient work the end may lie further ahead than it seemed.
+            // On a patient clock, the end may be further away than it seemed.
             Err(RecvTimeoutError::Timeout) if !end.passed() => {}
             received => break received,
         }
@@ -123,11 +123,11 @@ pub(crate) fn within_limit<T: Send + 'static>(
         Ok(result) => result.map(Ended::Done),
         Err(RecvTimeoutError::Timeout) => {
             latest.left.store(true, Ordering::Relaxed);
-            log::debug!("{planner}: left behind, it does not look at the clock");
+            log::debug!("{planner}: abandoned, because it does not check the clock");
             Ok(Ended::Left(latest.take()))
         }
         Err(RecvTimeoutError::Disconnected) => {
-            Err(PlanError::Internal { planner, reason: "ended without a result".to_owned() })
+            Err(PlanError::Internal { planner, reason: "it ended without a result".to_owned() })
         }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         is_set.recv().unwrap();
         drop(release);
         ended.recv().unwrap();
-        // On a machine that is very busy the work may not have begun by then.
+        // On a very busy machine, the work may not have started by then.
         assert!(matches!(found, Ok(Ended::Left(Some(1) | None))));
         assert!(*reports.lock().unwrap() <= 1);
     }

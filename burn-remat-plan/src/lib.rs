@@ -2,18 +2,18 @@
 //!
 //! The crate is a pure function of data. A [`Graph`] (operations in execution order, values with sizes) or a
 //! [`Chain`] of stages, a budget in bytes and a [`Planner`] give a [`Plan`]: a flat list of steps,
-//! *compute this op* and *evict this value*, that never holds more than the budget. It knows nothing of tensors, of
-//! devices or of Burn.
+//! *compute this op* and *evict this value*, that never holds more than the budget. It knows nothing about
+//! tensors, devices or Burn.
 //!
 //! Data flows one way: a file or a trace becomes a [`Graph`]; a planner turns it into an [`Outcome`]; [`simulate()`]
-//! tells what a plan costs; [`check`](check::check) decides, sharing no code with any of them, whether a plan is valid.
+//! says what a plan costs; [`check`](check::check), which shares no code with any of them, decides whether it is valid.
 //!
 //! ```
 //! use std::time::Duration;
 //!
 //! use burn_remat_plan::{Graph, Request, generate, minimum, registry, simulate, solve};
 //!
-//! // A training step of MobileNet; `Graph::read("graph.json")` for one of your own.
+//! // A training step of MobileNet; `Graph::read("graph.json")` reads one of your own.
 //! let graph = generate::by_name("mobilenet", &generate::Options::default())?;
 //! let least = minimum(&graph).achieved;
 //! let request = Request { time_limit: Duration::from_millis(500), ..Request::new(2 * least) };
@@ -27,8 +27,7 @@
 //!
 //! The command `remat-plan` does the same with files.
 //!
-//! [`planners`] has tables that lead from each planner to its paper, and from the papers' equations and algorithms to the
-//! code.
+//! [`planners`] has tables that link each planner to its paper, and the papers' equations and algorithms to the code.
 
 mod allowance;
 pub mod chain;

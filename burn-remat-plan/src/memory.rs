@@ -1,15 +1,16 @@
-//! How much memory this process may still take.
+//! How much memory this process may still use.
 //!
-//! Method: the least of what the system says. On Linux that is the machine's available memory (`/proc/meminfo`), what the
-//! process's control groups leave of their limits (both versions, each group and those above it), and what a limit on
-//! the address space leaves (`ulimit -v`). Elsewhere, or where none of these can be read, it is a fixed amount.
+//! Method: the least of the amounts that the system reports. On Linux, these are the machine's available memory
+//! (`/proc/meminfo`), what the process's control groups leave of their limits (both versions, each group and those above
+//! it), and what a limit on the address space leaves (`ulimit -v`). Elsewhere, or if none of these can be read, it is a
+//! fixed amount.
 //!
-//! Everything is read anew at each call: other programs come and go. That takes some ten microseconds.
+//! Everything is read again on each call, because other programs come and go. That takes about ten microseconds.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// Where the system says nothing.
+/// Used if the system reports nothing.
 const UNKNOWN: u64 = 4 << 30;
 
 /// The share of the free memory that a planner may take by default.
@@ -20,7 +21,7 @@ pub fn default_limit() -> u64 {
     free_bytes() / SHARE
 }
 
-/// Bytes that this process may still take; 4 GiB where the system does not tell.
+/// Bytes that this process may still use; 4 GiB if the system does not say.
 pub fn free_bytes() -> u64 {
     let known = available_on_machine().into_iter().chain(left_by_groups()).chain(left_of_address_space());
     known.min().unwrap_or(UNKNOWN)
@@ -47,7 +48,7 @@ fn left_by_groups() -> impl Iterator<Item = u64> {
         let folders: Vec<PathBuf> = group.ancestors().map(|folder| root.join(folder)).collect();
         folders.into_iter().filter_map(move |folder| {
             let read = |name: &str| number(&read_to_string(folder.join(name)).ok()?);
-            // `max`, no limit, is no number.
+            // `max`, which means no limit, is not a number.
             Some(read(limit)?.saturating_sub(read(used)?))
         })
     })
@@ -59,7 +60,7 @@ struct Group {
     /// Where the groups are.
     root: PathBuf,
     group: PathBuf,
-    /// Names of the files with its limit and with what it uses.
+    /// Names of the files with its limit and its usage.
     limit: &'static str,
     used: &'static str,
 }
@@ -88,7 +89,7 @@ fn left_of_address_space() -> Option<u64> {
 
 fn address_limit_in(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
-    // `unlimited` is no number.
+    // `unlimited` is not a number.
     number(line.split_whitespace().next()?)
 }
 

@@ -1,9 +1,9 @@
-//! What every schedule holds at some moment: no budget below is feasible.
+//! What every schedule must hold at some moment: no smaller budget is feasible.
 //!
-//! While op k runs for the first time, its inputs, outputs and scratch are resident (those of its lightest implementation
-//! at least), and so is every value that a later first computation (or the end) uses in any case and that cannot be
-//! computed again: a [root](Graph::is_root). The largest such sum over all k bounds every schedule; the op and those values
-//! are the certificate. At the start all inputs are resident and at the end all results, which bounds too.
+//! While op k runs for the first time, its inputs, outputs and scratch are resident (at least those of
+//! its lightest implementation), and so is every value that a later first computation (or the end) is sure to use and that
+//! cannot be computed again: a [root](Graph::is_root). The largest such sum over all k bounds every schedule; the op and
+//! those values are the certificate. All inputs are resident at the start and all results at the end: two more bounds.
 //!
 //! Complexity: O(values + uses).
 
@@ -19,17 +19,17 @@ pub enum SetBy {
     Op(OpId),
     /// The results: all are resident at the end.
     End,
-    /// No single moment: all schedules were tried. What is told is what the plan holds at its peak, while this op runs.
+    /// No single moment: all schedules were tried. The values given are those that the plan holds at its peak, while this op runs.
     Exhaustion(OpId),
 }
 
-/// What an op reads whatever implementation is chosen.
+/// The values that an op reads whatever implementation is chosen.
 fn certain_inputs(graph: &Graph, op: OpId) -> Vec<ValueId> {
     let op = &graph.ops()[op];
     op.inputs.iter().copied().filter(|v| op.alternatives.iter().all(|a| a.inputs.binary_search(v).is_ok())).collect()
 }
 
-/// The last op whose first computation uses each value in any case, `ops().len()` for results.
+/// The last op whose first computation is sure to use each value, `ops().len()` for results.
 fn last_certain_uses(graph: &Graph) -> Vec<Option<OpId>> {
     let mut last = vec![None; graph.values().len()];
     for op in 0..graph.ops().len() {
@@ -65,15 +65,15 @@ pub(crate) fn together(graph: &Graph, set_by: SetBy) -> (Vec<ValueId>, u64) {
     (values, lightest.scratch)
 }
 
-/// What an implementation needs beside the roots that are used later.
+/// What an implementation needs in addition to the roots that are used later.
 struct Needs {
     inputs: Vec<ValueId>,
     scratch: u64,
-    /// Of both.
+    /// Bytes of both.
     bytes: u64,
 }
 
-/// The implementation of `op` that needs least beside the roots used later.
+/// The implementation of `op` that needs the least in addition to the roots used later.
 fn lightest_inputs(graph: &Graph, op: OpId, last: &[Option<OpId>]) -> Needs {
     let is_held = |v: ValueId| graph.is_root(v) && last[v].is_some_and(|last| last > op);
     let weigh = |k: usize| {
@@ -92,12 +92,12 @@ pub(crate) fn largest(graph: &Graph) -> (u64, SetBy) {
     let start = graph.constant_bytes() + graph.inputs().map(|v| graph.bytes(v)).sum::<u64>();
     let end = graph.constant_bytes() + graph.bytes_of(graph.results());
     let ops = needs(graph).into_iter().enumerate().map(|(op, need)| (need, SetBy::Op(op)));
-    // Of equals the first op, then the start.
+    // Among equals, the first op wins, then the start.
     let moments = ops.chain([(start, SetBy::Start), (end, SetBy::End)]);
     moments.fold((0, SetBy::Op(0)), |most, moment| if moment.0 > most.0 { moment } else { most })
 }
 
-/// Whether it is certain that no schedule at all fits in `budget`.
+/// Whether it is certain that no schedule fits in `budget`.
 pub(crate) fn is_too_little(graph: &Graph, budget: u64) -> bool {
     budget < largest(graph).0
 }
@@ -106,7 +106,7 @@ pub(crate) fn is_too_little(graph: &Graph, budget: u64) -> bool {
 pub(crate) fn needs(graph: &Graph) -> Vec<u64> {
     let last = last_certain_uses(graph);
     let end = graph.ops().len();
-    // Bytes of the roots that are needed after each op, found by sweeping with the ops at which they stop counting.
+    // Bytes of the roots that are needed after each op, found in one sweep; `leaving` has the ops at which they stop counting.
     let mut leaving = vec![0u64; end + 1];
     let mut held = graph.constant_bytes();
     for value in graph.inputs() {

@@ -1,28 +1,28 @@
 //! A plan: a flat list of steps.
 //!
-//! Meaning, shared by [`simulate`](crate::simulate()) and the checker, which implement it apart from each other:
+//! Meaning, shared by [`simulate`](crate::simulate()) and the checker, which implement it independently:
 //!
-//! - At the start the inputs of the graph are resident, nothing else.
+//! - At the start, the inputs of the graph are resident, and nothing else.
 //! - `Compute(op)` needs every input of the op resident. While it runs, memory is the constant bytes, all resident
-//!   values, its outputs and its scratch; a value counts once, even where an output is resident already. Then the
-//!   outputs are resident.
-//! - `Evict(value)` releases a resident value. Nothing is released without it.
+//!   values, its outputs and its scratch; a value counts once, even if an output is already resident. Afterwards
+//!   the outputs are resident.
+//! - `Evict(value)` releases a resident value. Nothing is released in any other way.
 //! - The first computations of the ops come in execution order, every op is computed, and an op that is not
 //!   recomputable is computed once.
-//! - At the end the results are resident.
+//! - At the end, the results are resident.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::graph::{OpId, ValueId};
 
-/// One step of a plan. Its text form is `+3` (compute op 3), `+3:0` (compute op 3 by `alternatives[0]`) or `-5`
+/// One step of a plan. Its text form is `+3` (compute op 3), `+3:0` (compute op 3 with `alternatives[0]`) or `-5`
 /// (evict value 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Runs an op in its default implementation.
+    /// Runs an op with its default implementation.
     Compute(OpId),
-    /// Runs an op in the alternative with this index.
+    /// Runs an op with the alternative of this index.
     ComputeAlternative(OpId, usize),
     /// Releases a value.
     Evict(ValueId),
@@ -48,9 +48,9 @@ impl fmt::Display for Step {
     }
 }
 
-/// A text that is no [`Step`].
+/// A text that is not a [`Step`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a step: write `+3` to compute op 3, `+3:0` for its alternative 0, `-5` to evict value 5")]
+#[error("`{0}` is not a step: write `+3` to compute op 3, `+3:0` for its alternative 0, or `-5` to evict value 5")]
 pub struct ParseStepError(pub String);
 
 impl FromStr for Step {

@@ -1,4 +1,4 @@
-//! What all planners share: the request, the outcome, the trait.
+//! What all planners share: the request, the outcome and the trait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use crate::simulate::simulate;
 pub struct Request {
     /// Most bytes that may be resident at once, the graph's constant bytes included.
     pub budget: u64,
-    /// Limit on the wall clock, or on a [patient](crate::clock::patiently) one. A planner that can stop early returns the best plan found by then.
+    /// Limit on wall-clock time, or on the time of a [patient](crate::clock::patiently) clock. A planner that can stop early then returns the best plan so far.
     pub time_limit: Duration,
-    /// Relative gap between plan and lower bound at which an exact planner may stop.
+    /// Relative gap between the plan and the lower bound at which an exact planner may stop.
     pub gap: f64,
-    /// Seed of every random choice.
+    /// Seed for all random choices.
     pub seed: u64,
-    /// Threads that may be used at once.
+    /// Number of threads that may be used at once.
     pub threads: usize,
-    /// About the most bytes that the planner itself may take while it works: tables, programs, copies of the order.
+    /// Approximate limit, in bytes, on the memory that the planner itself uses: tables, linear programs, copies of the order.
     pub memory_limit: u64,
-    /// Plans that the caller knows: a planner that improves plans begins at those that are valid for its graph and within the budget, and
-    /// is then no dearer than any of them. `search` and `auto` do. Shared: a request is copied for each planner that is asked.
+    /// Plans that the caller already knows. A planner that improves plans (`search`, `auto`) starts from those that are valid for its graph and within the
+    /// budget, and its plan is no more expensive than any of them. They are shared, because a request is copied for each planner that is asked.
     pub known: Arc<[Plan]>,
-    /// Called now and then during long work.
+    /// Called from time to time during long work.
     pub progress: Option<Arc<dyn Fn(Progress) + Send + Sync>>,
 }
 
 impl Request {
-    /// A request with the defaults: 60 s, gap 0, seed 0, as many threads as the machine has, a quarter of the memory that
-    /// is free.
+    /// A request with the defaults: 60 s, gap 0, seed 0, as many threads as the machine has, and a quarter of the free
+    /// memory.
     pub fn new(budget: u64) -> Self {
         Self {
             budget,
@@ -51,22 +51,22 @@ impl Request {
         }
     }
 
-    /// The plans known for `graph` that fit.
+    /// The known plans that are valid for `graph` and fit the budget.
     pub(crate) fn fitting<'a>(&'a self, graph: &'a Graph) -> impl Iterator<Item = &'a Plan> {
         self.known.iter().filter(|plan| check(graph, plan, self.budget).is_ok())
     }
 
-    /// When the time limit is over, counted from now.
+    /// The moment at which the time limit ends, counted from now.
     pub fn deadline(&self) -> Deadline {
         Deadline::after(self.time_limit)
     }
 
-    /// The limits other than the budget, the time counted from now.
+    /// The limits other than the budget, with the time counted from now.
     pub(crate) fn allowance(&self) -> Allowance {
         Allowance { deadline: self.deadline(), memory: self.memory_limit, threads: self.threads }
     }
 
-    /// Tells the caller how far the work is.
+    /// Reports progress to the caller.
     pub fn report(&self, progress: Progress) {
         if let Some(callback) = &self.progress {
             callback(progress);
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// How far a planner is.
+/// The progress of a planner.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Progress {
     /// Makespan of the best plan so far.
@@ -87,13 +87,13 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Proven the cheapest of the planner's class of schedules (to the gap asked for).
+    /// Proven to be the cheapest in the planner's class of schedules (up to the gap asked for).
     Optimal,
     /// Valid and within budget.
     Feasible,
-    /// Proven that no schedule at all fits the budget.
+    /// It is proven that no schedule at all fits the budget.
     Infeasible,
-    /// None found; there may be one.
+    /// No plan was found; there may be one.
     NoSolution,
 }
 
@@ -107,11 +107,11 @@ pub enum StopReason {
     Gap,
     /// The time limit was reached.
     TimeLimit,
-    /// The method ended; it proves nothing.
+    /// The method finished; it proves nothing.
     Heuristic,
 }
 
-/// The schedules of which a lower bound speaks.
+/// The schedules for which a lower bound holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Scope {
@@ -122,42 +122,42 @@ pub enum Scope {
     OwnClass,
 }
 
-/// A makespan that no schedule of a scope falls below.
+/// A lower bound on the makespan of every schedule in a scope.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// The makespan.
+    /// The bound.
     pub value: f64,
     /// The schedules for which it holds.
     pub scope: Scope,
 }
 
 impl Bound {
-    /// For every schedule.
+    /// A bound for every schedule.
     pub fn for_all_schedules(value: f64) -> Self {
         Self { value, scope: Scope::AllSchedules }
     }
 
-    /// For the schedules that the planner ranges over.
+    /// A bound for the schedules that the planner ranges over.
     pub fn for_own_class(value: f64) -> Self {
         Self { value, scope: Scope::OwnClass }
     }
 
-    /// The bound as far as `makespan`, that of a plan for which it holds. It may lie above by what rounding explains.
+    /// The bound, capped at `makespan`, which is that of a plan for which it holds. It may exceed `makespan` by rounding.
     ///
     /// # Errors
     ///
-    /// Where it lies above by more: such a bound is a defect, which must come to light and not be cut off.
+    /// If it exceeds `makespan` by more: such a bound is a defect, which must be reported and not be hidden by the cap.
     pub fn below(self, makespan: f64) -> Result<Self, String> {
         if self.value.is_nan() || self.value > makespan * (1.0 + 1e-6) {
-            return Err(format!("claims the lower bound {} of a plan that costs {makespan}", self.value));
+            return Err(format!("it claims the lower bound {} for a plan that costs {makespan}", self.value));
         }
         Ok(Self { value: self.value.min(makespan), ..self })
     }
 }
 
-/// A plan as an [`Outcome`] holds it: of a graph or of a chain.
+/// A plan that an [`Outcome`] can hold: for a graph or for a chain.
 pub trait AnyPlan {
-    /// What it plans.
+    /// What it is a plan for.
     type Problem;
 
     /// Its cost, and the most bytes that it holds at once, by simulation.
@@ -211,28 +211,28 @@ pub struct Outcome<P = Plan> {
     pub makespan: f64,
     /// Most bytes resident at once.
     pub peak_bytes: u64,
-    /// A proven lower bound on the makespan of schedules within the budget; where ops have alternatives it holds
-    /// whichever implementations are chosen. For which schedules it holds, [`scope`](Self::scope) tells.
+    /// A proven lower bound on the makespan of schedules within the budget; if ops have alternatives, it holds
+    /// whichever implementations are chosen. [`scope`](Self::scope) says for which schedules it holds.
     pub lower_bound: Option<f64>,
     /// The schedules for which [`lower_bound`](Self::lower_bound) holds.
     pub scope: Scope,
     /// Time the planner took.
     pub solve_time: Duration,
-    /// `feng-huang` alone: its checkpoints and what they weigh.
+    /// Only for `feng-huang`: its checkpoints and their size.
     pub checkpoints: Option<Checkpoints>,
 }
 
 /// The checkpoints of a forward pass.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Checkpoints {
-    /// The values kept, ascending, beside the first and last of the forward pass, which are free of charge.
+    /// The values kept, ascending, without the first and last of the forward pass, which are not counted.
     pub values: Vec<ValueId>,
     /// Bytes of the interior checkpoints plus those of the largest independent segment.
     pub bytes: u64,
 }
 
 impl<P: AnyPlan> Outcome<P> {
-    /// An outcome around `plan`, with makespan and peak from simulation. `solve_time` is left at zero: the caller of
+    /// An outcome with `plan`, whose makespan and peak come from simulation. `solve_time` is left at zero: the caller of
     /// [`Planner::solve`] measures it.
     pub fn of_plan(planner: &str, problem: &P::Problem, plan: P, status: Status, stop_reason: StopReason) -> Self {
         let (makespan, peak_bytes) = plan.measure(problem);
@@ -242,12 +242,12 @@ impl<P: AnyPlan> Outcome<P> {
 }
 
 impl<P> Outcome<P> {
-    /// The lower bound with what it holds for.
+    /// The lower bound with its scope.
     pub fn bound(&self) -> Option<Bound> {
         self.lower_bound.map(|value| Bound { value, scope: self.scope })
     }
 
-    /// This outcome, whose bound is known to hold for every schedule.
+    /// This outcome, marked as having a bound that holds for every schedule.
     #[must_use]
     pub fn binding_all(self) -> Self {
         Self { scope: Scope::AllSchedules, ..self }
@@ -257,14 +257,14 @@ impl<P> Outcome<P> {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Internal`] where the bound lies above the plan's makespan by more than rounding.
+    /// [`PlanError::Internal`] if the bound exceeds the plan's makespan by more than rounding.
     pub fn bounded(mut self, planner: &'static str, bound: Bound) -> Result<Self, PlanError> {
         let bound = bound.below(self.makespan).map_err(|reason| PlanError::Internal { planner, reason })?;
         (self.lower_bound, self.scope) = (Some(bound.value), bound.scope);
         Ok(self)
     }
 
-    /// The outcome where the time limit came before any plan.
+    /// The outcome if the time limit was reached before any plan was found.
     pub fn without_plan(planner: &str, lower_bound: Option<f64>) -> Self {
         Self {
             planner: planner.to_owned(),
@@ -283,16 +283,16 @@ impl<P> Outcome<P> {
 
 /// Turns a graph and a request into a plan.
 pub trait Planner: Send + Sync {
-    /// The name by which the command knows it.
+    /// The name of the planner, as used on the command line.
     fn name(&self) -> &'static str;
 
-    /// Counts up whenever the planner may give another plan for the same request: what a cache knows of a planner beside its
-    /// name.
+    /// A number that increases whenever the planner may give another plan for the same request. A cache identifies a planner
+    /// by its name and this number.
     fn version(&self) -> u32 {
         1
     }
 
-    /// The cargo feature without which this planner plans nothing, where this build lacks it.
+    /// The cargo feature that this planner needs, if this build lacks it.
     fn missing_feature(&self) -> Option<&'static str> {
         None
     }
@@ -301,18 +301,18 @@ pub trait Planner: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Infeasible`] where no schedule of the planner's class fits, with the smallest budget known to be
-    /// feasible; the other variants where the planner does not apply.
+    /// [`PlanError::Infeasible`] if no schedule of the planner's class fits, with the smallest budget known to be
+    /// feasible; the other variants if the planner does not apply.
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError>;
 
-    /// Plans `chain` within the request's budget, the chain's input included.
+    /// Plans `chain` within the request's budget, including the chain's input.
     ///
     /// # Errors
     ///
-    /// As [`solve`](Self::solve); [`PlanError::Unsupported`] for planners that know graphs only.
+    /// The same as [`solve`](Self::solve), and [`PlanError::Unsupported`] for planners that only plan graphs.
     fn solve_chain(&self, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
         let _ = (chain, request);
-        let reason = "it plans graphs only; for a chain use `chain-dp`, `search` or `auto`".to_owned();
+        let reason = "it only plans graphs; for a chain, use `chain-dp`, `search` or `auto`".to_owned();
         Err(PlanError::Unsupported { planner: self.name(), reason })
     }
 }

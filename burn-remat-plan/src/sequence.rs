@@ -1,7 +1,7 @@
 //! A plan as the bare order of its computations.
 //!
 //! Given only *what is computed when*, the best evictions follow: a value is released right after its last use before
-//! it is computed again (or before the end, where it is no result). Planners that decide on computations alone share
+//! it is computed again (or before the end, if it is not a result). Planners that decide on computations alone share
 //! this file; it guarantees that nothing stays resident longer than it is of use.
 
 use crate::choice::Choice;
@@ -34,7 +34,7 @@ pub(crate) fn plan_of_choices(graph: &Graph, choices: &[Choice]) -> Plan {
 }
 
 fn evict_early(graph: &Graph, computations: impl DoubleEndedIterator<Item = Choice> + ExactSizeIterator) -> Plan {
-    // Backwards: `live[v]` tells whether v is still to be used before it is computed again.
+    // Backwards: `live[v]` says whether v is still to be used before it is computed again.
     let mut live = vec![false; graph.values().len()];
     for &value in graph.results() {
         live[value] = true;

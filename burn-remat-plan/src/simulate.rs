@@ -1,7 +1,7 @@
 //! What a plan costs: memory at every step, peak and makespan.
 //!
 //! One pass over the steps with a set of resident values: O(steps + uses). It expects a valid plan and does not
-//! decide validity; that is the checker's work, which shares no code with this file.
+//! check validity; that is the work of the checker, which shares no code with this file.
 
 use crate::graph::Graph;
 use crate::plan::{Plan, Step};
@@ -9,9 +9,9 @@ use crate::plan::{Plan, Step};
 /// Memory over the steps of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// Bytes held during each step: for a computation with outputs and scratch, for an eviction what remains after.
+    /// Bytes held during each step: for a computation, with outputs and scratch; for an eviction, what remains after it.
     pub bytes: Vec<u64>,
-    /// Most bytes held at any step, and at the start.
+    /// The most bytes held at any step or at the start.
     pub peak_bytes: u64,
     /// Sum of the costs of all computations, in the unit of the graph.
     pub makespan: f64,

@@ -1,4 +1,4 @@
-//! Runs a planner and lets nothing unchecked out.
+//! Runs a planner and returns only plans that the checker accepts.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,12 +10,12 @@ use crate::graph::Graph;
 use crate::guard::{Ended, isolated, within_limit};
 use crate::planner::{Outcome, Planner, Request};
 
-/// What a planner found, and its plan as the checker accepted it.
+/// What a planner found, and its plan as accepted by the checker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solved {
     /// The outcome, with the time the planner took.
     pub outcome: Outcome,
-    /// The plan of the outcome; `None` only where the planner found none before a limit.
+    /// The plan of the outcome; `None` only if the planner found none before a limit.
     pub checked: Option<CheckedPlan>,
 }
 
@@ -34,8 +34,8 @@ pub struct Solved {
 ///
 /// # Errors
 ///
-/// What the planner says; [`PlanError::Internal`] where it panics, its plan fails the check or costs other than the outcome
-/// claims, or its bound lies above the plan.
+/// The planner's own error; [`PlanError::Internal`] if it panics, if its plan fails the check or costs something other than the outcome
+/// claims, or if its bound exceeds the cost of its plan.
 pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<Solved, PlanError> {
     let start = Instant::now();
     let mut outcome = isolated(planner.name(), || planner.solve(graph, request))?;
@@ -43,9 +43,9 @@ pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<
     judged(planner.name(), graph, request.budget, outcome)
 }
 
-/// As [`solve`], for a planner that may not return: it runs on a thread of its own and is left behind soon after the time
-/// limit, a twentieth of it at most. The thread goes on until the planner ends it, which costs processor time and
-/// memory, but keeps nobody waiting.
+/// As [`solve`], for a planner that may not return: it runs on a thread of its own and is abandoned soon after the time
+/// limit, usually within a twentieth of it. The thread goes on until the planner returns, which costs processor time and
+/// memory but blocks nothing else.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -77,7 +77,7 @@ pub fn solve(planner: &dyn Planner, graph: &Graph, request: &Request) -> Result<
 ///
 /// # Errors
 ///
-/// As [`solve`]; [`PlanError::Overdue`] where the planner does not return.
+/// As [`solve`]; [`PlanError::Overdue`] if the planner does not return.
 pub fn solve_guarded(planner: Arc<dyn Planner>, graph: &Graph, request: &Request) -> Result<Solved, PlanError> {
     let (start, name) = (Instant::now(), planner.name());
     let owned = graph.clone();
@@ -89,14 +89,14 @@ pub fn solve_guarded(planner: Arc<dyn Planner>, graph: &Graph, request: &Request
     judged(name, graph, request.budget, outcome)
 }
 
-/// Passes an outcome on if all that it claims is so.
+/// Passes an outcome on if everything that it claims is true.
 fn judged(planner: &'static str, graph: &Graph, budget: u64, outcome: Outcome) -> Result<Solved, PlanError> {
     let internal = |reason: String| PlanError::Internal { planner, reason };
     let Some(plan) = &outcome.plan else { return Ok(Solved { outcome, checked: None }) };
     let checked = check(graph, plan, budget).map_err(|violations| internal(violations.to_string()))?;
     if (checked.peak_bytes(), checked.makespan()) != (outcome.peak_bytes, outcome.makespan) {
         return Err(internal(format!(
-            "claims a peak of {} bytes and a makespan of {}, but the plan has {} and {}",
+            "it claims a peak of {} bytes and a makespan of {}, but the plan has {} and {}",
             outcome.peak_bytes,
             outcome.makespan,
             checked.peak_bytes(),
@@ -105,7 +105,7 @@ fn judged(planner: &'static str, graph: &Graph, budget: u64, outcome: Outcome) -
     }
     outcome.bound().map_or(Ok(()), |bound| bound.below(outcome.makespan).map(drop)).map_err(internal)?;
     log::info!(
-        "{}: makespan {} at {} of {} bytes, {:?}, after {:?}",
+        "{}: makespan {}, peak {} of {} bytes, {:?}, after {:?}",
         outcome.planner,
         outcome.makespan,
         outcome.peak_bytes,
@@ -132,7 +132,7 @@ pub fn solve_chain(planner: &dyn Planner, chain: &Chain, request: &Request) -> R
     }
     let timeline = chain::simulate(chain, plan);
     if (timeline.peak_bytes, timeline.makespan) != (outcome.peak_bytes, outcome.makespan) {
-        return Err(internal("claims another peak or makespan than its plan has".to_owned()));
+        return Err(internal("it claims a peak or makespan that its plan does not have".to_owned()));
     }
     outcome.bound().map_or(Ok(()), |bound| bound.below(outcome.makespan).map(drop)).map_err(internal)?;
     Ok(outcome)

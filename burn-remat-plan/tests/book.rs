@@ -1,4 +1,4 @@
-//! What people read: pages of the book are in its contents and their code is compiled, links lead somewhere, and the README stays short.
+//! The documents: the book's pages are in its contents and their code is compiled, links lead somewhere, and the README stays short.
 
 mod sources;
 
@@ -22,7 +22,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// All that is written in markdown for people.
+/// All markdown documents for readers.
 fn documents() -> Vec<PathBuf> {
     let names = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "burn-remat/ARCHITECTURE.md"];
     names.iter().map(|name| workspace().join(name)).chain(pages()).collect()
@@ -89,7 +89,7 @@ fn prose(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Where the links of a text lead, but for those to other sites.
+/// Where the links of a text lead, except those to other sites.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
     let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
@@ -105,7 +105,7 @@ fn headings(text: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
-/// Small letters, hyphens for spaces, and nothing else but digits, hyphens and underscores.
+/// Lower case, hyphens for spaces, and otherwise only letters, digits, hyphens and underscores.
 fn anchor(heading: &str) -> String {
     let small = heading.trim().to_lowercase().replace(' ', "-");
     small.chars().filter(|&letter| letter.is_alphanumeric() || letter == '-' || letter == '_').collect()

@@ -11,12 +11,12 @@ use burn_remat_plan::planners::{Auto, ChainDp, Revolve, Search, StoreAll};
 use burn_remat_plan::{ChainOutcome, PlanError, Planner, Request, Status, solve_chain};
 use chain_support::{Class, brute_force};
 
-/// The chain behind a zero-byte input.
+/// The chain with a zero-byte input.
 fn without_input(chain: &Chain) -> Chain {
     Chain::new(chain.name(), 0, 0, chain.stages().to_vec()).unwrap()
 }
 
-/// A chain with a zero-byte input behind stages that cost and hold nothing: no optimum changes.
+/// A chain with a zero-byte input and stages before it that cost and hold nothing: no optimum changes.
 fn padded(chain: &Chain, stages: usize) -> Chain {
     let mut all = vec![ChainStage::default(); stages - chain.stages().len()];
     all.extend_from_slice(chain.stages());
@@ -29,7 +29,7 @@ fn budgets(chain: &Chain) -> Vec<u64> {
     (0..4).map(|k| (least + (most - least) * k / 4).saturating_sub(2)).collect()
 }
 
-/// Holds the claims of an outcome against the optimum over all schedules.
+/// Compares the claims of an outcome with the optimum over all schedules.
 fn judge(found: &Result<ChainOutcome, PlanError>, optimum: Option<f64>, class_only: bool, case: &str) {
     let Ok(outcome) = found else { return };
     let optimum = optimum.unwrap_or_else(|| panic!("{case}: a plan where there is none"));
@@ -149,7 +149,7 @@ fn on_a_long_chain_auto_is_no_dearer_than_what_it_tries() {
         ..ChainStage::default()
     };
     let chain = Chain::new("long", 1_000_007, 1, (0..900).map(stage).collect()).unwrap();
-    // On a busy machine a planner has little of each second.
+    // On a busy machine, a planner gets little of each second.
     let limit = Duration::from_secs(10);
     let request = Request { time_limit: limit, threads: 1, ..Request::new(chain.store_all_peak() / 10 * 4) };
     let outcome = solve_chain(&Auto::default(), &chain, &request).unwrap();
@@ -167,7 +167,7 @@ fn idle_stages_in_the_middle_of_a_chain_change_no_optimum() {
         let drawn = random_chain(seed, 4);
         let mut stages = drawn.stages().to_vec();
         let at = seed as usize % stages.len();
-        // A stage that passes nothing on, whatever it saves, with idle stages behind it.
+        // A stage that passes nothing on, whatever it saves, with idle stages after it.
         (stages[at].activation_bytes, stages[at].gradient_bytes) = (0, 0);
         let short = Chain::new("short", drawn.input_bytes(), drawn.input_gradient_bytes(), stages.clone()).unwrap();
         stages.splice(at + 1..at + 1, [ChainStage::default(), ChainStage::default()]);

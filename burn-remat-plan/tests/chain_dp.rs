@@ -8,7 +8,7 @@ use burn_remat_plan::planners::chain_dp::{ChainDp, minimum_budget};
 use burn_remat_plan::{ChainOutcome, PlanError, Planner, Request, Status};
 use chain_support::{Class, benchmark_chains, brute_force};
 
-/// Solves, and holds the outcome against the checker and the simulator.
+/// Solves, and checks the outcome with the checker and the simulator.
 fn solve(chain: &Chain, budget: u64) -> Result<ChainOutcome, PlanError> {
     let outcome = ChainDp.solve_chain(chain, &Request::new(budget))?;
     let plan = outcome.plan.as_ref().unwrap();

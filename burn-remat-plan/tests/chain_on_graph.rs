@@ -9,7 +9,7 @@ fn store_all_peak(graph: &Graph) -> u64 {
     StoreAll.solve(graph, &Request::new(u64::MAX)).unwrap().peak_bytes
 }
 
-/// Plans at eight budgets; returns how many had a plan.
+/// Plans at eight budgets; returns for how many there was a plan.
 fn plan_at_many_budgets(graph: &Graph) -> usize {
     let peak = store_all_peak(graph);
     let mut plans = 0;
@@ -53,7 +53,7 @@ fn families_of_networks_get_plans_below_the_store_all_peak() {
     }
 }
 
-/// Two lanes that exchange values in every block, so that no place is crossed by a single one; blocks named or not.
+/// Two lanes that exchange values in every block, so that no place is crossed by a single value; blocks named or not.
 fn two_lanes(named: bool) -> Graph {
     let blocks = 6;
     let mut graph = GraphBuilder::new("two lanes");
@@ -86,7 +86,7 @@ fn two_lanes(named: bool) -> Graph {
 #[test]
 fn named_stages_make_a_chain_where_no_single_value_does() {
     let (plain, named) = (two_lanes(false), two_lanes(true));
-    // With nothing pinned.
+    // The view with nothing pinned.
     assert!(ChainView::candidates(&plain)[0].stages().len() < 6);
     assert!(ChainView::candidates(&named).iter().any(|view| view.stages().len() == 6));
     let request = Request::new(store_all_peak(&named) * 7 / 10);

@@ -11,7 +11,7 @@ use burn_remat_plan::planners::{ChainDp, Search};
 use burn_remat_plan::{ChainOutcome, PlanError, Planner, Request, Status};
 use chain_support::{Class, benchmark_chains, brute_force};
 
-/// Solves, and holds the outcome against the checker and the simulator.
+/// Solves, and checks the outcome with the checker and the simulator.
 fn solve(planner: &dyn Planner, chain: &Chain, budget: u64) -> Result<ChainOutcome, PlanError> {
     let outcome = planner.solve_chain(chain, &Request::new(budget))?;
     let plan = outcome.plan.as_ref().unwrap();
@@ -51,7 +51,7 @@ fn on_short_chains_the_optimum_over_all_schedules_is_found() {
     equals_brute_force(0..80);
 }
 
-/// Chains in which a saved set may be smaller than the activation in it.
+/// Chains in which a saved set may be smaller than the activation it contains.
 #[test]
 fn where_saving_makes_smaller_the_optimum_over_all_schedules_is_found() {
     let mut smaller = 0;
@@ -90,7 +90,7 @@ fn chain_of(input: u64, input_gradient: u64, stages: &[(f64, f64, u64, u64, u64,
 
 #[test]
 fn the_boundary_that_a_backward_operation_leaves_behind_can_be_given_up() {
-    // Two schedules once missed: `Fall0 Fall1 D1 Fall2 B2 D2 Fall0 Fall1 B1 B0`, and one that costs 29.
+    // Two schedules that were missed once: `Fall0 Fall1 D1 Fall2 B2 D2 Fall0 Fall1 B1 B0`, and one that costs 29.
     let three = [(1., 1., 9, 1, 1, 6, 0), (1., 1., 9, 5, 0, 0, 0), (1., 1., 3, 4, 0, 0, 0)];
     assert!(solve(&Search::default(), &chain_of(0, 0, &three), 9).is_ok());
     let five = [
@@ -111,7 +111,7 @@ fn on_a_thousand_short_chains_the_optimum_over_all_schedules_is_found() {
     equals_brute_force(0..1000);
 }
 
-/// A chain after the report's figure 2: a dear first stage, a middling second one, free stages behind them, and a last
+/// A chain after figure 2 of the report: an expensive first stage, a middling second one, free stages after them, and a last
 /// one that leaves no room for the second one's output.
 fn dear_beginning(n: usize) -> Chain {
     let stage = |forward_cost: usize, bytes: u64, scratch: u64| ChainStage {

@@ -13,7 +13,7 @@ fn overhead(name: &str, batch: u64, depth: usize, share: u64) -> f64 {
     100.0 * (outcome.makespan / StoreAll::makespan(&graph) - 1.0)
 }
 
-/// What `search` finds is in the comments, and what whole saved sets alone give.
+/// The comments give the overhead that `search` finds, and that of whole saved sets alone.
 #[test]
 fn dropping_what_is_cheap_inside_a_stage_costs_little() {
     let cases = [

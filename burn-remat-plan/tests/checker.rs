@@ -4,7 +4,7 @@ use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::{Alternative, Graph, GraphBuilder, Op, Plan, Step, Violation, check, simulate};
 use proptest::prelude::*;
 
-/// Two inputs, five ops, a random op that may run once, an alternative with scratch, one result.
+/// Two inputs, five ops, a random op that may run only once, an alternative with scratch, one result.
 fn graph() -> Graph {
     let mut builder = GraphBuilder::new("planted");
     builder.constant_bytes(1000);
@@ -70,7 +70,7 @@ fn an_unfinished_plan_names_every_op_and_result_that_is_missing() {
 
 #[test]
 fn a_dropped_compute_is_found() {
-    // Op 2 is gone: its output is missing in op 3, and there is nothing to evict.
+    // Op 2 is gone: its output is missing in op 3, and is not there to be evicted.
     assert_eq!(
         violations("+0 +1 -2 -3 +3 -1 -4 +4 -5", u64::MAX),
         [
@@ -239,13 +239,13 @@ proptest! {
                 plan.steps.remove(at);
             }
             Fault::Duplicate => {
-                // A recomputation with everything at hand is a waste, not a fault.
+                // A recomputation with everything resident is a waste, not a fault.
                 prop_assume!(step.op().is_none_or(|op| !graph.ops()[op].recomputable));
                 plan.steps.insert(at, step);
             }
             Fault::SwapWithNext => {
                 prop_assume!(at + 1 < plan.steps.len());
-                // Two evictions may change places, and so may a computation and the eviction of what it does not touch.
+                // Two evictions may be swapped, and so may a computation and the eviction of a value that it does not touch.
                 let ordered = match (step, plan.steps[at + 1]) {
                     (Step::Compute(_), Step::Compute(_)) => true,
                     (Step::Compute(op), Step::Evict(value)) => {

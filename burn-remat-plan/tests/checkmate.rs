@@ -13,11 +13,11 @@ use burn_remat_plan::{
     Graph, GraphBuilder, Op, Outcome, PlanError, Planner, Request, Status, StopReason, simulate, solve,
 };
 
-/// Most states of one stage that the brute force may meet.
+/// The most states of one stage that the brute force may meet.
 const MOST_STATES: usize = 3000;
 
 /// One stage of problem (9): with `held` at its start and `wanted` at its end, the ops it must compute, their cost and
-/// its peak; `None` where it cannot be.
+/// its peak; `None` if it is impossible.
 fn stage(graph: &Graph, stage: usize, held: u32, wanted: u32) -> Option<(f64, u64)> {
     let has = |set: u32, value: usize| set >> value & 1 == 1;
     let mut row = BTreeSet::from([stage]);
@@ -38,7 +38,7 @@ fn stage(graph: &Graph, stage: usize, held: u32, wanted: u32) -> Option<(f64, u6
             }
         }
     }
-    // Resident as op k runs: made or held, and needed by k, by a later op of the row, or at the end.
+    // Resident when op k runs: made or held, and needed by k, by a later op of the row, or at the end.
     let mut peak = 0;
     for &k in &row {
         let resident = (0..values).filter(|&value| {
@@ -53,7 +53,7 @@ fn stage(graph: &Graph, stage: usize, held: u32, wanted: u32) -> Option<(f64, u6
     Some((row.iter().map(|&op| graph.ops()[op].cost).sum(), peak))
 }
 
-/// The optimum of problem (9) by dynamic programming over all sets of retained values. `Err` where it is too large.
+/// The optimum of problem (9) by dynamic programming over all sets of retained values. `Err` if it is too large.
 fn brute_force(graph: &Graph, budget: u64) -> Result<Option<f64>, ()> {
     let count = graph.ops().len();
     let inputs = graph.inputs().fold(0u32, |set, value| set | 1 << value);
@@ -106,14 +106,14 @@ fn planned(planner: &dyn Planner, graph: &Graph, budget: u64) -> Option<Outcome>
     }
 }
 
-/// One graph and budget; whether the optimum computes an op twice, or `None` where brute force is too much.
+/// One graph and budget; returns whether the optimum computes an op twice, or `None` if brute force takes too long.
 fn compare(seed: u64, graph: &Graph, budget: u64) -> Option<bool> {
     let expected = brute_force(graph, budget).ok()?;
     let outcome = planned(&Checkmate, graph, budget);
     let slack = 1e-6 * expected.unwrap_or(0.0) + 1e-9;
     match (&outcome, expected) {
         (Some(outcome), Some(cost)) => {
-            // Where ops have alternatives, it proves nothing of schedules that use them.
+            // If ops have alternatives, it proves nothing about schedules that use them.
             let has_choice = graph.ops().iter().any(|op| !op.alternatives.is_empty());
             assert!(outcome.status == Status::Optimal || has_choice, "seed {seed}");
             assert!((outcome.makespan - cost).abs() <= slack, "seed {seed}: {} not {cost}", outcome.makespan);
@@ -186,7 +186,7 @@ fn path(depth: usize) -> Graph {
 #[test]
 fn without_time_there_may_be_no_plan_and_with_some_there_is_the_heuristics() {
     let graph = path(12);
-    // At 4 values no segment heuristic fits; what `search` starts from does.
+    // At 4 values no segment heuristic fits, but what `search` starts from does.
     for budget in [8 << 30, 4 << 30] {
         let request = |time_limit: Duration| Request { time_limit, ..Request::new(budget) };
         let outcome = solve(&Checkmate, &graph, &request(Duration::ZERO)).unwrap().outcome;

@@ -10,7 +10,7 @@ use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::registry::{planner, planners};
 use burn_remat_plan::{Graph, GraphBuilder, Op, PlanError, Request, Status, minimum, solve};
 
-/// Nothing here takes so long on an idle machine; on a busy one a planner has little of each second.
+/// Nothing here takes this long on an idle machine; on a busy one, a planner gets little of each second.
 fn request(budget: u64) -> Request {
     Request { time_limit: Duration::from_secs(2), threads: 1, ..Request::new(budget) }
 }
@@ -27,12 +27,12 @@ fn a_lower_bound_holds_for_every_choice_of_implementations() {
         let (least, peak) = (minimum(&graph).achieved, StoreAll::peak(&graph));
         for budget in [least, least + peak.saturating_sub(least) / 2, peak] {
             let Some(optimum) = cheapest(&graph, budget) else { panic!("seed {seed}: no plan at {budget}") };
-            // `monet` proves things of its own class: each op at most once between two first computations.
+            // `monet` proves its bounds for its own class: each op at most once between two first computations.
             for entry in planners().iter().filter(|entry| entry.name != "monet") {
                 let Ok(solved) = solve(&*entry.planner(), &graph, &request(budget)) else { continue };
                 let case = format!("{}, seed {seed}, budget {budget}", entry.name);
                 let bound = solved.outcome.lower_bound.unwrap_or(0.0);
-                // `checkmate` and its kin prove things of their own class where no op has a choice.
+                // `checkmate` and the like prove bounds for their own class if no op has a choice.
                 if graph.ops().iter().any(|op| !op.alternatives.is_empty()) {
                     assert!(bound <= optimum as f64, "{case}: {bound} is above the optimum, {optimum}");
                     if solved.outcome.status == Status::Optimal {
@@ -102,7 +102,7 @@ fn search_and_auto_find_a_plan_wherever_a_quick_planner_does() {
     }
 }
 
-/// Eight times nine ops that want a clever order of recomputation, one group after the other.
+/// Eight times nine ops that need a clever order of recomputation, one group after the other.
 fn eight_groups() -> Graph {
     let bytes = [19, 17, 11, 12, 18, 10, 20, 2, 4];
     let inputs: [&[usize]; 9] = [&[], &[0], &[1], &[1, 2], &[0, 1, 3], &[3, 4], &[], &[0, 2, 6], &[2, 4, 7]];

@@ -113,7 +113,7 @@ fn an_infeasible_budget_ends_with_3_and_tells_the_minimum_and_the_op() {
     run(&folder, 0, &["solve", "g.json", "--planner", "online", "--budget", &minimum.to_string()]);
     std::fs::write(folder.join("none.json"), out(&output)).unwrap();
     let output = run(&folder, 1, &["check", "g.json", "none.json", "--budget", "1000"]);
-    assert!(err(&output).contains("holds no plan"), "{}", err(&output));
+    assert!(err(&output).contains("contains no plan"), "{}", err(&output));
 }
 
 #[test]

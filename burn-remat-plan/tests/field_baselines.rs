@@ -1,5 +1,5 @@
-//! The heuristics that frameworks use, on generated networks: plans are valid and within the budget, and where there is
-//! none, the smallest peak that is named is one that can be had.
+//! The heuristics that frameworks use, on generated networks: plans are valid and within the budget, and if there is
+//! none, the smallest peak that is named can be reached.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const BASELINES: [&dyn Planner; 3] = [&MinCut, &HloRemat, &EveryNthBlock];
 
 /// Overhead of `planner` at a share of the store-all peak in percent, or the smallest peak that it reaches.
 fn overhead(planner: &dyn Planner, graph: &Graph, budget: u64) -> Result<f64, u64> {
-    // They end by themselves, sooner than this on the busiest machine.
+    // They end by themselves, sooner than this even on the busiest machine.
     let request = Request { time_limit: Duration::from_secs(600), ..Request::new(budget) };
     match solve(planner, graph, &request) {
         Ok(solved) => {
@@ -46,7 +46,7 @@ fn a_transformer_costs_each_what_its_method_says() {
     let graph = by_name("gpt", &Options { depth: 12, ..Options::default() }).unwrap();
     let budget = StoreAll::peak(&graph) / 100 * 60;
     let [cut, walk, blocks] = BASELINES.map(|planner| overhead(planner, &graph, budget));
-    // Scores, masks and norms come back at next to no cost; whole layers cost a forward pass of each.
+    // Scores, masks and norms are recomputed at next to no cost; whole layers cost a forward pass each.
     assert!(cut.is_ok_and(|cost| cost < 0.03), "{cut:?}");
     assert!(walk.is_ok_and(|cost| cost < 0.06), "{walk:?}");
     assert!(blocks.is_ok_and(|cost| cost > 0.1 && cost < 0.34), "{blocks:?}");

@@ -1,7 +1,7 @@
-//! Graphs, plans and chains that somebody has been at: each is refused, or is as good as any other. Nothing panics, and no plan passes that cannot
-//! be followed.
+//! Graphs, plans and chains in altered files: each is refused, or is as good as any other. Nothing panics, and no plan is
+//! accepted that cannot be followed.
 //!
-//! What is accepted is written and read again, planned, and checked. Complexity: O(size of the file) a case, and a few planners.
+//! What is accepted is written, read again, planned, and checked. Complexity: O(size of the file) per case, and a few planners.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use burn_remat_plan::planners::{Search, StoreAll};
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{Graph, PlanError, Request, Step, check, solve};
 
-/// What stands in such files.
+/// Strings that occur in such files.
 const TEXTS: [&str; 14] = [
     "",
     "+0",
@@ -32,14 +32,14 @@ const TEXTS: [&str; 14] = [
     "d_0",
 ];
 
-/// A file and what to make of a changed one; false where it is refused.
+/// The name and the text of a file, and what to do with a changed text; `false` if it is refused.
 type Kind<'a> = (&'a str, String, Box<dyn Fn(&str, &mut Numbers) -> bool + 'a>);
 
 fn request(budget: u64) -> Request {
     Request { time_limit: Duration::from_millis(2), threads: 1, memory_limit: 8 << 20, ..Request::new(budget) }
 }
 
-/// A budget to plan for, of a graph or chain that takes `most` without one and no less than `least`.
+/// A budget to plan for, of a graph or chain that takes `most` without a budget and at least `least`.
 fn budget(least: u64, most: u64, numbers: &mut Numbers) -> u64 {
     [0, 1, least, least / 2 + most / 2, most, u64::MAX][numbers.below(6)]
 }
@@ -57,7 +57,7 @@ fn accept_graph(text: &str, numbers: &mut Numbers) -> bool {
     true
 }
 
-/// Follows a plan with eyes of its own: every input is there when it is read, and every op has run at the end.
+/// Follows a plan independently: every input is held when it is read, and every op has run at the end.
 fn follow(graph: &Graph, steps: &[Step]) -> Result<(), String> {
     let made: BTreeSet<usize> = graph.ops().iter().flat_map(|op| op.outputs.iter().copied()).collect();
     let mut held: BTreeSet<usize> = (0..graph.values().len()).filter(|value| !made.contains(value)).collect();

@@ -1,4 +1,4 @@
-//! The readers of `remat-graph/1` and `remat-plan/1`: what they accept survives writing, what they refuse they name.
+//! The readers of `remat-graph/1` and `remat-plan/1`: what they accept survives writing, and they name what they refuse.
 
 use burn_remat_plan::format::{FormatError, PlanFile, tag};
 use burn_remat_plan::planners::StoreAll;
@@ -173,6 +173,6 @@ fn a_cycle_through_an_alternative_names_the_alternative() {
         );
         Graph::from_json(&text).unwrap_err().to_string()
     };
-    assert!(message("2", "1").starts_with("cycle: `ops[1].alternatives[0].inputs` holds value 2"));
-    assert!(message("2", "0").starts_with("`ops[1].alternatives[0].inputs` holds value 2, which op 2"));
+    assert!(message("2", "1").starts_with("cycle: `ops[1].alternatives[0].inputs` contains value 2"));
+    assert!(message("2", "0").starts_with("`ops[1].alternatives[0].inputs` contains value 2, which op 2"));
 }

@@ -1,9 +1,9 @@
-//! Modules import each other one way: no file leads back to itself.
+//! Modules import each other one way only: following the imports of a file never leads back to it.
 //!
 //! A file is a node. It points to every file that defines something it names in a `use` or by a path from `crate`, `self` or
-//! `super`; where a module passes a name on (`pub use`), to the file behind it. A module that passes a name on and does
-//! not use it itself points nowhere for that. Test modules and documentation count for nothing, and neither does `mod`, by
-//! which a parent merely has its children. This holds in every crate of the workspace.
+//! `super`; if a module only passes a name on (`pub use`), it points to the file that defines the name. A module that passes a name on and does
+//! not use it itself points nowhere for that. Test modules and documentation do not count, and neither does `mod`, by
+//! which a parent only declares its children. This holds in every crate of the workspace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ mod sources;
 
 use sources::{code_of, end_of_item, read, rust_files, workspace};
 
-/// Every crate of the workspace that is more than one file, and its root file.
+/// Every crate of the workspace that has more than one file, and its root file.
 const CRATES: [(&str, &str); 6] = [
     ("burn-remat-core/src", "lib.rs"),
     ("burn-remat-plan/src", "lib.rs"),
@@ -37,7 +37,7 @@ fn no_crate_has_circles() {
 /// A module's path: `["planners", "auto"]`.
 type Module = Vec<String>;
 
-/// What a file says.
+/// What a file contains.
 struct Source {
     /// Relative to the crate's folder.
     file: String,
@@ -63,7 +63,7 @@ impl Sources {
         let mut modules = BTreeMap::new();
         for path in rust_files(folder) {
             let name = path.strip_prefix(folder).expect("it lies below");
-            // Programs of their own.
+            // Programs in their own right.
             if name.starts_with("bin") {
                 continue;
             }
@@ -91,8 +91,8 @@ impl Sources {
         self.modules.values().map(|source| (source.file.clone(), edges_of(source))).collect()
     }
 
-    /// The file that defines what `path` names: of the longest module that the path begins with, unless that passes the next
-    /// name on from elsewhere. `None` for what is not of this crate.
+    /// The file that defines what `path` names: that of the longest module that the path begins with, unless that module passes the next
+    /// name on from elsewhere. `None` if it is not in this crate.
     fn definition(&self, path: &Module, seen: &mut BTreeSet<Module>) -> Option<String> {
         let length = (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]))?;
         let source = &self.modules[&path[..length]];
@@ -106,7 +106,7 @@ impl Sources {
                 false if to.as_ref() == Some(name) => from.clone(),
                 false => return None,
             };
-            // What follows the name is part of the way.
+            // What follows the name is part of the path.
             Some(from.into_iter().chain(path[length + 1..].iter().cloned()).collect::<Module>())
         });
         let behind = passed.filter_map(|from| self.definition(&from, seen)).next();
@@ -126,7 +126,7 @@ fn module_of(file: &Path, root: &str) -> Module {
     path.iter().map(|part| part.to_string_lossy().into_owned()).collect()
 }
 
-/// Modules with files outside of the crate's folder, and these files.
+/// Modules with files outside the crate's folder, and these files.
 fn modules_elsewhere(text: &str) -> Vec<(String, String)> {
     let parts = text.split("#[path = \"").skip(1);
     let one = |part: &str| {
@@ -137,7 +137,7 @@ fn modules_elsewhere(text: &str) -> Vec<(String, String)> {
     parts.filter_map(one).collect()
 }
 
-/// The code without what stands behind `#[cfg(test)]`, and without the paths of `pub(in ..)`.
+/// The code without the items after `#[cfg(test)]`, and without the paths of `pub(in ..)`.
 fn without_tests(code: &str) -> String {
     let mut kept = String::with_capacity(code.len());
     let mut rest = code;
@@ -156,7 +156,7 @@ fn without_tests(code: &str) -> String {
 }
 
 /// All paths that begin with `crate`, `self`, `super` or a name that a `use` brings in. A `pub use` passes its last names on; unless the file uses
-/// such a name itself, that is all that it does.
+/// such a name itself, it does nothing else with it.
 fn paths(code: &str, module: &Module) -> Vec<Named> {
     let (mut uses, mut rest) = (Vec::new(), String::new());
     for statement in code.split_inclusive(';') {
@@ -239,8 +239,8 @@ fn tree(text: &str) -> Vec<(Vec<String>, String)> {
     joined.collect()
 }
 
-/// The path from the crate's root; `None` for one of another crate. In a `use` a path may begin with a child of the module: whether there is
-/// such a one is seen later.
+/// The path from the crate's root; `None` for one of another crate. In a `use`, a path may begin with a child of the module: whether that child
+/// exists is seen later.
 fn rooted(path: &[String], module: &Module, in_use: bool) -> Option<Module> {
     let mut base = module.clone();
     let mut rest = path;

@@ -1,6 +1,6 @@
-//! Choosing implementations together with what is computed again: against brute force, and against not choosing.
+//! Choosing implementations together with recomputation: against brute force, and against not choosing.
 //!
-//! Larger than the rule: `small_cases`, because a case is taken apart where it is used.
+//! Larger than the rule: `small_cases`, because its callers take each case apart.
 
 mod brute_force;
 
@@ -16,7 +16,7 @@ use burn_remat_plan::planners::{Auto, Search, StoreAll};
 use burn_remat_plan::views::without_alternatives;
 use burn_remat_plan::{Graph, PlanError, Planner, Request, check, minimum, solve};
 
-/// Whatever a graph may hold, with alternatives on about half of its ops; in turn with training steps.
+/// Anything that a graph may hold, with alternatives on about half of its ops; in turn with training steps.
 fn case(seed: u64, most_ops: usize) -> Graph {
     let knobs = RandomGraphOptions { alternative: 0.5, scratch: 0.4, ..RandomGraphOptions::ops(2, most_ops) };
     match seed % 3 {
@@ -44,8 +44,8 @@ fn small_cases(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, Graph,
     })
 }
 
-/// How many of the cases that have a schedule `search` solves to the optimum, of how many, and how many of these choose
-/// an alternative or compute something again.
+/// Of the cases that have a schedule: how many `search` solves to the optimum, how many there are, and how many of the optima choose
+/// an alternative or recompute something.
 fn optima(search: &Search, seeds: std::ops::Range<u64>) -> (u64, u64, u64) {
     let (mut met, mut all, mut tight) = (0, 0, 0);
     for (seed, graph, budget, brute) in small_cases(seeds) {
@@ -104,15 +104,15 @@ fn no_bound_exceeds_the_joint_optimum() {
     }
 }
 
-/// For `auto`, whose solvers go on to their part of the limit: seconds, where the limited search takes milliseconds.
+/// For `auto`, whose solvers use up their part of the limit: seconds, where the limited search takes milliseconds.
 fn within_seconds(budget: u64) -> Request {
     Request { time_limit: Duration::from_secs(2), ..request(budget) }
 }
 
-/// What a planner may miss that is stopped by the clock, on a machine that does other things too.
+/// By how much a planner that is stopped by the clock may miss, on a machine that does other things too.
 const STOPPED: f64 = 1.001;
 
-/// Plans with and without the alternatives; returns by how much choosing is cheaper, in parts of the makespan.
+/// Plans with and without the alternatives; returns by how much choosing is cheaper, as a part of the makespan.
 fn gain(planner: &dyn Planner, graph: &Graph, request: &Request, case: &str) -> f64 {
     let budget = request.budget;
     let makespan = |graph: &Graph| solve(planner, graph, request).ok().map(|found| found.outcome.makespan);

@@ -1,4 +1,4 @@
-//! Planners under limits, on graphs made to hurt, and planners that misbehave.
+//! Planners under limits, on graphs designed to be difficult, and planners that misbehave.
 
 mod brute_force;
 mod hostile;
@@ -94,7 +94,7 @@ fn a_planner_that_never_returns_is_left_behind() {
     let request = Request { time_limit: Duration::from_millis(20), ..Request::new(u64::MAX) };
     let found = solve_guarded(Arc::new(Bad(Way::NeverReturns, alive)), &graph, &request);
     assert!(matches!(found, Err(PlanError::Overdue { planner: "bad", .. })));
-    // It has begun, or the machine is very busy and it begins now; it ends once nobody listens.
+    // It has begun, or the machine is very busy and it begins now; it ends once there is no receiver.
     over.recv().unwrap();
     drop(over);
 }

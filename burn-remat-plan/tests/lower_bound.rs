@@ -1,6 +1,6 @@
-//! The lower bounds against brute force: they hold, and that of the states is the optimum where it is not cut short.
+//! The lower bounds against brute force: they hold, and the bound from the states is the optimum if it is not cut short.
 //!
-//! Larger than the rule: `cases`, because a case is taken apart where it is used.
+//! Larger than the rule: `cases`, because its callers take each case apart.
 
 mod brute_force;
 
@@ -12,7 +12,7 @@ use burn_remat_plan::lower_bound::{Effort, StateEffort, lower_bound, lower_bound
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::{Alternative, Graph, GraphBuilder, Op, minimum};
 
-/// Whatever a graph may hold, small enough for brute force.
+/// Anything that a graph may hold, small enough for brute force.
 fn case(seed: u64) -> Graph {
     let knobs = match seed % 4 {
         0 => RandomGraphOptions { alternative: 0.5, scratch: 0.4, ..RandomGraphOptions::ops(2, 9) },
@@ -113,7 +113,7 @@ fn the_relaxation_holds_at_any_moments() {
     }
 }
 
-/// The same graph several times over, one after the other, each with its own values; results are not asked for.
+/// The same graph several times over, one after the other, each with its own values; results are not needed.
 fn in_series(graph: &Graph, times: usize) -> Graph {
     let mut builder = GraphBuilder::new("in series");
     builder.constant_bytes(graph.constant_bytes());
@@ -161,7 +161,7 @@ fn bounds_hold_beyond_81_moments() {
     assert!(tight > 10, "{tight} optima");
 }
 
-/// The same graph with sizes so many times as large.
+/// The same graph with sizes `factor` times as large.
 fn scaled(graph: &Graph, factor: u64) -> Graph {
     let mut builder = GraphBuilder::new("scaled");
     builder.constant_bytes(graph.constant_bytes() * factor);
@@ -187,7 +187,7 @@ fn a_byte_counts_where_sizes_have_63_bits() {
             + graph.ops().iter().map(scratch).max().unwrap_or(0);
         let factor = i64::MAX as u64 / total.max(1);
         let large = scaled(&graph, factor);
-        // Exactly as much, and as much as that without a byte less.
+        // Exactly the scaled budget, and the largest one that allows no more.
         for budget in [budget * factor, budget * factor + (factor - 1).min(1)] {
             let bound = state_bound(&large, budget, states(1_000_000));
             assert_eq!(bound, optimum, "seed {seed}, budget {budget}");
@@ -209,6 +209,6 @@ fn many_equal_values_take_no_more_than_the_memory_given() {
     builder.op(Op::new("all", 1.0, small, vec![end]));
     let graph = builder.build().unwrap();
     let bound = state_bound(&graph, 60, StateEffort { bytes: 1 << 22, ..states(2_000) });
-    // Thirty of the sixty go before the wide one and come back.
+    // Thirty of the sixty are evicted before the wide one and computed again.
     assert!((62.0..=92.0).contains(&bound), "{bound}");
 }

@@ -1,5 +1,5 @@
-//! The HTML page in a real browser: it opens without an error, its pictures, slider, keys and table work at two sizes, and it asks the
-//! network for nothing.
+//! The HTML page in a real browser: it opens without an error, its pictures, slider, keys and table work at two sizes, and it makes
+//! no network requests.
 //!
 //! Needs Chromium, Chrome or Firefox, found by its usual names or named with its arguments; without one the test says so and is skipped:
 //!
@@ -7,8 +7,8 @@
 //! BURN_REMAT_BROWSER="chromium --no-sandbox" cargo test -p burn-remat-plan --test page_in_browser -- --ignored --nocapture
 //! ```
 //!
-//! Method: a server on this machine gives the browser one document that holds the page in a frame and a script (`checks.js`) that uses it.
-//! The script sends what it finds wrong. All that the browser asks for goes through the server, which knows it.
+//! Method: a server on this machine gives the browser one document, which holds the page in a frame and a script (`checks.js`) that uses it.
+//! The script sends what it finds wrong. Everything that the browser requests goes through the server, which records it.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::{Graph, Request, minimum, registry, solve};
 
 const CHECKS: &str = include_str!("page_in_browser/checks.js");
-/// Stands in the page ahead of all else and collects what goes wrong in it.
+/// Comes before everything else in the page and collects what goes wrong in it.
 const WATCH: &str = "<head><script>var troubles = [];
     addEventListener('error', (event) => troubles.push('error: ' + event.message));
     document.addEventListener('securitypolicyviolation', (event) => troubles.push('request: ' + event.blockedURI));
@@ -92,7 +92,7 @@ fn request(stream: &TcpStream) -> Option<(String, String)> {
 
 fn answer(mut stream: TcpStream, text: &str) {
     let head = format!("Content-Type: text/html; charset=utf-8\r\nContent-Length: {}", text.len());
-    // A browser that has gone away is not waited for.
+    // The browser may have closed the connection, which is no error.
     let _ = write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\nConnection: close\r\n\r\n{text}");
 }
 
@@ -102,7 +102,7 @@ fn the_page_works_in_a_browser() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let Some(mut child) = browser(&format!("http://{}/", listener.local_addr().unwrap())) else {
-        println!("skipped: there is no browser here; name one in BURN_REMAT_BROWSER");
+        println!("skipped: no browser was found; name one in BURN_REMAT_BROWSER");
         return;
     };
     let page = page().replacen("<head>", WATCH, 1);
@@ -131,7 +131,7 @@ fn the_page_works_in_a_browser() {
     }
     let _ = child.kill();
     let _ = child.wait();
-    let result = result.unwrap_or_else(|| panic!("the browser has not answered; it asked for {paths:?}"));
+    let result = result.unwrap_or_else(|| panic!("the browser did not answer; it requested {paths:?}"));
     let failures: Vec<String> = serde_json::from_str(&result).unwrap();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let asked: Vec<&str> = paths.iter().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Every registered planner over generated graphs: the checker accepts, claims equal the simulator's figures, the peak
+//! Every registered planner over generated graphs: the checker accepts its plans, its claims equal the simulator's figures, the peak
 //! is within the budget, and a budget of the store-all peak costs nothing.
 //!
 //! The default run takes a few cases per planner; `cargo test --release -p burn-remat-plan --test planners -- --ignored`
@@ -11,10 +11,10 @@ use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::registry::{Entry, planners};
 use burn_remat_plan::{Graph, Plan, PlanError, Request, simulate, solve};
 
-/// These minimise something else than the makespan within a budget.
+/// These minimise something other than the makespan within a budget.
 const WITHOUT_BUDGET: [&str; 1] = ["feng-huang"];
 
-/// Whatever a graph may hold, in turn with training steps.
+/// Anything that a graph may hold, in turn with training steps.
 fn case(seed: u64) -> Graph {
     match seed % 3 {
         0 => random_graph(seed, &RandomGraphOptions::default()),
@@ -98,7 +98,7 @@ fn no_planner_fails_at_the_ends_of_the_budget_range() {
 
 #[test]
 fn the_same_request_gives_the_same_plan() {
-    // A time limit that none of the methods without a clock comes near.
+    // A time limit that none of the planners without a clock comes near.
     let clocked = ["search", "auto", "checkmate", "lp-rounding", "monet"];
     for entry in planners().iter().filter(|entry| !clocked.contains(&entry.name)) {
         for seed in 0..12 {

@@ -25,7 +25,7 @@ fn run(folder: &Path, status: i32, args: &[&str]) -> Output {
     output
 }
 
-/// What a page holds.
+/// The data in a page.
 fn data(folder: &Path, page: &str) -> Json {
     let html = std::fs::read_to_string(folder.join(page)).unwrap();
     let json = html.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
@@ -66,7 +66,7 @@ fn a_budget_alone_is_planned_and_a_graph_alone_is_enough() {
 fn what_cannot_be_shown_is_refused() {
     let (folder, _) = with_graph("plot-refused");
     run(&folder, 0, &["solve", "g.json", "--planner", "online", "--budget", "80%", "--out", "p.json"]);
-    // More than the plan is held to.
+    // The plan exceeds this budget.
     run(&folder, 1, &["plot", "g.json", "p.json", "--budget", "10%", "--out", "p.html"]);
     // A plan of another graph.
     by_name("linear", &Options::default()).unwrap().write(folder.join("other.json")).unwrap();

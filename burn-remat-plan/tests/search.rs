@@ -88,12 +88,12 @@ fn at_the_minimum_there_is_a_plan() {
         let least = minimum(&graph);
         check(&graph, &least.plan, least.achieved).unwrap();
         assert!(least.lower_bound <= least.achieved);
-        // Little work, and time for it on any machine.
+        // Little work, and enough time for it on any machine.
         let (search, auto) = (Search::default().with_iterations(400), Auto::default().with_iterations(400));
         let found = solve(&search, &graph, &request(least.achieved, 60_000))
             .unwrap_or_else(|error| panic!("{error} {least:?} {graph:?}"));
         assert!(found.outcome.peak_bytes <= least.achieved);
-        // With solvers in the build a part of its time goes to them.
+        // With solvers in the build, a part of its time goes to them.
         if number % 8 == 0 {
             let found = solve(&auto, &graph, &request(least.achieved, 5_000)).map(|found| found.checked);
             assert!(found.as_ref().is_ok_and(Option::is_some), "{}: {found:?}", graph.name());

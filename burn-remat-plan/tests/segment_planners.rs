@@ -37,7 +37,7 @@ fn on_a_path_of_n_ops_the_sqrt_heuristics_need_about_two_roots_of_n() {
     for name in NAMES {
         let outcome = registry::planner(name).unwrap().solve(&graph, &Request::new(minimum)).unwrap();
         assert_eq!(outcome.stop_reason, StopReason::Heuristic);
-        // At most one more forward pass, less the last segment.
+        // At most one more forward pass, minus the last segment.
         assert!(outcome.makespan > 300.0 && outcome.makespan <= 390.0, "{name}: {}", outcome.makespan);
     }
 }

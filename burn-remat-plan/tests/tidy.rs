@@ -1,15 +1,15 @@
-//! Sizes of this project: no file over 500 lines, no function over 60, no signature with a tuple of more than three, no type of the
+//! Size limits of this project: no file over 500 lines, no function over 60, no signature with a tuple of more than three, no type of the
 //! engine with more than 12 fields.
 //!
-//! What is larger for a reason says so at the top of its file, on a line of its own:
+//! Whatever is larger for a good reason gives that reason at the top of its file, on a line of its own:
 //!
 //! ```text
 //! //! Larger than the rule: `name`, because it is one table.
 //! ```
 //!
-//! `name` is the function or the type, or `this file`. A reason that nothing needs any more has to go.
+//! `name` is the function or the type, or `this file`. A reason that is not needed any more has to go.
 //!
-//! And packages hold all that they are built from: no crate of the library includes a file from outside of its folder.
+//! Packages also contain everything that they are built from: no crate of the library includes a file from outside its folder.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -30,7 +30,7 @@ const PACKAGES: [&str; 5] =
     ["burn-remat", "burn-remat-core", "burn-remat-grammar", "burn-remat-macros", "burn-remat-plan"];
 
 const EXCEPTION: &str = "Larger than the rule: `";
-/// Letters of a reason that is one.
+/// The fewest letters that count as a reason.
 const LEAST_REASON: usize = 20;
 
 #[test]
@@ -80,7 +80,7 @@ fn a_package_holds_its_licences_and_all_files_that_it_includes() {
     }
 }
 
-/// Files that the source file at `within` its package includes from outside of the package.
+/// Files that the source file at `within` its package includes from outside the package.
 fn files_from_outside(text: &str, within: &Path) -> Vec<String> {
     let included = ["#[path = \"", "include!(\"", "include_str!(\"", "include_bytes!(\""]
         .iter()
@@ -130,7 +130,7 @@ fn complaints(text: &str, is_engine: bool) -> Vec<String> {
     told
 }
 
-/// Names and reasons in the comment with which a file begins.
+/// Names and reasons in the comment at the beginning of a file.
 fn reasons(text: &str) -> Vec<(String, String)> {
     let comment = text.lines().take_while(|line| line.starts_with("//") || line.is_empty());
     let lines = comment.map(|line| line.trim_start_matches(['/', '!']).trim());
@@ -176,7 +176,7 @@ fn largest_tuple(signature: &str) -> usize {
     let mut largest = 0;
     for (at, _) in signature.match_indices('(') {
         let before = signature[..at].trim_end();
-        // Parameters, of the function itself or of a closure.
+        // The parameters of the function itself or of a closure.
         let is_call = ["Fn", "FnMut", "FnOnce", "fn"].iter().any(|name| before.ends_with(name));
         let is_first = !signature[..at].contains('(');
         if !is_call && !is_first {

@@ -7,9 +7,8 @@ use burn_remat_grammar::{self as grammar, BudgetText};
 
 /// How much memory the tensors of a device may hold at once, parameters and optimizer state included.
 ///
-/// Text forms: a number of bytes, a number with a decimal (`kB`, `MB`, `GB`, `TB`) or binary unit (`KiB`, `MiB`, `GiB`,
-/// `TiB`), a share of what the first step holds (`60%`), a share of the memory that is free on the device (`80% free`), or
-/// `unlimited`. Case does not matter.
+/// As text: a number of bytes, alone or with a decimal (`kB`, `MB`, `GB`, `TB`) or binary unit (`KiB`, `MiB`, `GiB`, `TiB`); a share of the peak of the
+/// first step (`60%`); a share of the memory that is free on the device (`80% free`); or `unlimited`. Case does not matter.
 ///
 /// ```
 /// use burn_remat::Budget;
@@ -31,16 +30,16 @@ pub enum Budget {
     Bytes(u64),
     /// A share, above 0 and at most 1, of the peak of the first step, which runs without a limit.
     Share(f64),
-    /// A share, above 0 and at most 1, of the memory that is free on the device when the remat device is made. It becomes
-    /// a number of bytes at that moment. CUDA and the CPU report it; wgpu reports it only for integrated GPUs asked for by kind.
+    /// A share, above 0 and at most 1, of the memory that is free on the device when the remat device is made. It becomes a number of bytes at that
+    /// moment. CUDA and the CPU report their free memory; wgpu reports it only for an integrated GPU or a software driver that is requested by kind.
     Free(f64),
 }
 
-/// A text that cannot be parsed as a [`Budget`].
+/// A string that cannot be parsed as a [`Budget`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a budget: {reason}. {forms}", forms = grammar::BUDGET_FORMS)]
 pub struct BudgetError {
-    /// The text.
+    /// The string.
     pub text: String,
     /// What is wrong with it.
     pub reason: &'static str,
@@ -99,7 +98,7 @@ impl fmt::Display for DisplayBytes {
         const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
         let mut value = self.0 as f64;
         let mut unit = 0;
-        // What two decimals would write as 1024.00 is one of the next unit.
+        // Values that two decimals would show as 1024.00 go to the next unit.
         while value >= 1023.995 && unit + 1 < UNITS.len() && self.0 >= 1024 {
             value /= 1024.0;
             unit += 1;

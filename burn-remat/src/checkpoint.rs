@@ -1,8 +1,8 @@
-//! Checkpointing by hand: parts of a program that say what is kept of them.
+//! Checkpointing by hand: a program says which of its results are kept.
 //!
-//! With a budget the planner decides what to keep, and usually better. These functions are for a program that was written with
-//! PyTorch's `checkpoint`, and for the rare case in which somebody knows better than the planner. A part with a policy is a
-//! [stage](crate::RematExt::remat_stage): the policy travels with its mark.
+//! With a budget, the planner decides what to keep, and usually decides better. These functions are for programs that come from PyTorch's `checkpoint`,
+//! and for the rare case in which you know better than the planner. Code that is called with a policy is a [stage](crate::RematExt::remat_stage): the
+//! policy is sent with the stage's mark.
 
 use burn_remat_core::CheckpointPolicy;
 
@@ -16,9 +16,9 @@ fn open<T: HasTensors>(policy: CheckpointPolicy, inputs: &T) -> Stage {
 
 /// Calls `function` and keeps only its result: the backward pass computes the rest again.
 ///
-/// This is PyTorch's `checkpoint`. It acts on the remat device of the tensors in `inputs` (tensors, or tuples, arrays, vectors and
-/// options of them); on any other device it only calls the function. With a budget it is seldom needed: see
-/// [`CheckpointPolicy`]. Results and gradients are the same with and without it.
+/// This is PyTorch's `checkpoint`. It acts on the remat device of the tensors in `inputs` (tensors, or tuples, arrays, vectors and options of them); on
+/// any other device it only calls the function. With a budget it is rarely needed: see [`CheckpointPolicy`]. Results and gradients are the same with and
+/// without it.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -42,8 +42,8 @@ pub fn checkpoint_with<I: HasTensors, O>(policy: CheckpointPolicy, function: imp
     function(inputs)
 }
 
-/// Calls `functions` one after the other, in `segments` groups of equal size (the last may be larger), and keeps only the result of
-/// each group but the last.
+/// Calls `functions` one after the other, in `segments` groups of equal size (the last may be larger). Of each group but the last, only the result is
+/// kept.
 ///
 /// This is PyTorch's `checkpoint_sequential`: with n functions and √n segments, memory grows with √n, at the cost of one more forward
 /// pass (Chen et al.). `segments` is clamped between 1, which keeps everything, and the number of functions.

@@ -12,19 +12,19 @@ use burn_remat_core::Alternative;
 /// | `mask-bits` | random masks of zeros and ones (dropout), from one bit per element |
 /// | `small-indices` | indices of max poolings, from the smallest integers that hold them |
 /// | `bool-bits` | results of comparisons, from one bit per element |
-/// | `sign-bits` | the signs of what a ReLU read, which are all that its backward needs, from one bit per element |
-/// | `shape-only` | the shape of what a pooling or an interpolation read, which is all that its backward needs |
-/// | `offload` | any result, from a copy in the memory of the host |
-/// | `bf16` | any result of 32-bit floating point, from 16 bits: **rounded**, by one part in 256 at most |
+/// | `sign-bits` | the signs of a ReLU's input, which are all that its backward pass needs, from one bit per element |
+/// | `shape-only` | the shape of the input of a pooling or an interpolation, which is all that its backward pass needs |
+/// | `offload` | any result, from a copy in host memory |
+/// | `bf16` | any result of 32-bit floating point, from 16 bits: **rounded**, by at most one part in 256 |
 ///
 /// `exact` stands for the first five. They restore every bit, and they save memory.
-/// `all` adds `offload`, which also restores every bit, but moves bytes to the host rather than saving them. On the CPU
-/// backend, whose device is the host, it only simulates the cost. `bf16` changes results. It is used only if it is named, as in
-/// `"all,bf16"`, and the report says how large the error is.
+/// `all` adds `offload`, which also restores every bit, but moves bytes to the host rather than saving them. On the CPU backend, whose device is the
+/// host, it only simulates the cost. `bf16` changes results. It is used only if it is named, as in `"all,bf16"`, and the report says how large the error
+/// is.
 ///
-/// A tensor is compressed only when it is evicted, and only if that is cheaper than computing it again. Plans weigh both
-/// together, and so does the online policy, which does not use `sign-bits` and `shape-only`: only a plan knows which operations
-/// will still read a tensor. All but `offload` work on the CPU backend only.
+/// A tensor is compressed only when it is evicted, and only if that is cheaper than computing it again. Both plans and the online policy compare the two
+/// costs. The online policy does not use `sign-bits` and `shape-only`, because only a plan knows which operations will still read a tensor. All but
+/// `offload` work on the CPU backend only.
 ///
 /// ```
 /// use burn_remat::Compression;
@@ -42,11 +42,11 @@ pub struct Compression(u8);
 impl Compression {
     /// None: tensors are kept, or evicted and computed again.
     pub const NONE: Self = Self(0);
-    /// All forms that save memory and change no bit of any result.
+    /// All forms that save memory and do not change a bit of any result.
     pub const EXACT: Self = Self(0b1_1111);
-    /// All forms that change no bit of any result, offloading included.
+    /// All forms that do not change a bit of any result, including offloading.
     pub const ALL: Self = Self(0b11_1111);
-    /// All forms, the one that rounds included.
+    /// All forms, including the one that rounds.
     pub(crate) const EVERY: Self = Self(0b111_1111);
 
     pub(crate) fn allows(self, alternative: Alternative) -> bool {
@@ -114,6 +114,6 @@ mod tests {
         assert_eq!(" small-indices , mask-bits,bool-bits,shape-only,sign-bits".parse(), Ok(Compression::EXACT));
         assert_eq!("mask-bits,".parse::<Compression>(), Err(CompressionError { name: String::new() }));
         assert!("none,offload".parse::<Compression>().is_err());
-        assert!(!Compression::ALL.allows(Alternative::Bf16), "what changes results is asked for by name");
+        assert!(!Compression::ALL.allows(Alternative::Bf16), "a form that changes results must be asked for by name");
     }
 }

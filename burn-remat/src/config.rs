@@ -1,4 +1,4 @@
-//! How a remat device behaves.
+//! The configuration of a remat device.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -28,10 +28,9 @@ pub enum RandomPolicy {
 
 /// The memory of this process, as a counting allocator sees it.
 ///
-/// A backend reports what its tensors take, but not what a kernel allocates while it runs (a convolution gathers its patches,
-/// a matrix product packs its operands). On the CPU backend that comes from the heap, where a counting allocator sees it. With
-/// a probe it is measured for every operation and shown in the report; with
-/// [`with_workspace_in_budget`](AdvancedConfig::with_workspace_in_budget) it also counts against the budget.
+/// A backend reports what its tensors take, but not what a kernel allocates while it runs (a convolution gathers its patches, a matrix product packs its
+/// operands). On the CPU backend this memory comes from the heap, where a counting allocator sees it. With a probe it is measured for every operation and
+/// shown in the report; with [`with_workspace_in_budget`](AdvancedConfig::with_workspace_in_budget) it also counts against the budget.
 pub trait MemoryProbe: Debug + Send + Sync {
     /// Bytes allocated now.
     fn current(&self) -> u64;
@@ -44,7 +43,8 @@ pub trait MemoryProbe: Debug + Send + Sync {
 /// How a program is rehearsed.
 #[derive(Clone, Debug)]
 pub(crate) enum Rehearsal {
-    /// Nothing is executed. Steps with the same operations on other shapes tell what is written in place, and times.
+    /// Nothing is executed. A guide from real steps, with the same operations on other shapes, says what is written in place, and how long operations
+    /// take.
     Dry(Option<Arc<Guide>>),
     /// Everything is executed and measured.
     Real,
@@ -70,11 +70,11 @@ pub struct RematConfig {
     pub(crate) probe: Option<Arc<dyn MemoryProbe>>,
     pub(crate) count_workspaces: bool,
     pub(crate) fusion: bool,
-    /// The program is rehearsed, not trained.
+    /// Set if the program is rehearsed, not trained.
     pub(crate) rehearsal: Option<Rehearsal>,
-    /// Whether the engine works on a thread of its own: see `door/intake.rs`.
+    /// Whether the engine runs on a thread of its own: see `door/intake.rs`.
     pub(crate) own_thread: bool,
-    /// A setting that is not valid, reported when the device is made.
+    /// An invalid setting, reported when the device is made.
     error: Option<RematError>,
 }
 
@@ -119,7 +119,7 @@ impl RematConfig {
         config.advanced(AdvancedConfig::without_planning)
     }
 
-    /// This configuration for a device that works beside the program.
+    /// This configuration with an engine on a thread of its own.
     pub(crate) fn with_own_thread(mut self) -> Self {
         self.own_thread = true;
         self
@@ -131,16 +131,16 @@ impl RematConfig {
         self
     }
 
-    /// Ends a run whose budget is below the floor with an error, instead of going on over budget. The next read reports the error.
+    /// If the budget is below the floor, ends the run with an error instead of going on over budget. The next read returns the error.
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self
     }
 
-    /// Plans steps with this planner: the name of one that `remat-plan list` shows, or a [`Planner`](crate::planner::Planner) of your own,
-    /// as a value or in an `Arc`. Default: `"auto"`.
+    /// Sets the planner: a name that `remat-plan list` shows, or a [`Planner`](crate::planner::Planner) of your own, as a value or in an `Arc`. Default:
+    /// `"auto"`.
     ///
-    /// [`planner`](crate::planner) shows how to write one.
+    /// [`planner`](crate::planner) shows how to write your own.
     pub fn with_planner(mut self, planner: impl Into<PlannerChoice>) -> Self {
         match ChosenPlanner::of(planner.into()) {
             Ok(planner) => self.planning.planner = Some(planner),
@@ -149,8 +149,8 @@ impl RematConfig {
         self
     }
 
-    /// Sets how long the planner may work on one kind of step, in the background: so much time of a processor, which it has when the program
-    /// does not want it, or four times as much on the wall. Default: 10 s. It stops sooner where longer searches gain nothing.
+    /// Sets how long the planner may work on each kind of step, in the background and at low priority: this much processor time, or four times as much
+    /// wall-clock time if the processors are busy. Default: 10 s. It stops sooner if longer searches gain nothing.
     pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.planning.time_limit = limit;
         self
@@ -185,7 +185,7 @@ impl RematConfig {
     ///
     /// # Errors
     ///
-    /// The last setting that is not valid.
+    /// The error of the last setting that is not valid.
     pub fn validated(self) -> Result<Self, RematError> {
         match self.error {
             Some(error) => Err(error),
@@ -193,20 +193,20 @@ impl RematConfig {
         }
     }
 
-    /// The same with a budget of so many bytes.
+    /// The same with a budget of this many bytes.
     pub(crate) fn within(&self, bytes: u64) -> Self {
         let mut config = self.clone();
         config.budget = Budget::Bytes(bytes);
         config
     }
 
-    /// What the core has to know.
+    /// The part of the configuration that the core needs.
     pub(crate) fn of_core(&self, layout: LayoutFollows) -> Config {
         Config {
             budget: match self.budget {
                 Budget::Unlimited => Asked::Unlimited,
                 Budget::Bytes(bytes) => Asked::Bytes(bytes),
-                // The device has made bytes of a share of its free memory.
+                // A share of free memory became bytes when the device was made.
                 Budget::Share(share) | Budget::Free(share) => Asked::Share(share),
             },
             reseed: self.random == RandomPolicy::Reseed,
@@ -218,7 +218,7 @@ impl RematConfig {
         }
     }
 
-    /// How plans are made: not at all without a budget.
+    /// The settings for planning. Without a budget, nothing is planned.
     pub(crate) fn planning_in_force(&self) -> PlanSettings {
         let mut planning = self.planning.clone();
         if self.budget == Budget::Unlimited {
@@ -227,7 +227,7 @@ impl RematConfig {
         planning
     }
 
-    /// The budget, where it is one in bytes.
+    /// The budget, if it is a number of bytes.
     pub(crate) fn budget_bytes(&self) -> Result<u64, RematError> {
         match self.budget {
             Budget::Bytes(bytes) => Ok(bytes),
@@ -235,7 +235,7 @@ impl RematConfig {
         }
     }
 
-    /// The configuration for `device`, if it can be: a share of free memory is bytes there.
+    /// The configuration for `device`, if it is valid there. A share of free memory becomes bytes.
     pub(crate) fn validated_on(self, device: &impl DeviceMemory) -> Result<Self, RematError> {
         let valid = self.validated()?;
         let Budget::Free(share) = valid.budget else { return Ok(valid) };
@@ -247,7 +247,7 @@ impl RematConfig {
     }
 }
 
-/// Settings that few programs need, behind [`RematConfig::advanced`].
+/// Settings that few programs need, set with [`RematConfig::advanced`].
 ///
 /// ```
 /// use burn_remat::RematConfig;
@@ -286,8 +286,8 @@ impl AdvancedConfig {
         self
     }
 
-    /// Measures the workspace of each operation: what its kernel allocates beside its tensors. The peak of `probe` is reset at every
-    /// operation. This is useful if tensors live on the heap of this process (Flex).
+    /// Measures the workspace of each operation: what its kernel allocates in addition to its tensors. The peak of `probe` is reset at every operation.
+    /// This is useful if tensors live on the heap of this process (Flex).
     pub fn with_memory_probe(mut self, probe: impl MemoryProbe + 'static) -> Self {
         self.0.probe = Some(Arc::new(probe));
         self
@@ -300,11 +300,11 @@ impl AdvancedConfig {
         self
     }
 
-    /// Runs operations through Burn's kernel fusion, which joins consecutive elementwise operations into one kernel. Default: each runs by itself.
+    /// Runs operations through Burn's kernel fusion, which joins consecutive elementwise operations into one kernel. By default, each runs by itself.
     ///
-    /// This needs a GPU and a build with Burn's feature `fusion`. Buffers cannot be seen then, so bytes are counted by tensor. Plans
-    /// treat consecutive elementwise operations as one kernel, whose time is that of what it reads and writes. A recomputation that
-    /// is fused differently from the first run may differ from it in the last bits.
+    /// This needs a GPU and a build with Burn's feature `fusion`. Buffers cannot be seen then, so bytes are counted by tensor. Plans treat consecutive
+    /// elementwise operations as one kernel, whose time depends on the bytes that it reads and writes. A recomputation that is fused differently from the
+    /// first run may differ from it in the last bits.
     pub fn with_fusion(mut self) -> Self {
         self.0.fusion = true;
         self

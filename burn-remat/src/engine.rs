@@ -30,7 +30,7 @@ fn thread() -> u64 {
 }
 
 impl<B: RematBackend> Engine<B> {
-    /// An engine on `device` that holds nothing.
+    /// Makes an engine on `device` that holds nothing.
     pub fn new(device: B::Device, config: RematConfig) -> Self {
         let plans = Plans::new(config.planning_in_force(), B::device_name(&device), config.rehearsal.is_some());
         let settings = Settings {
@@ -67,7 +67,7 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// The program lets go of a tensor.
+    /// The program drops a tensor.
     pub fn drop_tensor(&mut self, id: TensorId) {
         self.note(|| Asking::Drop { thread: thread(), tensor: id.value() });
         self.machine.dropped(thread(), id.value());
@@ -100,7 +100,7 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// Writes down what the program asks for, where that is done.
+    /// Records what the program asks for, if a recording is being made.
     #[inline]
     fn note(&mut self, asking: impl FnOnce() -> Asking) {
         if let Some(recorder) = &mut self.machine.world_mut().recorder {
@@ -108,7 +108,7 @@ impl<B: RematBackend> Engine<B> {
         }
     }
 
-    /// Begins to write down what the program asks for.
+    /// Begins to record what the program asks for.
     pub fn record(&mut self, path: &Path) -> Result<(), RematError> {
         let refused = |reason: String| Err(RematError::Recording { reason });
         let recorder = self.machine.world().recorder.as_ref();
@@ -125,7 +125,7 @@ impl<B: RematBackend> Engine<B> {
         begun.or_else(|error| refused(format!("{}: {error}", path.display())))
     }
 
-    /// Ends that.
+    /// Ends the recording.
     pub fn finish_recording(&mut self) -> std::io::Result<()> {
         let world = self.machine.world_mut();
         let graph = world.plans.state.schedule.as_ref().map(|schedule| &schedule.lowered.graph);
@@ -168,7 +168,7 @@ impl<B: RematBackend> Engine<B> {
         self.machine.read(thread(), ir.id.value(), last, |machine| action(machine, read))
     }
 
-    /// Waits for all work; reports the first failure of what this thread has asked for since its last call.
+    /// Waits for all work. Returns the first failure of what this thread has asked for since its last call.
     pub fn sync(&mut self) -> Result<(), ExecutionError> {
         self.machine.world().sync(self.machine.circumstances())?;
         match self.machine.take_failure(thread()) {
@@ -205,7 +205,7 @@ impl<B: RematBackend> Engine<B> {
         self.machine.leave_stage(number);
     }
 
-    /// On a device that only looks: what it has seen.
+    /// What was seen, on a rehearsal device.
     pub fn rehearsed(&mut self) -> Seen {
         let world = self.machine.world_mut();
         let recording = world.recorder.as_mut().map(|recorder| recorder.kept());
@@ -213,7 +213,7 @@ impl<B: RematBackend> Engine<B> {
         Seen { device: B::device_name(&self.device), steps, recording }
     }
 
-    /// For waiting, without the engine, until no planner is at work.
+    /// A handle to wait, without the engine, until no planner is at work.
     pub fn planning(&self) -> Wait {
         self.machine.world().plans.wait()
     }
@@ -308,14 +308,14 @@ impl<B: RematBackend> Engine<B> {
         self.machine.stages().map(report).collect()
     }
 
-    /// Starts the counters anew; peak starts from what is held.
+    /// Resets the counters. The peak starts from what is held.
     pub fn reset_report(&mut self) {
         self.machine.reset_counters();
         self.machine.world().forget_late_failure();
     }
 }
 
-/// Whether what operations write over decides how results lie on the backend.
+/// Whether the layout of results on this backend depends on what operations write over.
 fn layout<B: RematBackend>(config: &RematConfig) -> LayoutFollows {
     match (B::LAYOUT_FOLLOWS_REUSE, B::PARTS_FOLLOW_REUSE) {
         _ if matches!(config.rehearsal, Some(Rehearsal::Dry(_))) => LayoutFollows::Nothing,

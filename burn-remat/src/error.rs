@@ -1,4 +1,4 @@
-//! Errors of making a remat device, and of asking about it.
+//! Errors of making a remat device, and of requests to one.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::budget::{Budget, BudgetError};
 
 /// Why a remat device could not be made, or could not answer.
 ///
-/// Errors that happen later, while a program trains, reach it through Burn: the read or the sync that needs the missing
-/// data returns Burn's `ExecutionError` with the cause in words.
+/// Errors that happen later, while a program trains, reach it through Burn: the read or the sync that needs the missing data returns Burn's
+/// `ExecutionError`, whose text says the cause.
 ///
-/// `Debug` gives the same text as `Display`, which is what a program shows if it ends with the error, in `main` or by `unwrap`.
+/// `Debug` gives the same text as `Display`. A program that ends with the error, in `main` or by `unwrap`, shows it.
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RematError {
@@ -66,21 +66,21 @@ pub enum RematError {
     /// No whole training step was seen.
     #[error(
         "no whole training step was seen: do at least three optimizer steps, or call `device.remat_mark_step()` at the \
-         beginning of each and once at the end. A program that learns only from what it has read may learn nothing in a dry run, \
+         beginning of each step and once at the end. A program whose training depends on what it reads may skip its steps in a dry run, \
          where every read gives zeros: record it while it trains (`remat_record`) and ask `RecordedProgram::minimum_budget`"
     )]
     NoSteps,
     /// The program panicked during a dry run.
     #[error(
-        "the program panicked during the dry run: {reason}. A dry run computes nothing, and every read gives zeros, so a program that \
-         depends on what it reads (the number of rows in a mask, for example) cannot be run dry. Record it while it trains (`remat_record`) and ask \
+        "the program panicked during the dry run: {reason}. A dry run computes nothing, and every read gives zeros, so it does not work for a \
+         program that depends on what it reads (the number of rows in a mask, for example). Record it while it trains (`remat_record`) and ask \
          `RecordedProgram::minimum_budget`, or train it for a few steps under a budget, and read the report"
     )]
     DryRun {
         /// What the panic said.
         reason: String,
     },
-    /// Not even a batch of one fits within the budget and the limit on recomputation.
+    /// Even a batch of one does not fit within the budget and the limit on recomputation.
     #[error(
         "a batch of one needs {minimum} bytes, set by `{op}`: that is more than the budget of {budget} bytes, or recomputation would \
          take longer than allowed. Raise the budget or the overhead limit"

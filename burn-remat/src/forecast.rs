@@ -1,10 +1,10 @@
-//! One question before anything is allocated: does this program fit, and at what price?
+//! Answers a question before anything is allocated: does this program fit, and at what cost?
 //!
-//! The program runs on a dry device ([`rehearse`](crate::rehearse)), which writes down its operations. What is planned of them is planned at
-//! nine budgets, from the smallest for which a plan is known to what the program takes without evictions, and at the budget
-//! asked about. A plan for a smaller budget is one for a larger budget too, so a larger budget never gets a more expensive plan.
+//! The program runs on a dry device ([`rehearse`](crate::rehearse)), which records its operations. Each kind of step is planned at nine budgets, from the
+//! smallest for which a plan is known to what the program takes without evictions, and at the budget asked about. A plan for a smaller budget also fits a
+//! larger one, so a larger budget never gets a more expensive plan.
 //!
-//! Complexity: a planner's run for each budget and kind of step, each as long as the [plan time](Forecaster::with_plan_time) at most.
+//! Complexity: one planner run for each budget and kind of step. All runs for a budget take at most the [plan time](Forecaster::with_plan_time).
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::planning::picture::{self, Curve};
 use crate::planning::{Ready, budgets};
 use crate::rehearse::{Kind, LargestBatch, MinimumBudget, Rehearsed, best, guide, largest_guided};
 
-/// Forecasts what `train` needs on a device like `device`, and what smaller budgets cost: the short form of a [`Forecaster`] without a budget.
+/// Forecasts what `train` needs on a device like `device`, and what smaller budgets cost. This is the short form of a [`Forecaster`] without a budget.
 ///
 /// `train` gets a dry device and must do at least three training steps, as for [`minimum_budget`](crate::minimum_budget).
 ///
@@ -97,7 +97,7 @@ pub struct Forecast {
     pub minimum_bytes: u64,
     /// The operation that sets it.
     pub minimum_op: String,
-    /// The stage to which that belongs.
+    /// The stage of that operation.
     pub minimum_stage: Option<String>,
     /// The budget asked about, in bytes.
     pub budget_bytes: Option<u64>,
@@ -109,23 +109,23 @@ pub struct Forecast {
     pub is_measured: bool,
     /// The batch size of the program, if it is known.
     pub batch: Option<usize>,
-    /// The largest batch within the budget asked about; `None` if none was asked about, or not even a batch of one fits.
+    /// The largest batch within the budget asked about; `None` without a budget, if not even a batch of one fits, or from [`Forecaster::forecast`].
     pub largest_batch: Option<LargestBatch>,
     #[serde(skip)]
     config: RematConfig,
 }
 
-/// What the program costs within one budget.
+/// The cost of the program within one budget.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ForecastPoint {
     /// The budget, in bytes.
     pub budget_bytes: u64,
-    /// Most bytes that are held.
+    /// The most bytes that are held.
     pub predicted_peak_bytes: u64,
-    /// Time that recomputation adds, as a share of the other time: over one step of each kind, without the first if there are others.
+    /// Time that recomputation adds, as a share of the other time, over one step of each kind. The first step is left out if there are others.
     pub predicted_overhead: f64,
-    /// A plan for each kind of step, in the order in which they come.
+    /// A plan for each kind of step, in the order in which they occur.
     #[serde(skip)]
     plans: Vec<Ready>,
 }
@@ -144,7 +144,7 @@ impl Forecaster {
         self
     }
 
-    /// Limits the time that recomputation may add with the largest batch, as a share of the step's own. Default: 1.0, which doubles it.
+    /// Limits the time that recomputation may add with the largest batch, as a share of the step's own time. Default: 1.0, which doubles it.
     #[must_use]
     pub fn with_overhead_limit(mut self, limit: f64) -> Self {
         self.overhead_limit = limit;
@@ -168,8 +168,8 @@ impl Forecaster {
         self.planned(device, config, Rehearsal::Dry(None), train)
     }
 
-    /// The forecast for `train` with `batch`, and the largest batch within the budget. `train(device, batch)` runs once for real, with a batch of
-    /// two, to measure. Then it runs once on a dry device, and about 20 times more if a budget in bytes is asked about.
+    /// The forecast for `train` with `batch`, and the largest batch within the budget. `train(device, batch)` runs twice for real, to measure: with a
+    /// batch of two, and with a larger one of at most eight. Then it runs once on a dry device, and about 20 times more if a budget is given.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Forecaster {
             self.say(ForecastProgress::Planning { budget, done, of });
             let before = points.last().map_or(&[][..], |point| &point.plans);
             let plan = |kind: &Kind| {
-                // A plan for a smaller budget does too.
+                // A plan for a smaller budget will do too.
                 let known = before.iter().find(|(plan, _)| plan.structure() == kind.fit.structure()).cloned();
                 let plans = best(&kind.fit, config, budget, limit).into_iter().chain(known);
                 (plans.min_by(|a, b| a.0.makespan.total_cmp(&b.0.makespan)), kind.comes_again)
@@ -268,7 +268,7 @@ impl Forecaster {
 }
 
 impl ForecastPoint {
-    /// What the plans for the kinds of step cost, if they keep the budget. Those that do not come again have plans or none.
+    /// The cost of these plans for the kinds of step, if they keep to the budget. A kind that does not come again may lack a plan.
     fn within(budget_bytes: u64, kinds: Vec<(Option<Ready>, bool)>) -> Option<Self> {
         if kinds.iter().any(|(plan, comes_again)| plan.is_none() && *comes_again) {
             return None;
@@ -290,8 +290,8 @@ impl Forecast {
         self.points.iter().rev().find(|point| point.budget_bytes <= budget)
     }
 
-    /// Makes a device like `device` with a budget of this many bytes, on which the program follows the plans found, from the first step on.
-    /// Once its steps have been measured they are planned again, and cheaper plans are taken.
+    /// Makes a device like `device` with a budget of this many bytes, on which the program follows the plans that were found, from the first step on.
+    /// Once its steps have been measured, they are planned again, and cheaper plans are used.
     ///
     /// # Errors
     ///
@@ -312,7 +312,7 @@ impl Forecast {
     pub fn overhead_picture(&self, size: (u32, u32)) -> Result<String, String> {
         let asked = self.budget_bytes.and_then(|budget| {
             let share = self.within(budget)?.predicted_overhead;
-            Some((budget.min(self.needs_bytes), share, "asked about"))
+            Some((budget.min(self.needs_bytes), share, "your budget"))
         });
         let points = self.points.iter().map(|point| (point.budget_bytes, point.predicted_overhead)).collect();
         picture::curve(&Curve { points, least: self.minimum_bytes, most: self.needs_bytes, here: asked }, size)
@@ -342,7 +342,7 @@ impl Forecast {
 impl fmt::Display for Forecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.summary())?;
-        writeln!(f, "{:>12}  {:>12}  {:>10}", "budget", "most held", "time added")?;
+        writeln!(f, "{:>12}  {:>12}  {:>10}", "budget", "peak", "time added")?;
         for ForecastPoint { budget_bytes, predicted_peak_bytes, predicted_overhead, .. } in &self.points {
             let (budget, peak) = (DisplayBytes(*budget_bytes), DisplayBytes(*predicted_peak_bytes));
             writeln!(f, "{budget:>12}  {peak:>12}  {:>9.1}%", 100.0 * predicted_overhead)?;

@@ -1,8 +1,8 @@
-//! What real steps with small batches tell about the same program with a larger one.
+//! What real steps with small batches say about the same program with a larger batch.
 
 use burn_remat_core::{Trace, TracedOp};
 
-/// How many operations of a step are looked through for the one at hand.
+/// How many operations of a step are searched for the current one.
 const WINDOW: usize = 4;
 
 /// A measured step with a small batch, and what the same operations took with a larger one.
@@ -10,14 +10,14 @@ const WINDOW: usize = 4;
 pub(crate) struct Guide {
     /// The step with the smaller batch.
     pub trace: Trace,
-    /// By operation of that.
+    /// For each operation of that step.
     larger: Vec<Option<Measured>>,
 }
 
-/// What an operation took.
+/// The measurement of an operation.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    /// Of the tensors that it reads and makes.
+    /// Bytes of the tensors that it reads and makes.
     bytes: u64,
     ns: u64,
 }
@@ -47,8 +47,8 @@ impl Guide {
         Self { trace, larger: measured }
     }
 
-    /// Time, in ns, of the operation at `at` when it reads and makes tensors of so many bytes. Their sizes grow evenly with the batch, and so does
-    /// what it takes beside a fixed part: two measurements tell both. With one there is no fixed part.
+    /// Time, in ns, of operation `at` when it reads and makes tensors of this many bytes. Sizes grow linearly with the batch, and so does the time, apart
+    /// from a fixed part: two measurements give both. With one measurement, there is no fixed part.
     pub fn cost(&self, at: usize, bytes: u64) -> u64 {
         let small = Measured::of(&self.trace.ops[at], &self.trace);
         let larger = self.larger[at].filter(|larger| larger.bytes > small.bytes);
@@ -63,7 +63,7 @@ impl Guide {
     }
 }
 
-/// The operation of this kind that comes next, from the one at `next` on.
+/// The next operation of this kind, beginning with the one at `next`.
 pub(crate) fn like(trace: &Trace, next: usize, kind: u64) -> Option<usize> {
     let ahead = trace.ops[next.min(trace.ops.len())..].iter().take(WINDOW);
     ahead.zip(next..).find(|(op, _)| op.kind == kind).map(|(_, at)| at)
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// A step of operations that each read one tensor of so many bytes and take so long.
+    /// A step of operations, each of which reads one tensor: kind, bytes and time.
     fn step(ops: &[(u64, u64, u64)]) -> Trace {
         let mut trace = Trace::default();
         for (number, &(kind, bytes, cost_ns)) in (0..).zip(ops) {
@@ -92,12 +92,12 @@ mod tests {
         let larger = step(&[(1, 800, 1600), (9, 5, 5), (2, 800, 40), (3, 4096, 60)]);
         let guide = Guide::new(small.clone(), Some(&larger));
         let alone = Guide::new(small, None);
-        // 800 ns whatever the size, and 1 ns for a byte.
+        // 800 ns at any size, and 1 ns per byte.
         assert_eq!([200, 800, 3200].map(|bytes| guide.cost(0, bytes)), [1000, 1600, 4000]);
         assert_eq!(alone.cost(0, 3200), 16_000);
-        // It was no slower with more: what it takes is fixed.
+        // It was no slower with more bytes: all of its time is fixed.
         assert_eq!(guide.cost(1, 3200), 40);
-        // Sizes that do not grow, and an operation that the larger step has not.
+        // Sizes that do not grow, and an operation that the larger step does not have.
         assert_eq!((guide.cost(2, 4096), guide.cost(3, 200)), (70, 20));
     }
 }

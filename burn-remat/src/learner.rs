@@ -32,13 +32,13 @@ const GIB: u64 = 1 << 30;
 pub struct MemoryMetric {
     engine: Arc<dyn EngineControl>,
     name: MetricName,
-    /// Bytes, and their name.
+    /// Bytes of the unit, and its name.
     unit: (u64, &'static str),
     peak: f64,
 }
 
 impl MemoryMetric {
-    /// For a remat device of this process.
+    /// Makes the metric for a remat device of this process.
     ///
     /// # Errors
     ///
@@ -96,7 +96,8 @@ impl Numeric for MemoryMetric {
     }
 }
 
-/// Time spent on recomputation since the last entry, in percent of the other time, as `recomputing 4%`. The value of an epoch covers the epoch.
+/// Time spent on recomputation since the last entry, as a percentage of the other time, for example `recomputing 4%`. The value of an epoch covers the
+/// whole epoch.
 #[derive(Clone, Debug)]
 pub struct RecomputingMetric {
     engine: Arc<dyn EngineControl>,
@@ -108,7 +109,7 @@ pub struct RecomputingMetric {
 }
 
 impl RecomputingMetric {
-    /// For a remat device of this process.
+    /// Makes the metric for a remat device of this process.
     ///
     /// # Errors
     ///
@@ -119,7 +120,7 @@ impl RecomputingMetric {
         Ok(Self { engine, name: Arc::new("Recomputing".to_owned()), began: now, before: now, last: now })
     }
 
-    /// Percent of recomputation from one time to another. Counters that were started anew meanwhile count from there.
+    /// The percentage of recomputation between two moments. If the counters were reset in between, it counts from the reset.
     fn percent(from: Usage, to: Usage) -> f64 {
         let is_anew = to.compute_ns < from.compute_ns;
         let from = if is_anew { Usage::default() } else { from };

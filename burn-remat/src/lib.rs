@@ -1,4 +1,4 @@
-//! Train any Burn model inside a memory budget stated in bytes.
+//! Train any Burn model within a memory budget stated in bytes.
 //!
 //! The device evicts what does not fit and computes it again when it is needed. Gradients are those of plain Burn, bit for bit, and the
 //! model does not change.
@@ -18,9 +18,9 @@
 //! Start here:
 //!
 //! - [`RematExt`] gives any device a budget, [`RematConfig`] sets everything else, and [`RematReport`] says what it cost.
-//! - [`remat_forecast`], [`minimum_budget`] and [`largest_batch`] answer before anything is allocated.
-//! - The attribute [`remat`](macro@remat) and [`checkpoint`] say by hand what the planner cannot know.
-//! - [`planner`] has what a planner of your own needs.
+//! - [`remat_forecast`], [`minimum_budget`] and [`largest_batch`] say what a program needs before anything is allocated.
+//! - With the attribute [`remat`](macro@remat) and with [`checkpoint`] you tell the planner what it cannot know.
+//! - [`planner`] has what you need to write a planner of your own.
 //! - [`Remat`] decorates a backend, for programs that are generic over backends.
 //!
 //! The book is in the folder `docs/src` of the repository.
@@ -52,17 +52,16 @@ mod routed;
 pub mod stage;
 
 pub use backend::{BufferId, DeviceMemory, Extent, Padding, RematBackend};
-/// A budget on a model, or the name of a stage.
+/// Sets a budget on a model, or names a stage.
 ///
 /// # On a model (`struct` or `enum`)
 ///
-/// It implements [`RematModule`], so that `Model::remat_device(&Device::flex())?` gives a device with this configuration. It
-/// stands before or after `#[derive(Module)]`, and the model may be generic. Mistakes in it are errors when the program
-/// compiles.
+/// The attribute implements [`RematModule`], so that `Model::remat_device(&Device::flex())?` gives a device with this configuration. It can stand before
+/// or after `#[derive(Module)]`, and the model may be generic. Mistakes in it are compile errors.
 ///
 /// | setting | meaning |
 /// | --- | --- |
-/// | `budget = "8 GiB"` | required: a text that [`Budget`] can parse, or a whole number of bytes |
+/// | `budget = "8 GiB"` | required: a string that [`Budget`] can parse, or a whole number of bytes |
 /// | `planner = "auto"` | [`RematConfig::with_planner`] |
 /// | `time_limit = 10` | [`RematConfig::with_time_limit`], in seconds |
 /// | `strict` | [`RematConfig::strict`] |
@@ -71,7 +70,7 @@ pub use backend::{BufferId, DeviceMemory, Extent, Padding, RematBackend};
 /// | `cache = "folder"`, `no_cache` | [`RematConfig::with_cache`], [`RematConfig::without_cache`] |
 /// | `no_planning` | [`AdvancedConfig::without_planning`] |
 ///
-/// The registry has no planner of this name, so this does not compile:
+/// There is no planner called `chaindp`, so this does not compile:
 ///
 /// ```compile_fail
 /// #[derive(burn::config::Config, Debug)]
@@ -83,22 +82,22 @@ pub use backend::{BufferId, DeviceMemory, Extent, Padding, RematBackend};
 ///
 /// # On an `impl` block
 ///
-/// Every method called `forward` is a stage, and so is every function of the block that is itself marked with `#[remat]`. Its
-/// name is `Type::function`, or that of `stage = ".."`: on a function for that function, on the block for its `forward`.
-/// The same goes for `policy = "must-recompute"` (or `"must-save"`, `"prefer-save"`, `"prefer-recompute"`): see [`CheckpointPolicy`].
+/// Every method called `forward` is a stage, and so is every function of the block that is itself marked with `#[remat]`. A stage is called
+/// `Type::function`, unless you name it with `stage = ".."`: on a function, this names that function's stage; on the block, that of its `forward`. A
+/// policy is set in the same way, with `policy = "must-recompute"` (or `"must-save"`, `"prefer-save"`, `"prefer-recompute"`): see [`CheckpointPolicy`].
 ///
 /// # On a `fn`
 ///
-/// The function is a stage, named after the function or by `#[remat(stage = "..")]`, with a policy if one is set. With
-/// `#[remat(step)]` it is not a stage: a training step begins whenever it is called, as with [`RematExt::remat_mark_step`].
+/// The function is a stage, named after the function or by `#[remat(stage = "..")]`, with a policy if one is set. With `#[remat(step)]` it is not a
+/// stage: a training step begins whenever it is called, as with [`RematExt::remat_mark_step`].
 ///
 /// # Stages
 ///
-/// The operations that run between entering the function and leaving it, on any path, belong to its stage: the report
-/// counts them there, and pictures and graphs show its name. Stages nest, and recursion is nesting. Results are the same with
-/// and without stages. The devices are those of the tensors among the arguments, also in options, lists and tuples; if there
-/// are none, those of the modules, including `self`. Tensors in a type of your own are not seen. On a plain device a stage
-/// does nothing. `async`, `const` and `extern` functions cannot be stages.
+/// The operations that run between entering the function and leaving it, on any path, belong to its stage: the report counts them there, and pictures and
+/// graphs show its name. Stages nest, and recursion is nesting. Results are the same with and without stages. A stage acts on the devices of the tensors
+/// among the arguments, also of those in options, lists and tuples. If there are none, it acts on the devices of the modules among them, including
+/// `self`. It does not see tensors inside a type of your own. On a plain device a stage does nothing. `async`, `const` and `extern` functions cannot be
+/// stages.
 ///
 /// ```
 /// use burn::module::Module;

@@ -1,4 +1,4 @@
-//! A model that brings its own configuration: [`RematModule`].
+//! A model that has its own configuration: [`RematModule`].
 
 use burn::tensor::Device;
 
@@ -6,7 +6,7 @@ use crate::config::RematConfig;
 use crate::door::RematExt;
 use crate::error::RematError;
 
-/// A model that says in how much memory it is trained. The attribute [`remat`](macro@crate::remat) implements it.
+/// A model that says how much memory it may be trained in. The attribute [`remat`](macro@crate::remat) implements it.
 ///
 /// ```
 /// use burn::module::Module;

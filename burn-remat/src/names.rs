@@ -1,4 +1,4 @@
-//! Names of stages as numbers: the table of this process.
+//! Names of stages as numbers, in a table of this process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,4 +1,4 @@
-//! A panic of one thread must not take the others with it.
+//! A panic of one thread must not bring down the others.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,16 +1,16 @@
-//! What a planner of your own needs: the trait, the graph that it gets, the plan that it gives.
+//! What a planner of your own needs: the trait, the graph that it gets, and the plan that it returns.
 //!
-//! A [`Planner`] gets a [`Graph`] (the operations of a step in order, with costs in ns, and the values between them, with
-//! sizes in bytes) and a [`Request`] (a budget, limits on time and memory). It answers with an [`Outcome`]: a [`Plan`], a list of
-//! *compute this op* and *evict this value*. [`plan_from_order`] makes one from the order of computations alone, and
-//! [`Outcome::of_plan`] fills in what the plan costs. [`RematConfig::with_planner`](crate::RematConfig::with_planner) takes it.
+//! A [`Planner`] gets a [`Graph`] (the operations of a step in order, with costs in ns, and the values between them, with sizes in bytes) and a
+//! [`Request`] (a budget, and limits on time and memory). It answers with an [`Outcome`] that has a [`Plan`]: a list of *compute this op* and *evict this
+//! value*. [`plan_from_order`] makes a plan from the order of computations alone, and [`Outcome::of_plan`] fills in what the plan costs. Pass the planner
+//! to [`RematConfig::with_planner`](crate::RematConfig::with_planner).
 //!
-//! A planner cannot harm the training. Every plan is checked before it is followed. If a planner panics, returns a plan that is
-//! not valid, claims a bound that is false, or does not return, the online policy goes on and the report says what was wrong. A planner runs on
-//! a thread of its own, on steps that were seen three times, and more than once for each. Plans are kept on disk by the planner's
-//! [name](Planner::name) and [version](Planner::version): give it a name of its own, and raise the version when its plans change.
+//! A planner cannot harm the training. Every plan is checked before it is followed. If a planner panics, returns an invalid plan, claims a false bound or
+//! does not return, the online policy goes on and the report says what was wrong. A planner runs on a thread of its own, on steps that have been seen
+//! three times, and more than once for each. Plans are stored on disk by the planner's [name](Planner::name) and [version](Planner::version): choose a
+//! unique name, and raise the version when its plans change.
 //!
-//! The book (`docs/src/own-planner.md`) has one that decides by itself. This one asks two of the registry and takes the cheaper plan:
+//! The book (`docs/src/own-planner.md`) has a planner that decides by itself. The one below asks two planners of the registry and takes the cheaper plan:
 //!
 //! ```
 //! use std::time::Duration;
@@ -44,7 +44,7 @@
 //!     let x = Tensor::<2>::full([256, 256], 0.01, &device.clone().autodiff()).require_grad();
 //!     (0..16).fold(x, |y, _| (y * 1.1).tanh()).sum().backward();
 //!     if step == 6 {
-//!         // A real run is long enough; this one would be over before its plan is there.
+//!         // A real run is long enough; this one would be over before its plan is ready.
 //!         device.remat_wait_for_plan(Duration::from_secs(60))?;
 //!     }
 //! }
@@ -54,8 +54,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! To try a planner without a device, write the graph of a real step with [`PlanReport::save_graph`](crate::PlanReport::save_graph), read it
-//! with [`Graph::read`], and [`solve`](fn@solve) it. `remat-plan` says what other planners make of the same file.
+//! To try a planner without a device, save the graph of a real step with [`PlanReport::save_graph`](crate::PlanReport::save_graph), read it with
+//! [`Graph::read`], and [`solve`](fn@solve) it. `remat-plan` runs the other planners on the same file.
 
 pub use burn_remat_plan::deadline::Deadline;
 pub use burn_remat_plan::registry::{PlannerChoice, is_planner, planner};

@@ -1,9 +1,8 @@
 //! What a training program needs, found before anything large is allocated.
 //!
-//! A *dry* device takes a program's operations, writes them down and executes none: reads give zeros, memory is not
-//! touched. From the steps seen there come the smallest budget ([`minimum_budget`]), the largest batch
-//! ([`largest_batch`], the experiment of Checkmate's figure 6, by search) and plans that hold from the first step on
-//! ([`RematExt::remat_rehearsed`](crate::RematExt::remat_rehearsed)).
+//! A *dry* device records a program's operations and executes none: reads give zeros, and no memory is allocated. The steps seen there yield the smallest
+//! budget ([`minimum_budget`]), the largest batch ([`largest_batch`], Checkmate's experiment of figure 6, by search) and plans that are in force from the
+//! first step on ([`RematExt::remat_rehearsed`](crate::RematExt::remat_rehearsed)).
 
 mod trial;
 
@@ -25,21 +24,22 @@ use trial::Trial;
 
 /// Batch size of the measured run that guides the dry ones: small, but with a batch dimension that is not 1.
 const GUIDE_BATCH: usize = 2;
-/// Batch size of a second one, at most: together they tell what grows with the batch.
+/// The largest batch size of a second measured run. The two show what grows with the batch.
 const SECOND_BATCH: usize = 8;
-/// The share of free memory that this one may be expected to take, where no budget in bytes is asked about.
+/// The share of free memory that the second run is expected to fit in, if there is no budget in bytes.
 const FREE_SHARE: f64 = 0.5;
-/// Batch sizes are not tried beyond this.
+/// Larger batch sizes are not tried.
 const MOST: usize = 1 << 16;
-/// A floor above the budget by one part in this many may be beaten yet.
+/// If the floor is above the budget by at most one part in this many, a search may still find a plan that fits.
 const NEAR: u64 = 20;
-/// So many budgets are tried to find the smallest that is kept to one part in so many, within this time.
+/// The smallest budget that is kept to is found with at most this many trials, to one part in `FINE`, within `TRIAL_TIME`.
 const TRIALS: usize = 10;
 const FINE: u64 = 32;
 const TRIAL_TIME: Duration = Duration::from_secs(4);
-/// A batch with which all of the program does not keep the budget is made smaller by one part in so many, and by half as much again each time.
+/// If the whole program does not keep to the budget with a batch, the batch is made smaller by one part in this many. Each further cut is half as large
+/// again.
 const LESS: usize = 32;
-/// Time to plan one batch size. Training has more, so a batch that fits here fits there.
+/// Time to plan one batch size. Training has more, so a batch that fits here also fits there.
 const PLAN_TIME: Duration = Duration::from_millis(500);
 
 /// The smallest budget of a program: the result of [`minimum_budget`].
@@ -48,12 +48,12 @@ const PLAN_TIME: Duration = Duration::from_millis(500);
 pub struct MinimumBudget {
     /// Bytes that the step holds at its peak if nothing is evicted.
     pub store_all_bytes: u64,
-    /// The smallest budget for which plans of all steps that come more than once are known, and 0.1% for small tensors that come and go; more where all of
-    /// the program, gone through again under that budget, holds more.
+    /// The smallest budget for which there are plans for all steps that come more than once, plus 0.1% for small tensors that come and go. It is larger
+    /// if the whole program, replayed under that budget, holds more.
     pub minimum_bytes: u64,
     /// The operation that sets it.
     pub op: String,
-    /// The stage to which that belongs.
+    /// The stage of that operation.
     pub stage: Option<String>,
 }
 
@@ -61,13 +61,13 @@ pub struct MinimumBudget {
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct LargestBatch {
-    /// The largest batch that fits within budget and overhead limit.
+    /// The largest batch that fits within the budget and the overhead limit.
     pub batch: usize,
     /// The largest batch that fits if nothing is evicted; 0 if none does.
     pub store_all_batch: usize,
-    /// Time that the plan for it adds, as a share.
+    /// Time that its plan adds, as a share of the step's own time.
     pub predicted_overhead: f64,
-    /// Most bytes that the plan holds.
+    /// The most bytes that its plan holds.
     pub predicted_peak_bytes: u64,
     /// The configuration, with the plans for this batch.
     #[serde(skip)]
@@ -75,8 +75,8 @@ pub struct LargestBatch {
 }
 
 impl LargestBatch {
-    /// Makes a device like `device` on which training with this batch follows the plans found, from the first step on. Once the
-    /// steps have been measured they are planned again, and cheaper plans are taken.
+    /// Makes a device like `device` on which training with this batch follows the plans that were found, from the first step on. Once the steps have been
+    /// measured, they are planned again, and cheaper plans are used.
     ///
     /// # Errors
     ///
@@ -92,8 +92,7 @@ impl LargestBatch {
 /// the others; a step ends where the next one begins). Reads give zeros there, so it must not stop because of a loss, and it should not
 /// write files. What it returns is dropped. If there are several kinds of step, the one that needs most counts.
 ///
-/// The plans that hold least are kept [on disk](RematConfig::with_cache), so that a training which begins later, in another process too, keeps what is
-/// named here.
+/// The smallest plans are stored [on disk](RematConfig::with_cache), so that later training keeps to the budget found here, even in another process.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -136,8 +135,8 @@ pub fn minimum_budget_with<R>(
 }
 
 impl RecordedProgram {
-    /// The smallest budget that the program is known to keep, as [`minimum_budget`] finds it: with the sizes and times that were recorded, and for what
-    /// the program did with what it read. It must have done at least three training steps.
+    /// The smallest budget that the program is known to keep to, found as by [`minimum_budget`], but with the sizes and times that were recorded, and for
+    /// the path that the program took with the data that it read. It must have done at least three training steps.
     ///
     /// # Errors
     ///
@@ -148,7 +147,7 @@ impl RecordedProgram {
     }
 }
 
-/// A program may hold a few small tensors more than it did on a dry device (a loss that it reads later): one part in so many of what a step needs.
+/// A program may hold a few more small tensors than on a dry device (a loss that it reads later): one part in this many of what a step needs.
 const MARGIN: u64 = 1024;
 
 fn with_margin(bytes: u64) -> u64 {
@@ -158,7 +157,7 @@ fn with_margin(bytes: u64) -> u64 {
 /// What a program has done on a dry device.
 pub(crate) struct Rehearsed {
     seen: Seen,
-    /// What is planned of it, each kind once, in order.
+    /// The kinds of step that are planned, each once, in order.
     pub kinds: Vec<Kind>,
 }
 
@@ -175,7 +174,7 @@ impl Rehearsed {
         let start = Instant::now();
         let mut kinds: Vec<Kind> = Vec::new();
         for (comes_again, Met { trace, .. }) in come_again(&planned).into_iter().zip(planned) {
-            // After a while only what does what none of these does, or needs more.
+            // Once the time is up, only kinds that do something new, or need more than a kind that does the same.
             let covers = |known: &Trace| known.peak() >= trace.peak() && does_like(known, &trace);
             let is_covered = |kind: &Kind| kind.comes_again == comes_again && covers(&kind.fit.least().0.trace);
             if start.elapsed() < TRIAL_TIME || !kinds.iter().any(is_covered) {
@@ -189,7 +188,7 @@ impl Rehearsed {
         self.kinds.iter().filter(|kind| kind.comes_again).map(|kind| &kind.fit)
     }
 
-    /// Plans that hold least, for what [comes again](come_again): passes that begin like another would be taken for it.
+    /// The smallest plans, for kinds that [come again](come_again). Plans for other kinds would be followed by passes that only begin like them.
     fn least(&self, steps: &[Met]) -> Vec<Ready> {
         let planned = planned(steps);
         let come_again = come_again(&planned);
@@ -205,7 +204,7 @@ impl Rehearsed {
         planned.into_iter().zip(come_again).filter(|&(_, again)| again).filter_map(|(met, _)| least(met)).collect()
     }
 
-    /// The smallest budget that is kept: what the neediest step needs of those that come again, or more where the whole program does.
+    /// The smallest budget that is kept to: what the neediest step that comes again needs, or more if the whole program needs more.
     pub fn needs(&self, config: &RematConfig) -> Result<MinimumBudget, RematError> {
         let most = self.usual().max_by_key(|fit| fit.floor().0).ok_or(RematError::NoSteps)?;
         let (bytes, op) = most.floor();
@@ -217,15 +216,16 @@ impl Rehearsed {
         Ok(self.kept(config, least))
     }
 
-    /// The smallest budget from this one on that all of the program keeps, as far as a few trials tell.
+    /// The smallest budget, starting from this one, that the whole program keeps to, as far as a few trials can tell.
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let known: Vec<(bool, Ready)> = self.kinds.iter().map(|kind| (kind.comes_again, kind.fit.least())).collect();
-        // What comes once does without a plan that is too large.
+        // A step that comes only once does without a plan if that is too large.
         let ready = |budget| -> Vec<Ready> {
             let fits = |(comes_again, (plan, _)): &&(bool, Ready)| *comes_again || plan.peak <= budget;
             known.iter().filter(fits).map(|(_, ready)| ready.clone()).collect()
         };
-        // What is named here is to be kept by training that looks for plans by itself. Where it knows what a pass does the next one may end elsewhere.
+        // Training that looks for plans by itself must keep to the budget that is returned. Once it knows what a pass does, its next pass may end
+        // elsewhere.
         let within = self.seen.train_within(config, least.minimum_bytes).steps;
         let ways = [&within, &self.seen.steps].map(|steps| self.least(steps));
         let needs_within = ways[0].iter().map(|(plan, _)| with_margin(plan.peak)).max().unwrap_or(0);
@@ -236,7 +236,7 @@ impl Rehearsed {
         let mut budget = least.minimum_bytes;
         for trial in 0..TRIALS {
             let Trial { peak, is_over, op } = self.seen.try_budget(config, budget, ready(budget));
-            log::debug!("tried on a dry device: {budget} bytes, of which the program holds {peak}, most in {op}");
+            log::debug!("tried a budget of {budget} bytes on a dry device: the program holds up to {peak}, in {op}");
             if is_over {
                 low = budget;
                 (least.op, least.stage) = (op, None);
@@ -246,10 +246,10 @@ impl Rehearsed {
             if low == 0 || high - low <= high / FINE || start.elapsed() > TRIAL_TIME {
                 break;
             }
-            // What a budget needed instead of itself mostly is enough, if more than is needed.
+            // What was held under a budget that was too small is usually enough, though often more than needed.
             budget = if trial == 0 && peak < high { peak } else { low + (high - low) / 2 };
         }
-        // Plans for steps that end elsewhere than those of training only lead that astray.
+        // Plans for steps that end elsewhere than those of training only mislead it.
         let is_late = |budget| self.seen.train_within(config, budget).is_late;
         let is_more = (high + 1..least.store_all_bytes).contains(&needs_within);
         let is_led_astray = is_more && is_late(high) && !is_late(needs_within);
@@ -261,7 +261,7 @@ impl Rehearsed {
 fn fit(trace: Trace) -> Result<Fit, RematError> {
     let lowered = lower(&trace, "rehearsal").map_err(|_| RematError::NoSteps)?;
     Fit::new(Arc::new(trace), lowered, None, 0).map_err(|violations| {
-        log::error!("internal error: the checker refuses the smallest plan of a step: {violations}");
+        log::error!("internal error: the checker rejects the smallest plan of a step: {violations}");
         RematError::NoSteps
     })
 }
@@ -288,8 +288,8 @@ pub fn largest_batch<R>(
     largest_guided(device, config, overhead_limit, &guide, train)
 }
 
-/// What small measured runs tell dry ones: what is written in place, and what operations take. The second is with a batch of at most `most`, and
-/// with one that fits.
+/// What small measured runs tell dry ones: what is written in place, and how long operations take. The second run has a batch of at most `most` that
+/// fits.
 pub(crate) fn guide<R>(
     device: &Device,
     config: &RematConfig,
@@ -312,7 +312,7 @@ pub(crate) fn guide<R>(
     Ok(Arc::new(Guide::new(small, larger.as_ref())))
 }
 
-/// [`largest_batch`] where the guide is known already.
+/// [`largest_batch`], for when the guide is known already.
 pub(crate) fn largest_guided<R>(
     device: &Device,
     config: RematConfig,
@@ -330,7 +330,7 @@ pub(crate) fn largest_guided<R>(
         let plan = plan(neediest(&seen.steps)?, &config, budget, overhead_limit)?;
         Ok(plan.map(|plan| (plan, seen)))
     };
-    // The plan of the largest batch that has fitted so far, and what was seen with it.
+    // The plan of the largest batch that fits so far, and what was seen with it.
     let mut found = None;
     let fits = |batch| Ok(attempt(batch)?.map(|attempt| found = Some(attempt)).is_some());
     let mut batch = last_true(store_all_batch, fits)?;
@@ -345,7 +345,8 @@ pub(crate) fn largest_guided<R>(
                 return Ok(LargestBatch { batch, store_all_batch, predicted_overhead, predicted_peak_bytes, config });
             }
         }
-        // What is held between the steps, or in another one, leaves too little; or no plan is found in time for a batch, though one is for a larger.
+        // What is held between the steps, or in another step, leaves too little; or no plan is found in time for a batch, although one is found for a
+        // larger.
         batch = batch.saturating_sub(less).max(store_all_batch);
         less += less.div_ceil(2);
         if batch > store_all_batch {
@@ -360,7 +361,7 @@ pub(crate) fn largest_guided<R>(
     Ok(LargestBatch { batch, store_all_batch, predicted_overhead: 0.0, predicted_peak_bytes, config: config.clone() })
 }
 
-/// Plans for all kinds of step that were seen, of which one has its plan.
+/// Plans for all kinds of step that were seen. One kind has its plan already.
 fn plans_beside(
     (schedule, origin): &Ready,
     seen: &Seen,
@@ -378,9 +379,9 @@ fn plans_beside(
     Ok(ready)
 }
 
-/// What is planned of what was seen, each kind once, as it came most often: what is no part of its structure may differ.
+/// The steps that are planned, each kind once, as it came most often. Steps of a kind may differ in what is not part of its structure.
 fn planned(steps: &[Met]) -> Vec<Met> {
-    // With each its structure, and how often it came to the letter.
+    // Each with its structure, and how often exactly this step came.
     let mut kinds: Vec<(u64, Met, usize)> = Vec::new();
     for Met { trace, times } in steps {
         let (planned, times) = (trace.clone().planned_part(), *times);
@@ -400,7 +401,7 @@ fn planned(steps: &[Met]) -> Vec<Met> {
     kinds.into_iter().map(|(_, met, _)| met).collect()
 }
 
-/// Which of these kinds come more than once, in whatever sizes; all where none does. The first step of a program does what no other does.
+/// Which of these kinds come more than once, in any sizes; all of them if none does. The first step of a program does things that no other step does.
 fn come_again(planned: &[Met]) -> Vec<bool> {
     let times = |of: &Met| planned.iter().filter(|met| does_like(&met.trace, &of.trace)).map(|met| met.times).sum();
     let times: Vec<usize> = planned.iter().map(times).collect();
@@ -409,7 +410,7 @@ fn come_again(planned: &[Met]) -> Vec<bool> {
 }
 
 fn neediest(steps: &[Met]) -> Result<Trace, RematError> {
-    // The first step initialises parameters; it counts only where there is no other.
+    // The first step initialises parameters. It counts only if there is no other.
     let from = usize::from(steps.len() > 1);
     let needy = steps.iter().skip(from).map(|met| &met.trace).max_by_key(|trace| trace.peak());
     needy.cloned().ok_or(RematError::NoSteps)
@@ -422,8 +423,7 @@ pub(crate) fn best(fit: &Fit, config: &RematConfig, budget: u64, limit: Duration
     found.map(|(schedule, outcome)| (schedule, Origin::of(&outcome, start.elapsed().as_secs_f64())))
 }
 
-/// The largest number for which `holds`, which is taken to hold for `known` and for none beyond the first for which it
-/// does not.
+/// The largest number for which `holds` is true. It is assumed to be true for `known`, and false for all numbers after the first for which it is false.
 fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematError>) -> Result<usize, RematError> {
     let (mut low, mut high) = (known, (2 * known).max(1));
     while high <= MOST && holds(high)? {
@@ -440,7 +440,7 @@ fn last_true(known: usize, mut holds: impl FnMut(usize) -> Result<bool, RematErr
 /// A plan for a step within both limits, if there is one.
 fn plan(trace: Trace, config: &RematConfig, budget: u64, overhead_limit: f64) -> Result<Option<Ready>, RematError> {
     let fit = fit(trace.planned_part())?;
-    // A search may find a plan that holds a little less than the least that is known at once.
+    // A search may find a plan that holds a little less than the smallest one that is found first.
     if fit.floor().0 > budget + budget / NEAR {
         return Ok(None);
     }

@@ -1,6 +1,6 @@
 //! The report of a remat device, for people and for programs.
 //!
-//! Larger than the rule: `RematReport`, because it is the record of all figures, one a field, that users read.
+//! Larger than the rule: `RematReport`, because it is the record of all figures that users read, one per field.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,8 +20,8 @@ pub struct RematReport {
     pub budget: Budget,
     /// The budget in force; `None` while unlimited, or while the first step is measured.
     pub budget_bytes: Option<u64>,
-    /// Most bytes of tensors held at once, views and in-place results counted once. Where the budget is a share of the
-    /// first step, the first step, which runs without a limit, is left out.
+    /// Most bytes of tensors held at once, views and in-place results counted once. If the budget is a share of the first step, that step is left out,
+    /// because it runs without a limit.
     pub peak_bytes: u64,
     /// The operation at the peak.
     pub peak_op: Option<String>,
@@ -31,11 +31,11 @@ pub struct RematReport {
     pub device_bytes: Option<u64>,
     /// Bytes that the pool has reserved, if the backend reports them.
     pub device_reserved_bytes: Option<u64>,
-    /// Most bytes of the pool in use, padding included, if the backend reports them. Read where steps hold most.
+    /// Most bytes of the pool in use, padding included, if the backend reports them. It is read when steps hold most.
     pub device_peak_bytes: Option<u64>,
-    /// Bytes of the budget that are left free for what the pool holds beside tensors.
+    /// Bytes of the budget that are left free for what the pool holds in addition to tensors.
     pub room_bytes: u64,
-    /// Most bytes that one operation used beside its tensors, with a [`MemoryProbe`](crate::MemoryProbe).
+    /// Most bytes that one operation used in addition to its tensors, with a [`MemoryProbe`](crate::MemoryProbe).
     pub scratch_bytes: Option<u64>,
     /// The operation that used them.
     pub scratch_op: Option<String>,
@@ -43,8 +43,8 @@ pub struct RematReport {
     pub operations: u64,
     /// Operations that ran again to bring back an evicted tensor.
     pub recomputed_operations: u64,
-    /// Time of the program's operations, in ns. On an asynchronous device it is that of the device's clock, if an operation of the kind and
-    /// shape has been measured by it, else the time to enqueue it.
+    /// Time of the program's operations, in ns. On an asynchronous device, this is the time by the device's clock if an operation of the same kind and
+    /// shape has been measured, and otherwise the time to enqueue it.
     pub compute_ns: u64,
     /// Time of the operations that ran again, and of compressing tensors and bringing them back, in ns.
     pub recompute_ns: u64,
@@ -62,8 +62,7 @@ pub struct RematReport {
     pub floor_bytes: u64,
     /// The operation that sets the floor.
     pub floor_op: Option<String>,
-    /// Operations that may give other bits when they run again on this device, such as sums in an order that varies. Their results
-    /// are kept.
+    /// Operations that may give different bits when they run again on this device, such as sums in an order that varies. Their results are kept.
     #[serde(rename = "unrepeatable")]
     pub nondeterministic: Vec<String>,
     /// Whether the device fuses operations into kernels ([`with_fusion`](crate::AdvancedConfig::with_fusion)): what runs again may be
@@ -94,7 +93,7 @@ pub struct RematReport {
     pub failure: Option<String>,
 }
 
-/// Stages that the table lists.
+/// How many stages the table lists.
 const MOST_STAGES: usize = 16;
 
 /// What one stage did: what ran while it was the innermost open one.
@@ -168,7 +167,7 @@ pub(crate) struct Usage {
 }
 
 impl RematReport {
-    /// The main figures in one line, for logs: `name=value` pairs with a space between, always the same names in the same order. `-` stands for no value.
+    /// The main figures in one line, for logs: `name=value` pairs separated by spaces, always the same names in the same order. `-` stands for no value.
     ///
     /// ```
     /// use burn::tensor::Device;
@@ -195,7 +194,7 @@ impl RematReport {
             or_dash(plan.map(|plan| share(plan.predicted_overhead))),
             or_dash(plan.map(|plan| plan.steps_followed.to_string())),
             or_dash(plan.map(|plan| plan.steps_left.to_string())),
-            // A line stays one.
+            // Escaped, so that it stays on one line.
             or_dash(self.failure.as_ref().map(|failure| format!("{failure:?}"))),
         )
     }
@@ -235,7 +234,7 @@ impl fmt::Display for RematReport {
     }
 }
 
-/// Rows with a name each.
+/// A table whose rows have names.
 struct Table<'a, 'b>(&'a mut fmt::Formatter<'b>);
 
 impl Table<'_, '_> {
@@ -249,7 +248,7 @@ fn named(bytes: u64, op: Option<&String>) -> String {
     op.map_or_else(|| bytes.to_string(), |op| format!("{bytes} in {op}"))
 }
 
-/// To be set as a budget: to the byte, since fewer would not do.
+/// For bytes to set as a budget: exact, since fewer would not be enough.
 fn exact(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", DisplayBytes(bytes))
 }
@@ -295,13 +294,13 @@ impl RematReport {
             let (from, to) = (DisplayBytes(*from_bytes), DisplayBytes(*to_bytes));
             let error = largest_error.map_or_else(String::new, |error| format!(", off by up to {:.2}%", 100.0 * error));
             let plural = if *tensors == 1 { "" } else { "s" };
-            table.row(name, format_args!("{tensors} tensor{plural}, {from} in {to}, {}{error}", time(*ns)))?;
+            table.row(name, format_args!("{tensors} tensor{plural}, {from} replaced by {to}, {}{error}", time(*ns)))?;
         }
         if !self.nondeterministic.is_empty() {
             let kept = self.nondeterministic.join(", ");
             table.row(
                 "nondeterministic",
-                format_args!("{kept}: may give other bits when they run again, so their results are kept"),
+                format_args!("{kept}: may give different bits when they run again, so their results are kept"),
             )?;
         }
         if self.fused {
@@ -311,7 +310,7 @@ impl RematReport {
     }
 
     fn steps(&self, table: &mut Table<'_, '_>) -> fmt::Result {
-        let begun = if self.steps_over_budget > self.steps { ", with the one that has begun" } else { "" };
+        let begun = if self.steps_over_budget > self.steps { ", including the current one" } else { "" };
         table.row("steps", format_args!("{}, {} over budget{begun}", self.steps, self.steps_over_budget))?;
         let below = self.budget_bytes.filter(|&budget| self.steps_over_budget > 0 && self.floor_bytes > budget);
         if let Some(budget) = below {
@@ -337,11 +336,11 @@ impl RematReport {
             Some(least) if least <= budget && self.plan.is_some() => {
                 let (least, floor) = (DisplayBytes(least), DisplayBytes(self.floor_bytes));
                 let advice = "`remat_rehearsed` plans before the first step";
-                ("before the plan", format!("{floor} were needed, and {least} with a plan: {advice}"))
+                ("before the plan", format!("{floor} was needed; with a plan, {least} is enough. {advice}"))
             }
             Some(least) if (budget + 1..self.floor_bytes).contains(&least) => {
-                let why = "the least that a plan was found to hold. Without plans";
-                ("too small", format!("set at least {}: {why} {floor} were needed, {less}", exact(least)))
+                let why = "The smallest plan found holds that much; without plans,";
+                ("too small", format!("set at least {}, {less}. {why} {floor} was needed", exact(least)))
             }
             _ => ("too small", format!("{} is below the floor: set at least {floor}, {less}", DisplayBytes(budget))),
         }

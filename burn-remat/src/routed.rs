@@ -1,9 +1,8 @@
-//! A backend of one's own below [`Remat`](crate::Remat) that sees every operation as data before it runs.
+//! A backend of your own below [`Remat`](crate::Remat) that sees every operation as data before it runs.
 //!
-//! Burn's backend traits have some 400 methods. Its router makes one of them, with an operation as data: whoever writes a channel for it
-//! gets a whole backend, `BackendRouter<MyChannel>`, and may count, log, delay or refuse what passes. A [`RoutedChannel`] says
-//! which backend runs the operations in the end; what the engine wants to know of buffers is asked of that one. The tests
-//! plant faults in this way (`tests/tests/faulty`).
+//! Burn's backend traits have about 400 methods. Its router reduces them to one, which gets the operation as data: if you write a channel for the router,
+//! you have a whole backend, `BackendRouter<MyChannel>`, which may count, log, delay or refuse operations. A [`RoutedChannel`] says which backend runs
+//! the operations in the end. The engine asks that backend about buffers. The tests plant faults in this way (`tests/tests/faulty`).
 
 use burn_backend::{Backend, BackendTypes, Shape, TensorMetadata};
 use burn_ir::{BackendIr, OperationIr, TensorIr, TensorStatus};
@@ -14,7 +13,7 @@ use crate::backend::{BufferId, DeviceMemory, Extent, Padding, RematBackend};
 
 /// A channel of Burn's router on which [`Remat`](crate::Remat) can be built.
 ///
-/// Compressed forms that need direct access to memory (signs of an activation) are not available: the elements are behind the channel.
+/// Compressed forms that need direct access to memory (signs of an activation) are not available, because the elements are behind the channel.
 pub trait RoutedChannel:
     RouterChannel<
         Device: DeviceMemory,

@@ -1,17 +1,17 @@
-//! Stages: parts of a model by name, in band and in order with the operations.
+//! Stages: named parts of a model, marked in order with its operations.
 //!
-//! A [`Stage`] is a guard. Entering and leaving are told to the engine in order with the operations that they enclose. Leaving is the
-//! guard's `Drop`: it happens on every path out of a function, also while unwinding.
+//! A [`Stage`] is a guard. The engine is told when a stage is entered and left, in order with the operations in between. Leaving is the guard's `Drop`:
+//! it happens on every path out of a function, also while unwinding.
 //!
-//! Names are interned: the engine is told the number of a name in a table of this process, the number of the stage that is
-//! entered or left, and a policy, where the stage sets one.
+//! Names are interned: the engine is told the number of a name in a table of this process, the number of the stage that is entered or left, and a policy,
+//! if the stage sets one.
 //!
-//! Cost: until the process makes its first remat device, a stage is one load of an atomic. From then on it also asks the
-//! tensors among the arguments for their devices, and calls the engine twice where one is a remat device.
+//! Cost: until the process makes its first remat device, a stage is one load of an atomic. From then on it also asks the tensors among the arguments for
+//! their devices, and calls the engine of each remat device twice.
 //!
 //! What the attribute [`remat`](macro@crate::remat) generates calls [`enter`] and [`mark_step`], which find the devices
 //! among a function's arguments: the macro cannot see types, so method resolution decides, argument by argument, which of
-//! [`SeeTensors`], [`SeeModule`] and [`SeeNothing`] applies. Programs have no use for these by themselves.
+//! [`SeeTensors`], [`SeeModule`] and [`SeeNothing`] applies. Programs need not call these themselves.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -126,7 +126,7 @@ pub struct Seen {
     engines: SmallVec<[Arc<dyn EngineControl>; 1]>,
     /// All devices seen, so that each is looked up once.
     devices: SmallVec<[Device; 1]>,
-    /// Whether modules are asked, which is done where no tensor is among the arguments: they are large.
+    /// Whether modules are asked for their devices. This is done only if no argument is a tensor, because modules are large.
     modules: bool,
 }
 
@@ -165,17 +165,17 @@ pub trait SeeTensors {
 
 /// Second choice: it is a module.
 pub trait SeeModule {
-    /// Adds its devices where no tensor has been seen.
+    /// Adds its devices if no tensor has been seen.
     fn see(&self, seen: &mut Seen);
 }
 
-/// Last choice: it has no device that can be known.
+/// Last choice: its device cannot be known.
 pub trait SeeNothing {
     /// Adds nothing.
     fn see(&self, _seen: &mut Seen) {}
 }
 
-// The generated call is on `&&&Look(&argument)`: the compiler takes the first of these three that holds.
+// The generated call is on `&&&Look(&argument)`: the compiler takes the first of these three that applies.
 
 impl<T: HasTensors + ?Sized> SeeTensors for &&Look<'_, T> {
     fn see(&self, seen: &mut Seen) {
@@ -193,7 +193,7 @@ impl<T: Module> SeeModule for &Look<'_, T> {
 
 impl<T: ?Sized> SeeNothing for Look<'_, T> {}
 
-/// What is a tensor, or made of tensors.
+/// A tensor, or something made of tensors.
 pub trait HasTensors {
     /// Adds their devices.
     fn show(&self, seen: &mut Seen);
@@ -229,7 +229,7 @@ through! {
     [T: HasTensors, const N: usize] [T; N] => |this| this;
 }
 
-/// What may stand beside a tensor in a tuple.
+/// Types that may stand beside a tensor in a tuple.
 macro_rules! plain {
     ($($type:ty),*) => {$(
         impl HasTensors for $type {

@@ -1,5 +1,5 @@
-//! Burn's router straight over a backend: what [`Remat`](burn_remat::Remat) is made of, without the engine. `overhead` tells with it which part of
-//! a remat device's cost is whose.
+//! Burn's router directly over a backend: what [`Remat`](burn_remat::Remat) is built from, without the engine. `overhead` uses it to tell which part of
+//! a remat device's cost is the engine's.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use burn_ir::{BackendIr, GraphBindings, GraphId, OperationIr, TensorId, TensorIr
 use burn_router::{BackendRouter, MultiBackendBridge, RouterChannel, RouterClient, RouterTensor, TensorInterpreter};
 use burn_std::future::DynFut;
 
-/// Flex behind Burn's router and interpreter of operations. For one device, and tensors that do not leave it.
+/// Flex behind Burn's router and interpreter of operations. For one device, and for tensors that do not leave it.
 pub type Bare = BackendRouter<BareChannel>;
 
 type Handle = <Flex as BackendIr>::Handle;
@@ -22,7 +22,7 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 #[derive(Clone)]
 pub struct BareChannel;
 
-/// Moves nothing: there is one device.
+/// Moves nothing, because there is only one device.
 pub struct BareBridge;
 
 impl MultiBackendBridge for BareBridge {
@@ -64,7 +64,7 @@ impl RouterChannel for BareChannel {
     }
 }
 
-/// Runs operations as they come.
+/// Runs operations as they arrive.
 #[derive(Clone)]
 pub struct BareClient(Arc<Mutex<TensorInterpreter<Flex>>>);
 

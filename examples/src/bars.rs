@@ -1,4 +1,4 @@
-//! A picture of batch sizes: two bars for each row.
+//! A bar chart of batch sizes: two bars for each row.
 
 use std::error::Error;
 
@@ -12,7 +12,7 @@ const REMAT: RGBColor = RGBColor(0, 114, 178);
 const SIZE: u32 = 16;
 const ROW: i32 = 58;
 const BAR: i32 = 21;
-/// Left of the bars: names.
+/// Space left of the bars, for names.
 const LEFT: i32 = 190;
 const WIDTH: i32 = 860;
 
@@ -24,12 +24,12 @@ pub struct Row {
     pub store_all: usize,
     /// The largest batch that fits with recomputation.
     pub remat: usize,
-    /// Time that recomputation adds then, as a share.
+    /// The time that recomputation then adds, as a share.
     pub overhead: f64,
 }
 
-/// Draws `rows` as an SVG. Bars are as long as the batch is larger than that of store-all, which gets the same length in
-/// every row: the batches themselves do not compare between programs.
+/// Draws `rows` as an SVG. The length of a bar is its batch size relative to that of store-all, which has the same length in
+/// every row: the batch sizes themselves cannot be compared between programs.
 ///
 /// # Errors
 ///

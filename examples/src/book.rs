@@ -1,8 +1,8 @@
 //! The code of the README and of the book in `docs/src`, compiled and run.
 //!
-//! `burn-remat-plan/tests/book.rs` sees to it that every page with Rust code stands here.
+//! `burn-remat-plan/tests/book.rs` checks that every page with Rust code is listed here.
 
-/// A struct for each page, with the page for its documentation.
+/// A struct for each page, with the page as its documentation.
 macro_rules! pages {
     ($($(#[$condition:meta])* $name:ident = $file:literal),* $(,)?) => {$(
         $(#[$condition])*

@@ -1,14 +1,14 @@
-//! Gradient checkpointing as a user of Burn writes it by hand, with what `burn` exports and nothing of this repository's.
+//! Gradient checkpointing as a user of Burn writes it by hand, using what `burn` exports and nothing from this repository.
 //!
-//! The forward pass goes through a copy of the model that tracks no gradients, and keeps only what each block reads. The backward pass takes the
-//! blocks from the last to the first: it runs each again from a detached copy of its inputs, and continues with the gradients of these. Burn begins a
-//! backward pass at a number only, so a block's outputs are multiplied by their gradients and summed up. One extra forward pass without the end of
-//! the chain; what is held at most is the inputs of all blocks, and the inside of one.
+//! The forward pass goes through a copy of the model that tracks no gradients, and keeps only the inputs of each block. The backward pass takes the
+//! blocks from the last to the first: it runs each again from a detached copy of its inputs, and continues with the gradients of these. In Burn a
+//! backward pass must begin at a scalar, so a block's outputs are multiplied by their gradients and summed. The cost is one extra forward pass without
+//! the end of the chain; the most that is held is the inputs of all blocks and the inside of one.
 //!
-//! What it takes care of, and what it cannot:
-//! - A block that runs twice moves the statistics of its BatchNorm twice. The copy has statistics of its own, which are thrown away with it.
-//! - Random operations give other numbers when they run again. No model here has dropout.
-//! - Where several blocks share a parameter or a tensor, its gradients are added block by block. Burn adds them use by use, which may differ in the last bits.
+//! What it handles, and what it cannot:
+//! - A block that runs twice updates the statistics of its BatchNorm twice. The copy has statistics of its own, which are discarded with it.
+//! - Random operations give different numbers when they run again. No model here has dropout.
+//! - If several blocks share a parameter or a tensor, its gradients are added block by block. Burn adds them use by use, which may differ in the last bits.
 
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{Gradients, Tensor};
@@ -31,7 +31,7 @@ pub fn loss_and_gradients<const D: usize, M: Blocks<D>>(model: &M, batch: &M::Ba
     drop(leaves);
     for at in (0..model.count()).rev() {
         let input = inputs.pop().unwrap_or_default();
-        // Nothing before the first block learns: nothing is to be passed on.
+        // Nothing before the first block is trained, so no gradients need to be passed on.
         let input = if at > 0 || model.learns_to_enter() { with_gradients(input) } else { input };
         let end = seeded(model.block(at, input.clone(), batch), below);
         below = collect(end.backward(), &input);
@@ -42,7 +42,7 @@ pub fn loss_and_gradients<const D: usize, M: Blocks<D>>(model: &M, batch: &M::Ba
     (loss.detach(), all.grads())
 }
 
-/// What each block reads, and what the last one gives.
+/// The inputs of each block, and the outputs of the last one.
 fn forward<const D: usize, M: Blocks<D>>(model: &M, batch: &M::Batch) -> (Vec<Vec<Tensor<D>>>, Vec<Tensor<D>>) {
     let copy = model.clone().valid().train().no_grad();
     let mut state = copy.enter(batch);
@@ -58,7 +58,7 @@ fn with_gradients<const D: usize>(state: Vec<Tensor<D>>) -> Vec<Tensor<D>> {
     state.into_iter().map(|tensor| tensor.detach().require_grad()).collect()
 }
 
-/// A number whose gradients with regard to `outputs` are `gradients`.
+/// A scalar whose gradients with respect to `outputs` are `gradients`.
 ///
 /// # Panics
 ///
@@ -66,5 +66,5 @@ fn with_gradients<const D: usize>(state: Vec<Tensor<D>>) -> Vec<Tensor<D>> {
 fn seeded<const D: usize>(outputs: Vec<Tensor<D>>, gradients: Vec<Option<Tensor<D>>>) -> Tensor<1> {
     let pairs = outputs.into_iter().zip(gradients);
     let seeds = pairs.filter_map(|(output, gradient)| Some((output * Tensor::from_inner(gradient?)).sum()));
-    seeds.reduce(|a, b| a + b).expect("the loss depends on what the block gives")
+    seeds.reduce(|a, b| a + b).expect("the loss depends on the outputs of the block")
 }

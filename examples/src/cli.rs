@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::device;
 
-/// What an example ends with.
+/// The result of an example.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Runs an example: logging on, errors in words on the error stream, exit code 2 where there is one.
+/// Runs an example: turns on logging, prints errors in words to the error stream, and then returns exit code 2.
 pub fn main(run: impl FnOnce() -> Outcome) -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn,highs=error")).init();
     match run() {
@@ -32,25 +32,25 @@ pub fn main(run: impl FnOnce() -> Outcome) -> ExitCode {
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// Memory budget: `512 MiB`, `8GB`, bytes, a share of what the first step takes such as `60%`, of what is free such as
-    /// `80% free`, or `unlimited`. Without it: less than the example would take.
+    /// `80% free`, or `unlimited`. Default: less than the example would take.
     #[arg(long, allow_hyphen_values = true)]
     budget: Option<Budget>,
-    /// Samples per step; without it, the example's own.
+    /// Samples per step. Default: the example's own.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: Option<u32>,
-    /// Training steps; without it, the example's own.
+    /// Training steps. Default: the example's own.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
     /// flex, wgpu, vulkan or cuda.
     #[arg(long, default_value = "flex")]
     device: String,
-    /// A few steps, to see that everything works.
+    /// A few steps, to check that everything works.
     #[arg(long)]
     quick: bool,
 }
 
 impl Common {
-    /// The device asked for, without a budget.
+    /// The requested device, without a budget.
     ///
     /// # Errors
     ///
@@ -59,18 +59,18 @@ impl Common {
         device::by_name(&self.device)
     }
 
-    /// The name of the device asked for.
+    /// The name of the requested device.
     pub fn device_name(&self) -> &str {
         &self.device
     }
 
-    /// The budget asked for, or `usual`, with the engine's defaults; a quick run plans for two seconds and leaves no plan on
+    /// The requested budget, or `usual`, with the engine's defaults; a quick run plans for two seconds and leaves no plan on
     /// disk.
     pub fn config(&self, usual: &str) -> RematConfig {
         self.planned(self.budget.map_or_else(|| RematConfig::new(usual), RematConfig::new))
     }
 
-    /// The budget asked for.
+    /// The requested budget.
     pub fn budget(&self) -> Option<Budget> {
         self.budget
     }
@@ -81,22 +81,22 @@ impl Common {
         if self.quick { config.without_cache() } else { config }
     }
 
-    /// What the planner may take: two seconds in a quick run.
+    /// The time limit of the planner: two seconds in a quick run.
     pub fn time_limit(&self) -> Duration {
         Duration::from_secs(if self.quick { 2 } else { 10 })
     }
 
-    /// Whether a few steps will do.
+    /// Whether a few steps are enough.
     pub fn is_quick(&self) -> bool {
         self.quick
     }
 
-    /// Samples per step: as asked for, or `usual`.
+    /// Samples per step: as requested, or `usual`.
     pub fn batch_size(&self, usual: usize) -> usize {
         self.batch_size.map_or(usual, |batch_size| batch_size as usize)
     }
 
-    /// Training steps: as asked for, or `usual`; ten in a quick run.
+    /// Training steps: as requested, or `usual`; ten in a quick run.
     pub fn steps(&self, usual: usize) -> usize {
         self.steps.map_or(if self.quick { 10 } else { usual }, |steps| steps as usize)
     }
@@ -108,7 +108,7 @@ impl Common {
     }
 }
 
-/// A style for `indicatif`, which refuses only templates that are wrong in themselves.
+/// A style for `indicatif`, which rejects only malformed templates.
 pub(crate) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -124,17 +124,17 @@ impl Progress {
     /// After this many steps the engine has seen the step and is planning it.
     const WARMUP: u64 = 6;
 
-    /// Reads the loss of a step that is done, and shows it.
+    /// Reads the loss of a finished step, and shows it.
     ///
     /// # Errors
     ///
-    /// What the device reports, such as a strict budget that does not hold.
+    /// What the device reports, such as a strict budget that is exceeded.
     pub fn step(&self, loss: Tensor<1>) -> Result<f32, String> {
         let loss = read(loss)?;
         self.bar.set_message(format!("loss {loss:.4}"));
         self.bar.inc(1);
         if self.waits && self.bar.position() == Self::WARMUP {
-            // A quick run would be over before its plan is there.
+            // A quick run would end before there is a plan.
             self.device.remat_wait_for_plan(Duration::from_secs(30)).map_err(|error| error.to_string())?;
         }
         Ok(loss)
@@ -147,7 +147,7 @@ impl Progress {
     }
 }
 
-/// Writes what an option `--json` asks for.
+/// Writes the file that an option `--json` names.
 ///
 /// # Errors
 ///

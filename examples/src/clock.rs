@@ -11,17 +11,17 @@ pub fn processor_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Other programs than this one, over a stretch of time.
+/// Other programs than this one, over a period of time.
 pub struct Others {
     begun: Instant,
     own: Duration,
-    /// Busy time of all processors, in clock ticks; `None` where the system does not tell.
+    /// Busy time of all processors, in clock ticks; `None` if the system does not report it.
     busy: Option<f64>,
 }
 
-/// Clock ticks a second in `/proc/stat`: so on every Linux of today.
+/// Clock ticks per second in `/proc/stat`: the same on every current Linux.
 const TICKS: f64 = 100.0;
-/// Below this share of the machine others do not matter.
+/// Below this share of the machine, other programs do not matter.
 const IDLE: f64 = 0.05;
 
 impl Others {
@@ -30,14 +30,14 @@ impl Others {
         Self { begun: Instant::now(), own: processor_time(), busy: busy_ticks() }
     }
 
-    /// The share of the machine's processors that other programs took since.
+    /// The share of the machine's processors that other programs have taken since then.
     pub fn share(&self) -> Option<f64> {
         let busy = (busy_ticks()? - self.busy?) / TICKS - (processor_time() - self.own).as_secs_f64();
         let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
         Some((busy / (self.begun.elapsed().as_secs_f64() * processors)).clamp(0.0, 1.0))
     }
 
-    /// What to say of it.
+    /// A line about it for people.
     pub fn warning(share: Option<f64>) -> String {
         match share {
             Some(share) if share > IDLE => {

@@ -1,4 +1,4 @@
-//! A training on three devices, side by side: plain Burn, a remat device without a limit (store-all), and one under a budget.
+//! Training on three devices, side by side: plain Burn, a remat device without a limit (store-all), and one under a budget.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,17 @@ use crate::clock::processor_time;
 use crate::heap::Heap;
 use crate::training::{Run, adds_by_chance, median};
 
-/// The largest share of a loss by which a run with other kernels may differ before that is a failure.
+/// The largest share of a loss by which a run with other kernels may differ; beyond that it is a failure.
 pub const SMALL_DIFFERENCE: f64 = 0.01;
 
-/// How long a training is, and when it is measured.
+/// The length of a training run, and when it is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Protocol {
     /// Training steps.
     pub steps: usize,
-    /// Steps before the ones that are timed. At their end the run waits for the planner.
+    /// Steps before the timed ones. At their end the run waits for the planner.
     pub warmup: usize,
-    /// What the planner may take.
+    /// The time limit of the planner.
     pub time_limit: Duration,
 }
 
@@ -30,7 +30,7 @@ pub struct Protocol {
 pub struct HeapUse {
     /// Most during the timed steps.
     pub peak_bytes: u64,
-    /// After the last step of the warmup: parameters, optimizer state and what else outlives a step.
+    /// After the last step of the warmup: parameters, optimizer state and anything else that outlives a step.
     pub held_bytes: u64,
 }
 
@@ -38,15 +38,15 @@ pub struct HeapUse {
 pub struct Measured {
     /// What it computed, and how long it took.
     pub run: Run,
-    /// What the remat device tells; `None` on a plain device.
+    /// The report of a remat device; `None` on a plain device.
     pub report: Option<RematReport>,
-    /// Bytes of tensors after the last step of the warmup: parameters, optimizer state and what else outlives a step. `None` on a plain
+    /// Bytes of tensors after the last step of the warmup: parameters, optimizer state and anything else that outlives a step. `None` on a plain
     /// device.
     pub held_bytes: Option<u64>,
     /// What the process held, if its allocator is [`PeakAlloc`](peak_alloc::PeakAlloc).
     pub heap: HeapUse,
-    /// Median over the timed steps of the processor time that all threads took, in ms. Other programs on the machine change it less than the time
-    /// on the clock.
+    /// Median over the timed steps of the processor time of all threads, in ms. Other programs on the machine affect it less than wall
+    /// time.
     pub processor_ms: f64,
 }
 
@@ -61,19 +61,19 @@ impl Measured {
         self.report.as_ref().map(|report| report.peak_bytes)
     }
 
-    /// Most bytes of tensors beside those that outlive a step, on a remat device: what activations and gradients take.
+    /// Most bytes of tensors in addition to those that outlive a step, on a remat device: what activations and gradients take.
     pub fn activation_bytes(&self) -> Option<u64> {
         Some(self.peak_bytes()?.saturating_sub(self.held_bytes?))
     }
 }
 
 impl Protocol {
-    /// Runs `train` on `device` with a progress bar called `name`. `train` is to call its second argument after every step, with the step's
+    /// Runs `train` on `device` with a progress bar called `name`. `train` must call its second argument after every step, with the step's
     /// number and loss.
     ///
     /// # Errors
     ///
-    /// Those of `train`, with what the device reports.
+    /// Those of `train`, with the device's report.
     pub fn measure(
         &self,
         device: &Device,
@@ -92,7 +92,7 @@ impl Protocol {
             if step + 1 == self.warmup && step + 1 < self.steps {
                 self.wait_for_plan(device, &bar, name);
                 held_bytes = device.remat_report().ok().map(|report| report.live_bytes);
-                // From here on the planner's own memory is gone.
+                // From here on the planner holds no memory.
                 heap.held_bytes = above(Heap::start());
             }
             begun = processor_time();
@@ -107,10 +107,10 @@ impl Protocol {
         Ok(Measured { run, report, held_bytes, heap, processor_ms: median(&processor_ms, self.warmup) })
     }
 
-    /// Waits until the planner is done, and says what it is at.
+    /// Waits until the planner is done, and shows that it is planning.
     fn wait_for_plan(&self, device: &Device, bar: &ProgressBar, name: &'static str) {
         let start = Instant::now();
-        // A planner may take a moment more than its limit.
+        // A planner may take a little longer than its limit.
         while start.elapsed() < self.time_limit + Duration::from_secs(5) {
             match device.remat_wait_for_plan(Duration::from_millis(200)) {
                 Ok(false) => bar.set_message(format!("{name}, planning")),
@@ -130,15 +130,15 @@ pub struct Comparison {
     pub store_all: Measured,
     /// On a remat device under a budget.
     pub budgeted: Measured,
-    /// Whether plain Burn computes something else than a remat device (other kernels, or another random stream): then store-all is what must
-    /// be met.
+    /// Whether plain Burn computes something else than a remat device (other kernels, or another random stream). If so, the results must equal those of
+    /// store-all.
     pub plain_is_other: bool,
     /// Steps that are not timed.
     pub warmup: usize,
 }
 
 impl Comparison {
-    /// `budget` in bytes, where it is a share of what `store_all` held at most.
+    /// `budget` in bytes, if it is a share of the most that `store_all` held.
     pub fn resolved(budget: Budget, store_all: &Measured) -> Budget {
         match budget {
             Budget::Share(share) => {
@@ -163,7 +163,7 @@ impl Comparison {
         self.reference().run.loss_difference(&self.budgeted.run)
     }
 
-    /// Whether the results are identical, or differ for a reason that was asked for or that is the device's own.
+    /// Whether the results are identical, or differ for a reason that was requested or that is inherent to the device.
     pub fn is_as_asked(&self) -> bool {
         let may_differ = |report: &RematReport| {
             is_rounded(report) || ((report.fused || adds_by_chance(report)) && self.difference() <= SMALL_DIFFERENCE)
@@ -203,15 +203,15 @@ impl Comparison {
             println!("losses, gradients and parameters: identical to {reference}'s, to the last bit");
         } else if is_rounded(report) {
             println!(
-                "losses, gradients and parameters: close; some tensors came back rounded, as `--compression` allows"
+                "losses, gradients and parameters: close; some tensors were restored from rounded values, as `--compression` allows"
             );
         } else if report.fused && difference <= SMALL_DIFFERENCE {
             println!(
-                "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; with fusion, kernels are joined otherwise when they run again"
+                "losses, gradients and parameters: not identical, losses differ by up to {difference:.1e} of their value; with fusion, kernels are fused differently when they run again"
             );
         } else if adds_by_chance(report) && difference <= SMALL_DIFFERENCE {
             println!(
-                "losses, gradients and parameters: not identical, losses by up to {difference:.1e} of theirs; this device adds in an order that varies from run to run (`nondeterministic` below), and two runs of plain Burn differ too"
+                "losses, gradients and parameters: not identical, losses differ by up to {difference:.1e} of their value; this device adds in an order that varies from run to run (`nondeterministic` below), and two runs of plain Burn differ too"
             );
         } else {
             println!("losses, gradients and parameters: NOT IDENTICAL. Please report this.");
@@ -233,12 +233,12 @@ impl Comparison {
     }
 }
 
-/// Bytes for people; a dash where there are none.
+/// Bytes for people; a dash if there are none.
 pub fn bytes(bytes: Option<u64>) -> String {
     bytes.map_or("-".to_owned(), |bytes| DisplayBytes(bytes).to_string())
 }
 
-/// Whether tensors came back from fewer bits than they had, which was asked for.
+/// Whether tensors were restored from fewer bits than they had, as was requested.
 fn is_rounded(report: &RematReport) -> bool {
     report.compression.iter().any(|form| form.largest_error.is_some())
 }

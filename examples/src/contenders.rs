@@ -1,4 +1,4 @@
-//! The models of `compare`, each in three sizes, with a made-up batch and in two ways of computing gradients.
+//! The models of `compare`, each in three sizes, with an artificial batch and two ways of computing gradients.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::attention::generate_autoregressive_mask;
@@ -22,9 +22,9 @@ pub enum Contender {
     Resnet50,
     /// U-Net with long skip connections.
     Unet,
-    /// A causal transformer; with `--full` of GPT-2's small size.
+    /// A causal transformer; of GPT-2's small size with `--full`.
     Gpt2,
-    /// A decoder like Llama's with adapters of low rank (LoRA) on a frozen base.
+    /// A decoder like Llama with low-rank adapters (LoRA) on a frozen base.
     Llama,
     /// Vision transformer.
     Vit,
@@ -34,14 +34,14 @@ pub enum Contender {
     Diffusion,
 }
 
-/// How large a contender is.
+/// The size of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// To see that everything works.
+    /// To check that everything works.
     Quick,
-    /// A step is meant to take about half a second on two cores.
+    /// A step should take about half a second on two cores.
     Moderate,
-    /// The size that the model has in use.
+    /// The size that is used in practice.
     Full,
 }
 
@@ -78,7 +78,7 @@ impl Contender {
         }
     }
 
-    /// Its training on `device`, which is one with autodiff; the same batch in every step.
+    /// Its training on `device`, which has autodiff; the same batch in every step.
     pub fn begin(self, scale: Scale, pass: Pass, device: &Device) -> Box<dyn Training> {
         device.seed(SEED);
         match self {
@@ -98,7 +98,7 @@ fn training<const D: usize, M: Blocks<D> + 'static>(
     pass: Pass,
     batch: impl Fn() -> M::Batch + 'static,
 ) -> Box<dyn Training> {
-    // A parameter is drawn when it is first read: here, so that all ways of training draw them in one order.
+    // A parameter is drawn when it is first read: here, so that all ways of training draw them in the same order.
     model.visit(&mut Draw);
     match pass {
         Pass::Whole => begin(model, move |model, _| loss_of_blocks(model, &batch())),
@@ -120,7 +120,7 @@ fn numbers<const D: usize>(shape: [usize; D], distribution: Distribution) -> Ten
     TensorData::random::<f32, _, _>(shape, distribution, &mut StdRng::seed_from_u64(SEED))
 }
 
-/// Numbers below `most`, each as often as the others.
+/// Numbers below `most`, all equally likely.
 pub fn labels<const D: usize>(shape: [usize; D], most: usize) -> TensorData {
     let count = shape.iter().product::<usize>() as i64;
     TensorData::new((0..count).map(|at| at * 7919 % most as i64).collect::<Vec<_>>(), shape)
@@ -159,7 +159,7 @@ fn transformer_size(scale: Scale, symbols: usize) -> (usize, TransformerSize) {
     )
 }
 
-/// `batch` texts of `length` symbols, and a mask for all of them or for each.
+/// `batch` texts of `length` symbols, and one mask for all of them or one for each.
 fn causal<const D: usize, H>(
     [batch, length]: [usize; 2],
     symbols: usize,
@@ -203,7 +203,7 @@ fn vit(scale: Scale, pass: Pass, device: &Device) -> Box<dyn Training> {
 }
 
 fn lstm(scale: Scale, pass: Pass, device: &Device) -> Box<dyn Training> {
-    // Blocks are about the square root of the length: what lies between two of them is no less than what lies in one.
+    // The number of blocks is about the square root of the length, which balances what is kept between blocks against what is held inside one.
     let (batch, length, width, hidden, blocks) =
         scale.pick((16, 16, 32, 64, 4), (32, 48, 64, 256, 6), (64, 256, 256, 1024, 16));
     let sequences = labelled([batch, length, width], 10, device);

@@ -1,4 +1,4 @@
-//! Small real data: the digits that the repository ships, MNIST, a folder of images, or a text.
+//! Small real data sets: the digits that the repository ships, MNIST, a folder of images, or a text.
 
 mod idx;
 
@@ -16,7 +16,7 @@ pub const SIDE: usize = 32;
 /// Length of every passage of text, padding included.
 pub const PASSAGE_LENGTH: usize = 128;
 const DIGITS: &[u8] = include_bytes!("../data/digits.csv.gz");
-/// The repository's own documents: a text that is always at hand.
+/// The repository's own documents: a text that is always available.
 const DOCUMENTS: &str = concat!(include_str!("../../README.md"), include_str!("../../burn-remat/ARCHITECTURE.md"));
 /// Texts of three kinds: a short introduction, how it works, and measurements.
 const KINDS: [&str; 3] = [
@@ -25,7 +25,7 @@ const KINDS: [&str; 3] = [
     include_str!("../../BENCHMARKS.md"),
 ];
 
-/// Gray images with labels, in host memory.
+/// Grey images with labels, in host memory.
 pub struct Images {
     /// `[image][SIDE * SIDE]`, 0 to 1.
     pixels: Vec<Vec<f32>>,
@@ -33,7 +33,7 @@ pub struct Images {
     classes: usize,
 }
 
-/// The gray pixels of an image file, scaled.
+/// The grey pixels of an image file, scaled.
 #[cfg(feature = "images")]
 fn decoded(file: &Path) -> Result<Vec<f32>, String> {
     let image = image::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -51,7 +51,7 @@ impl Images {
     ///
     /// # Errors
     ///
-    /// A data file that is not what it should be.
+    /// A data file with unexpected contents.
     pub fn digits() -> Result<Self, String> {
         let mut text = String::new();
         GzDecoder::new(DIGITS).read_to_string(&mut text).map_err(|error| format!("digits.csv.gz: {error}"))?;
@@ -68,7 +68,7 @@ impl Images {
         Ok(images)
     }
 
-    /// All PNG and JPEG files of `folder`, which has one folder per class; scaled to 32 x 32 gray pixels.
+    /// All PNG and JPEG files of `folder`, which has one folder per class; scaled to 32 x 32 grey pixels.
     ///
     /// # Errors
     ///
@@ -98,11 +98,11 @@ impl Images {
     }
 
     /// The MNIST images in `folder`: the files `train-images-idx3-ubyte` and `train-labels-idx1-ubyte` (or those that begin
-    /// with `t10k` for the test set), as they are or with `.gz`; the cache of Burn's own loader will do.
+    /// with `t10k` for the test set), as they are or with `.gz`. The cache of Burn's own loader also works.
     ///
     /// # Errors
     ///
-    /// A file that is missing or is not what it should be.
+    /// A file that is missing or has unexpected contents.
     pub fn mnist(folder: &Path, set: MnistSet) -> Result<Self, String> {
         let (pixels, side) = idx::images(folder, set)?;
         let labels = idx::labels(folder, set)?;
@@ -110,7 +110,7 @@ impl Images {
             return Err(format!("{}: {} images with {} labels", folder.display(), pixels.len(), labels.len()));
         }
         if side > SIDE {
-            return Err(format!("{}: images of {side} pixels: at most {SIDE}", folder.display()));
+            return Err(format!("{}: images of {side} pixels, but at most {SIDE} are supported", folder.display()));
         }
         let margin = (SIDE - side) / 2;
         let framed = |image: Vec<f32>| {
@@ -134,12 +134,12 @@ impl Images {
         self.pixels.len()
     }
 
-    /// Whether there is no image.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.pixels.is_empty()
     }
 
-    /// These images without the last `count`, and the last `count`.
+    /// All images but the last `count`, and the last `count`.
     pub fn split(mut self, count: usize) -> (Self, Self) {
         let from = self.len().saturating_sub(count);
         let last =
@@ -159,7 +159,7 @@ impl Images {
     }
 }
 
-/// Draws the first of `images` `[batch, 1, SIDE, SIDE]` beside each other with characters.
+/// Draws the first of `images` `[batch, 1, SIDE, SIDE]` next to each other, using characters.
 ///
 /// # Errors
 ///
@@ -170,7 +170,7 @@ pub fn picture(images: Tensor<4>, count: usize) -> Result<String, String> {
     let data = images.narrow(0, 0, count).try_into_data().map_err(|error| error.to_string())?;
     let pixels: Vec<f32> = data.iter::<f32>().collect();
     let mut text = String::new();
-    // Characters are twice as high as wide: every other row will do.
+    // Characters are twice as high as wide, so every other row is enough.
     for row in (0..SIDE).step_by(2) {
         for image in pixels.chunks(SIDE * SIDE) {
             text.extend(image[row * SIDE..(row + 1) * SIDE].iter().map(|&pixel| {
@@ -216,7 +216,7 @@ impl Text {
         Ok(Self { bytes })
     }
 
-    /// The repository's measurements: tables, another kind of text than its documents.
+    /// The repository's measurements: tables, a different kind of text than its documents.
     pub fn measurements() -> Self {
         let [.., measurements] = KINDS;
         Self { bytes: measurements.as_bytes().to_vec() }
@@ -236,22 +236,22 @@ impl Text {
     }
 }
 
-/// A piece of a document.
+/// A passage of a document.
 #[derive(Clone, Debug)]
 pub struct Passage {
     /// Its bytes, with zeros up to [`PASSAGE_LENGTH`].
     symbols: Vec<i32>,
-    /// The document that it is from.
+    /// The document that it comes from.
     label: i32,
 }
 
-/// Pieces of the repository's documents, labelled with the document.
+/// Passages of the repository's documents, each labelled with its document.
 pub struct Passages {
     items: Vec<Passage>,
 }
 
 impl Passages {
-    /// All passages, in an order in which the documents take turns.
+    /// All passages, in an order in which the documents alternate.
     pub fn documents() -> Self {
         let pieces = KINDS.map(|text| {
             let bytes: Vec<i32> = text.bytes().map(i32::from).collect();

@@ -1,9 +1,9 @@
 //! Head to head: one model trained by plain Burn, with Burn's balanced checkpointing, with checkpointing written by hand at every block, and under
-//! budgets of a remat device. In bytes, time and bits.
+//! budgets of a remat device. Compares bytes, time and bits.
 //!
-//! All ways have their bytes counted by one measure. The tensors that a program holds are counted by an engine: that of the budget, or for what Burn
-//! does by itself one without a limit, which evicts nothing. The heap is what the process allocates in a step, beside what the way holds between two;
-//! engine and plan are in it. Times are those of steps in turn: see `paired.rs`.
+//! Bytes are counted in the same way for all ways of training. The tensors that a program holds are counted by an engine: that of the budget, or, for
+//! what Burn does by itself, one without a limit, which evicts nothing. The heap is what the process allocates in a step, plus what the way of training
+//! holds between two steps; it includes engine and plan. Times are those of interleaved steps: see `paired.rs`.
 
 use std::time::Duration;
 
@@ -18,24 +18,24 @@ use crate::heap::Heap;
 use crate::paired::{Entrant, Times, take_turns};
 use crate::training::loss_difference;
 
-/// Steps before the wait for a plan: the first differs from the others, and three must have been seen.
+/// Steps before the wait for a plan: the first step differs from the others, and three must have been seen.
 const WARMUP: usize = 6;
-/// Steps after it: a plan is in force from the second on.
+/// Steps after the wait: a plan is in force from the second one on.
 const IN_FORCE: usize = 2;
 
 /// The measurements of one model.
 pub struct Contest<'a> {
     /// The model.
     pub model: Contender,
-    /// In which size.
+    /// Its size.
     pub scale: Scale,
-    /// Steps of each way that are measured.
+    /// Measured steps of each way.
     pub rounds: usize,
-    /// Most time for a plan.
+    /// The most time for a plan.
     pub time_limit: Duration,
-    /// A further budget: what plain Burn holds between two steps, and this share, in percent, of what a step holds beside that.
+    /// A further budget: what plain Burn holds between two steps, plus this percentage of what a step holds in addition to that.
     pub activations: Option<u64>,
-    /// Hears what is going on.
+    /// Called with a line about what is going on.
     pub say: &'a dyn Fn(&str),
 }
 
@@ -81,7 +81,7 @@ impl Contest<'_> {
         Entrant::new("", device, training)
     }
 
-    /// What the program holds, as an engine counts it that evicts nothing.
+    /// What the program holds, as counted by an engine that evicts nothing.
     fn count(&self, way: Way) -> Outcome<Held> {
         let mut entrant = self.begin(way, &Device::flex().remat("unlimited")?);
         (0..3).try_for_each(|_| entrant.step())?;
@@ -99,7 +99,7 @@ impl Contest<'_> {
         Ok(needs.minimum_bytes)
     }
 
-    /// A way that has begun, up to where its plan is in force.
+    /// Starts a way of training and trains until its plan is in force.
     fn trained(&self, name: &str, way: Way, tensors: Option<u64>, device: Device) -> Outcome<Trained> {
         (self.say)(&format!("first steps of {name}"));
         let before = Heap::settled();
@@ -149,16 +149,16 @@ impl Contest<'_> {
 
 /// The rows of one model.
 pub struct Contested {
-    /// Plain Burn first.
+    /// The rows; plain Burn comes first.
     pub rows: Vec<Row>,
     /// The smallest budget for which a plan is known, found on a device that executes nothing.
     pub minimum: u64,
-    /// Share of the machine's processors that other programs took.
+    /// The share of the machine's processors that other programs took.
     pub busy: Option<f64>,
 }
 
 impl Contested {
-    /// All figures, by their names.
+    /// All figures by name.
     #[must_use]
     pub fn to_json(&self, model: Contender) -> Value {
         json!({
@@ -172,28 +172,28 @@ impl Contested {
 
 /// One way of training, and what was measured of it.
 pub struct Row {
-    /// What a table calls it.
+    /// Its name in a table.
     pub name: String,
     way: Way,
     /// Most bytes of tensors at once.
     pub tensors: u64,
-    /// Most bytes of the heap, with what the way holds between two steps.
+    /// Most bytes of the heap, including what the way of training holds between two steps.
     pub heap: u64,
-    /// What its steps took, beside those of plain Burn.
+    /// The time of its steps, compared with those of plain Burn.
     pub times: Times,
     losses: Vec<f32>,
-    /// Of the gradients of one more step and the parameters after it, bit for bit.
+    /// Digest of the gradients of one more step and of the parameters after it, bit for bit.
     digest: u64,
-    /// That of a remat device.
+    /// The report of a remat device.
     pub report: Option<RematReport>,
     /// Whether all results are those of plain Burn.
     identical: bool,
-    /// The largest difference from plain Burn's losses, as a share of them.
+    /// The largest difference from plain Burn's losses, relative to them.
     difference: f64,
 }
 
 impl Row {
-    /// What must not be, on a remat device.
+    /// What is wrong, on a remat device.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let report = self.report.as_ref()?;
@@ -204,7 +204,7 @@ impl Row {
         }
     }
 
-    /// Whether its results are those of plain Burn, and if not by which share its losses differ.
+    /// Whether its results are those of plain Burn, and if not, by what share its losses differ.
     #[must_use]
     pub fn bits(&self) -> String {
         match self.difference {
@@ -229,7 +229,7 @@ impl Row {
     }
 }
 
-/// What Burn does by itself, and what a remat device does.
+/// The ways of training: those that Burn offers, by hand, and with a remat device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Plain,
@@ -243,14 +243,14 @@ impl Way {
         if self == Self::ByHand { Pass::ByHand } else { Pass::Whole }
     }
 
-    /// `device` as this way has it.
+    /// `device` as this way of training needs it.
     fn on(self, device: &Device) -> Device {
         let device = device.clone().autodiff();
         if self == Self::Balanced { device.gradient_checkpointing() } else { device }
     }
 }
 
-/// A way that trains.
+/// A way of training that has begun.
 struct Trained {
     way: Way,
     /// Counted before; a remat device counts by itself.

@@ -1,4 +1,4 @@
-//! The heap of a program that has `peak_alloc` for its allocator.
+//! The heap of a program that uses `peak_alloc` as its allocator.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use burn_remat::MemoryProbe;
 use peak_alloc::PeakAlloc;
 
-/// Most bytes allocated before [`Heap`] last let the peak start anew.
+/// Most bytes allocated before [`Heap`] last reset the peak.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// The heap as a remat device sees it, and as a table does: the device resets the peak at every operation.
+/// The heap as seen by both a remat device and a table: the device resets the peak at every operation.
 #[derive(Debug)]
 pub struct Heap;
 
@@ -30,7 +30,7 @@ impl MemoryProbe for Heap {
 }
 
 impl Heap {
-    /// Starts a measurement; gives the bytes allocated now.
+    /// Starts a measurement; returns the bytes allocated now.
     pub fn start() -> usize {
         PeakAlloc.reset_peak_usage();
         MOST.store(0, Ordering::Relaxed);

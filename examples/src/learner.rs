@@ -1,4 +1,4 @@
-//! What Burn's `Learner` asks of a model and its data, for `text-classification` and `several-machines`.
+//! What Burn's `Learner` needs of a model and its data, for `text-classification` and `several-machines`.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::data::{Passage, Passages};
 use crate::models::TextClassifier;
 use crate::tasks::SEED;
 
-/// Puts passages together.
+/// Makes batches of passages.
 #[derive(Clone, Debug)]
 pub struct PassageBatcher;
 
 /// Passages `[batch, PASSAGE_LENGTH]` and labels `[batch]`.
 type PassageBatch = (Tensor<2, Int>, Tensor<1, Int>);
 
-/// Batches of `passages`, in another order in each epoch.
+/// Batches of `passages`, in a different order in each epoch.
 pub fn loader(passages: Vec<Passage>, batch_size: usize) -> Arc<dyn DataLoader<PassageBatch>> {
     DataLoaderBuilder::new(PassageBatcher).batch_size(batch_size).shuffle(SEED).build(InMemDataset::new(passages))
 }
@@ -44,7 +44,7 @@ impl TrainStep for TextClassifier {
     type Output = ClassificationOutput;
 
     fn step(&self, batch: PassageBatch) -> TrainOutput<ClassificationOutput> {
-        // The `Learner` computes metrics on the device as well, from a thread of its own: where steps begin is hard to see.
+        // The `Learner` also computes metrics on the device, in a thread of its own, so it is hard to see where steps begin.
         batch.0.device().remat_mark_step();
         let output = self.output(batch);
         TrainOutput::new(self, output.loss.backward(), output)

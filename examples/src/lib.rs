@@ -1,4 +1,4 @@
-//! The models, data and training steps behind the runnable programs.
+//! The models, data and training steps of the example programs.
 #![recursion_limit = "256"]
 
 pub mod bare;

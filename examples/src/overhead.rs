@@ -1,7 +1,7 @@
-//! What a remat device costs: plain Burn, Burn's own group of one device, and remat devices train side by side in one process.
+//! The cost of a remat device: plain Burn, Burn's own group of one device, and remat devices train side by side in one process.
 //!
-//! All devices take turns step by step, so that whatever else the machine does meets all of them alike. Every ratio is that of two
-//! steps of one round; their median and quartiles are kept, in wall time and in processor time of the whole process. Losses are
+//! All devices take turns step by step, so that whatever else the machine does affects all of them alike. Every ratio is that of two
+//! steps of one round; the median and quartiles of the ratios are reported, in wall time and in processor time of the whole process. Losses are
 //! compared bit for bit.
 
 use std::fmt;
@@ -25,9 +25,9 @@ use crate::training::{Job, ModelKind};
 const AMPLE: &str = "8 GiB";
 /// Budgets, as shares of what the step takes without a limit.
 pub const SHARES: [u64; 4] = [100, 70, 50, 35];
-/// Most time for a plan: the default of a remat device.
+/// The most time for a plan: the default of a remat device.
 pub const PLAN_TIME: Duration = Duration::from_secs(10);
-/// Steps of a device before it is measured: the engine has seen the step after a few, and its plan is in force soon after it was found.
+/// Steps of a device before it is measured: the engine has seen the step after a few, and its plan comes into force soon after it is found.
 const WARMUP: usize = 6;
 
 // ---- steps of models
@@ -46,7 +46,7 @@ pub struct StepCost {
     pub rounds: usize,
     /// Whether all devices computed the same losses, bit for bit.
     pub losses_identical: bool,
-    /// The share of the machine that other programs took, if it is known.
+    /// The share of the machine's processors that other programs took, if it is known.
     pub others_busy: Option<f64>,
     /// Plain Burn, the group of one, and the remat devices.
     pub devices: Vec<DeviceCost>,
@@ -56,11 +56,11 @@ pub struct StepCost {
 pub struct DeviceCost {
     /// Its name.
     pub name: String,
-    /// What a step takes, beside plain Burn's of the same round.
+    /// The time of a step, compared with plain Burn's in the same round.
     pub times: Times,
-    /// Time of a step over that of the group of one in the same round.
+    /// Time of a step divided by that of the group of one in the same round.
     pub group_ratio: Spread,
-    /// What a remat device reports.
+    /// The report of a remat device.
     pub report: Option<RematReport>,
 }
 
@@ -93,7 +93,7 @@ pub struct StepProtocol<'a> {
     pub rounds: usize,
     /// Budgets, in percent of what the step takes without a limit.
     pub shares: &'a [u64],
-    /// Most time for a plan.
+    /// The most time for a plan.
     pub plan_time: Duration,
 }
 
@@ -116,7 +116,7 @@ pub fn per_step(model: ModelKind, protocol: StepProtocol<'_>) -> Outcome<StepCos
     Ok(StepCost { model, batch_size, operations, peak_bytes, rounds, losses_identical, others_busy, devices })
 }
 
-/// The devices, warmed up: nothing is planned any more while steps are measured.
+/// The devices, warmed up: nothing is being planned any more while steps are measured.
 fn entrants<'a>(job: &'a Job, peak_bytes: u64, protocol: StepProtocol<'_>) -> Outcome<Vec<Entrant<'a>>> {
     let remat = |config: RematConfig| Device::flex().remat(config.with_time_limit(protocol.plan_time).without_cache());
     let entrant = |name: &str, device: Device| -> Outcome<Entrant<'a>> {
@@ -175,7 +175,7 @@ impl fmt::Display for StepCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "\n{} at batch size {}: {} operations a step, {} without a limit; {} rounds, losses {}",
+            "\n{} at batch size {}: {} operations per step, {} without a limit; {} rounds, losses {}",
             self.model.name(),
             self.batch_size,
             self.operations,
@@ -191,9 +191,9 @@ impl fmt::Display for StepCost {
             });
             writeln!(f, "  {name:<22}{}{peak:>10}{over:>9}", times.columns())?;
         }
-        // Against the group, for models of small operations.
+        // Compared with the group, for models of small operations.
         for DeviceCost { name, group_ratio, .. } in &self.devices[2..] {
-            writeln!(f, "  {name:<22}beside the group of one: wall {group_ratio}")?;
+            writeln!(f, "  {name:<22}over the group of one: wall {group_ratio}")?;
         }
         Ok(())
     }
@@ -201,17 +201,17 @@ impl fmt::Display for StepCost {
 
 // ---- operations at the level of backends
 
-/// What an operation costs at the level of backends, on a chain of 24 layers with forward, backward and update.
+/// The cost of an operation at the level of backends, on a chain of 24 layers with forward pass, backward pass and update.
 pub struct OperationCost {
     /// Rows and columns of the tensors.
     pub shape: [usize; 2],
     /// Operations of a step.
     pub operations: f64,
-    /// Time of a step on plain Flex, with Burn's router between, and on a remat device, in us.
+    /// Time of a step on plain Flex, with Burn's router in between, and on a remat device, in us.
     pub step_us: [f64; 3],
     /// What a remat device adds to an operation, in ns.
     pub added_ns: Spread,
-    /// What of that is the engine's, and not the router's.
+    /// The part of it that is due to the engine, not to the router.
     pub engine_ns: Spread,
 }
 
@@ -257,20 +257,20 @@ impl OperationCost {
 impl fmt::Display for OperationCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rows, width] = self.shape;
-        writeln!(f, "  [{rows}, {width}]: {:.0} operations a step", self.operations)?;
+        writeln!(f, "  [{rows}, {width}]: {:.0} operations per step", self.operations)?;
         let names = ["Autodiff<Flex>", "with Burn's router between", "Autodiff<Remat<Flex>>"];
         for (name, us) in names.into_iter().zip(self.step_us) {
-            writeln!(f, "    {name:<27} {us:>8.1} us a step")?;
+            writeln!(f, "    {name:<27} {us:>8.1} us per step")?;
         }
-        for (what, spread) in [("added by all", self.added_ns), ("added by the engine", self.engine_ns)] {
+        for (what, spread) in [("added in total", self.added_ns), ("added by the engine", self.engine_ns)] {
             let Spread { low, median, high } = spread;
-            writeln!(f, "    {what:<27} {median:>8.0} ns an operation ({low:.0}-{high:.0})")?;
+            writeln!(f, "    {what:<27} {median:>8.0} ns per operation ({low:.0}-{high:.0})")?;
         }
         Ok(())
     }
 }
 
-/// A chain of layers at the level of backends, and what its steps took.
+/// A chain of layers at the level of backends, and the times of its steps.
 struct Chain<B: AutodiffBackend> {
     device: B::Device,
     shape: [usize; 2],

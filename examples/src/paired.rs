@@ -1,6 +1,6 @@
-//! Several trainings side by side in one process: they take turns step by step, so that whatever else the machine does meets all of them alike.
+//! Several training runs side by side in one process: they take turns step by step, so that whatever else the machine does affects all of them alike.
 //!
-//! Every ratio is that of two steps of one round. What is given of a series is its median and its quartiles.
+//! Every ratio is that of two steps of one round. A series is reported as its median and quartiles.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
@@ -25,14 +25,14 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of `values`; not a number where there are none.
+    /// The spread of `values`; NaN if there are none.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |quarter: usize| values.get(values.len() * quarter / 4).copied().unwrap_or(f64::NAN);
         Self { low: at(1), median: at(2), high: at(3) }
     }
 
-    /// Of the ratios of two series, pair by pair.
+    /// The spread of the ratios of two series, pair by pair.
     pub fn of_ratios(of: &[f64], to: &[f64]) -> Self {
         Self::of(of.iter().zip(to).map(|(of, to)| of / to).collect())
     }
@@ -49,17 +49,17 @@ impl std::fmt::Display for Spread {
     }
 }
 
-/// One device, its training, and what its steps took.
+/// One device, its training, and the figures of its steps.
 pub struct Entrant<'a> {
-    /// What a table calls it.
+    /// Its name in a table.
     pub name: String,
-    /// Where it trains.
+    /// The device that it trains on.
     pub device: Device,
     /// Its model and optimizer.
     training: Box<dyn Training + 'a>,
     /// The loss of every step since the figures were last cleared.
     pub losses: Vec<f32>,
-    /// Most bytes of the heap in a step since then, above what was allocated when the step began; 0 with an allocator that does not count.
+    /// Most bytes of the heap in a step since then, above what was allocated when the step began; 0 if the allocator does not count.
     pub heap_bytes: usize,
     steps: u64,
     wall_ms: Vec<f64>,
@@ -81,7 +81,7 @@ impl<'a> Entrant<'a> {
         }
     }
 
-    /// Trains one step and takes its figures.
+    /// Trains one step and records its figures.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl<'a> Entrant<'a> {
         let before = Heap::start();
         let (wall, processor) = (Instant::now(), processor_time());
         self.losses.push(self.training.step(None)?);
-        // What the update asked for last is done before the clocks are read.
+        // What the last update requested is done before the clocks are read.
         self.device.sync().map_err(|error| error.to_string())?;
         self.wall_ms.push(wall.elapsed().as_secs_f64() * 1e3);
         self.processor_ms.push((processor_time() - processor).as_secs_f64() * 1e3);
@@ -99,7 +99,7 @@ impl<'a> Entrant<'a> {
         Ok(())
     }
 
-    /// Trains one more step. Gives a digest of its gradients and of the parameters after it, bit for bit.
+    /// Trains one more step. Returns a digest of its gradients and of the parameters after it, bit for bit.
     ///
     /// # Errors
     ///
@@ -112,13 +112,13 @@ impl<'a> Entrant<'a> {
         Ok(hasher.finish())
     }
 
-    /// All devices draw from one stream of random numbers.
+    /// Restarts the random numbers, so that all devices draw the same ones.
     fn draw_anew(&mut self) {
         self.device.seed(self.steps);
         self.steps += 1;
     }
 
-    /// Trains `steps` steps, waits for the planner of a remat device, and trains `after` more. Their figures are forgotten.
+    /// Trains `steps` steps, waits for the planner of a remat device, and trains `after` more. Discards their figures.
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl<'a> Entrant<'a> {
     pub fn warm_up(&mut self, steps: usize, after: usize) -> Result<(), String> {
         for steps in [steps, after] {
             (0..steps).try_for_each(|_| self.step())?;
-            // What comes after may show more to plan, and planners share heap and processors with what is measured.
+            // Later steps may give more to plan, and planners share heap and processors with what is measured.
             match self.device.remat_wait_for_plan(Duration::from_secs(600)) {
                 Ok(_) | Err(RematError::NotRemat { .. }) => {}
                 Err(error) => return Err(error.to_string()),
@@ -136,7 +136,7 @@ impl<'a> Entrant<'a> {
         Ok(())
     }
 
-    /// What its steps took, beside those of `other` in the same rounds.
+    /// The times of its steps, compared with those of `other` in the same rounds.
     pub fn times(&self, other: &Entrant<'_>) -> Times {
         Times {
             wall_ms: Spread::of(self.wall_ms.clone()),
@@ -147,7 +147,7 @@ impl<'a> Entrant<'a> {
     }
 }
 
-/// Lets all train for so many rounds, one step each; another one begins each round. Calls `seen` after each.
+/// Lets all entrants train for this many rounds, one step each; a different one begins each round. Calls `seen` after each.
 ///
 /// # Errors
 ///
@@ -161,16 +161,16 @@ pub fn take_turns(entrants: &mut [Entrant<'_>], rounds: usize, mut seen: impl Fn
     Ok(())
 }
 
-/// What steps took: as a time, and as a share of the time of another entrant's.
+/// The time of steps, and its ratio to the time of another entrant's steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// By the clock.
+    /// Wall time.
     pub wall_ms: Spread,
     /// Processor time of all threads of the process.
     pub processor_ms: Spread,
-    /// By the clock, as a share.
+    /// Wall time, as a ratio.
     pub wall_ratio: Spread,
-    /// Processor time, as a share.
+    /// Processor time, as a ratio.
     pub processor_ratio: Spread,
 }
 
@@ -187,7 +187,7 @@ impl Times {
         format!("{:>10.2}{:>11.2}  {wall:<24}{processor:<24}", self.wall_ms.median, self.processor_ms.median)
     }
 
-    /// `row`, an object, with the four series.
+    /// Adds the four series to `row`, an object.
     pub fn add_to(&self, mut row: Value) -> Value {
         row["wall_ms"] = self.wall_ms.json();
         row["processor_ms"] = self.processor_ms.json();

@@ -1,4 +1,4 @@
-//! The training loop of the `train` program: plain Burn. Of burn-remat it knows only the report that a comparison may ask.
+//! The training loop of the `train` program: plain Burn. All it knows of burn-remat is the report that a comparison needs.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
@@ -68,7 +68,7 @@ pub struct Job {
     pub source: Source,
 }
 
-/// What a run of a job gave.
+/// The result of running a job.
 pub struct Run {
     /// Loss of every step.
     pub losses: Vec<f32>,
@@ -79,7 +79,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Median step time in ms, the first `warmup` steps left out where there are others.
+    /// Median step time in ms, without the first `warmup` steps if there are others.
     pub fn median_ms(&self, warmup: usize) -> f64 {
         median(&self.step_ms, warmup)
     }
@@ -90,38 +90,38 @@ impl Run {
         bits(self) == bits(other) && self.digest == other.digest
     }
 
-    /// Whether a run on the device of `report` computed what `plain` did: to the last bit, or where two runs of plain Burn differ themselves, about.
+    /// Whether a run on the device of `report` computed the same as `plain`: to the last bit, or approximately if two runs of plain Burn differ too.
     pub fn is_as(&self, plain: &Self, report: &RematReport) -> bool {
         if adds_by_chance(report) { self.loss_difference(plain) <= 1e-3 } else { self.is_identical(plain) }
     }
 
-    /// The largest difference between the losses of two runs, as a share of the loss; infinite where one is no number.
+    /// The largest difference between the losses of two runs, as a share of the loss; infinite if one is not a number.
     pub fn loss_difference(&self, other: &Self) -> f64 {
         loss_difference(&self.losses, &other.losses)
     }
 }
 
-/// The largest difference between losses, one by one, as a share of the loss; infinite where one is no number.
+/// The largest difference between losses, one by one, as a share of the loss; infinite if one is not a number.
 pub fn loss_difference(losses: &[f32], others: &[f32]) -> f64 {
     let share = |(a, b): (&f32, &f32)| f64::from((a - b).abs() / a.abs().max(f32::MIN_POSITIVE));
     let shares = losses.iter().zip(others).map(share);
     shares.map(|share| if share.is_nan() { f64::INFINITY } else { share }).fold(0.0, f64::max)
 }
 
-/// Median of `times`, the first `warmup` left out where there are others.
+/// Median of `times`, without the first `warmup` if there are others.
 pub fn median(times: &[f64], warmup: usize) -> f64 {
     let mut steady = times[if times.len() > warmup { warmup } else { 0 }..].to_vec();
     steady.sort_by(f64::total_cmp);
     steady.get(steady.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Whether the device of `report` adds into the rows of a table in an order that is left to chance, as GPUs do in the backward pass of an
-/// embedding. Two runs of plain Burn differ in the last bits there.
+/// Whether the device of `report` adds to the rows of a table in an order that is left to chance, as GPUs do in the backward pass of an
+/// embedding. There, two runs of plain Burn differ in the last bits.
 pub fn adds_by_chance(report: &RematReport) -> bool {
     report.nondeterministic.iter().any(|op| op.contains("EmbeddingBackward") || op.contains("SelectAssign"))
 }
 
-/// Whether two losses are the same but for the order in which a device adds.
+/// Whether two losses are equal apart from the order in which a device adds.
 pub fn is_about(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-3 * b.abs()
 }
@@ -149,11 +149,11 @@ impl Job {
         run(&mut *self.begin(device)?, self.steps, &mut seen)
     }
 
-    /// The training on `device`, before its first step.
+    /// Starts the training on `device`, before its first step.
     ///
     /// # Errors
     ///
-    /// A model and data that do not go together.
+    /// If model and data do not go together.
     pub fn begin(&self, device: &Device) -> Result<Box<dyn Training + '_>, String> {
         let device = &device.clone().autodiff();
         device.seed(self.seed);
@@ -184,7 +184,7 @@ impl Job {
             (Source::Images(images), ModelKind::Lstm) => {
                 Ok(self.begin_on(images, SequenceNet::new(images.classes(), device), SequenceNet::loss, device))
             }
-            (Source::Images(_), ModelKind::Transformer) => Err("the transformer trains on a text".to_owned()),
+            (Source::Images(_), ModelKind::Transformer) => Err("the transformer trains on text".to_owned()),
         }
     }
 
@@ -205,7 +205,7 @@ impl Job {
 
 /// A model in training.
 pub trait Training {
-    /// One step: forward, backward, update, and the loss that was read. `digest` gets the bits of the gradients.
+    /// One step: forward pass, backward pass, update; returns the loss. `digest` receives the bits of the gradients.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ struct Steps<M, F> {
     next: usize,
 }
 
-/// The learning rate where a caller names none.
+/// The learning rate if the caller names none.
 const RATE: f64 = 1e-3;
 
 impl<M, F: Fn(&M, usize) -> (Tensor<1>, GradientsParams)> Steps<M, F> {
@@ -239,7 +239,7 @@ impl<M, F: Fn(&M, usize) -> (Tensor<1>, GradientsParams)> Steps<M, F> {
     }
 }
 
-/// Forward and backward through the whole model.
+/// Forward and backward pass through the whole model.
 fn whole<M: Module>(loss: impl Fn(&M, usize) -> Tensor<1>) -> impl Fn(&M, usize) -> (Tensor<1>, GradientsParams) {
     move |model, step| {
         let loss = loss(model, step);
@@ -265,7 +265,7 @@ impl<M: Module, F: Fn(&M, usize) -> (Tensor<1>, GradientsParams)> Training for S
     }
 }
 
-/// The training of `model` with Adam, on what `loss` gives for each step.
+/// The training of `model` with Adam; `loss` computes the loss for each step.
 pub fn begin<'a, M: Module + 'a>(model: M, loss: impl Fn(&M, usize) -> Tensor<1> + 'a) -> Box<dyn Training + 'a> {
     begin_with(model, whole(loss))
 }
@@ -278,7 +278,7 @@ pub fn begin_with<'a, M: Module + 'a>(
     Box::new(Steps::new(AdamConfig::new().init(), model, pass))
 }
 
-/// Trains `model` with Adam, on what `loss` gives for each step, and calls `seen` with every step's number and loss.
+/// Trains `model` with Adam, using the `loss` of each step, and calls `seen` with every step's number and loss.
 ///
 /// # Errors
 ///
@@ -307,7 +307,7 @@ pub fn train_with<M: Module>(
     run(&mut Steps::new(optimizer, model, whole(loss)), steps, seen)
 }
 
-/// As [`train`] with a learning rate, and gives the trained model too.
+/// As [`train`] with a learning rate; also returns the trained model.
 ///
 /// # Errors
 ///

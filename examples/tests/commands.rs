@@ -78,7 +78,7 @@ fn a_strict_train_below_the_floor_names_the_floor() {
     assert!(text.contains("below the floor") && text.contains("Set a budget of at least"), "{text}");
 }
 
-/// Columns whose figures a table cannot do without, by its name in the JSON file.
+/// For each table, by its name in the JSON file, columns that must have figures.
 const FIGURES: [(&str, &[&str]); 11] = [
     ("ways", &["tensors", "heap", "wall time", "steps over budget"]),
     ("steps", &["plain Burn", "group of one", "ample budget", "100%"]),
@@ -93,7 +93,7 @@ const FIGURES: [(&str, &[&str]); 11] = [
     ("memory", &["at 10%", "share", "MONeT"]),
 ];
 
-/// Stands for the folder of published graphs, which is not in the repository: small graphs by their names, with the costs of a plan without evictions.
+/// Replaces the folder of published graphs, which is not in the repository: small graphs with those names, with the costs of a plan without evictions.
 fn write_graphs(folder: &Path) {
     for name in ["vgg16", "unet", "mobilenet_v2", "resnet50"] {
         let graph = generate::by_name("residual", &Options { depth: 4, ..Options::default() }).unwrap();
@@ -144,7 +144,7 @@ fn a_quick_run_writes_every_table_as_json_and_as_markdown() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2 * FIGURES.len());
     std::fs::remove_dir_all(&whole).unwrap();
 
-    // What was trained under a budget was kept to it, and computed the same.
+    // What was trained under a budget kept to it, and computed the same.
     assert_eq!(tables["steps"]["rows"][0]["identical"], "yes");
     let [plain, smallest] = [0, 1].map(|at| &tables["budgets"]["rows"][at]);
     assert_eq!(smallest["identical"], "yes");

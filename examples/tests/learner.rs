@@ -14,7 +14,7 @@ use burn_remat_examples::models::TextClassifier;
 use burn_remat_examples::tasks::SEED;
 use burn_remat_examples::training::{adds_by_chance, is_about};
 
-/// What a training gave, to the last bit.
+/// The results of training, to the last bit.
 #[derive(Debug, PartialEq)]
 struct Trained {
     losses: Vec<f64>,
@@ -28,10 +28,10 @@ impl Trained {
     }
 }
 
-/// What a metric said of each epoch of training.
+/// The values of a metric, one for each epoch.
 type Epochs = Vec<f64>;
 
-/// Trains two epochs on a part of the data. On a remat device also tells most memory held, in MiB, and percent of recomputation.
+/// Trains two epochs on part of the data. On a remat device, also returns the most memory held, in MiB, and the percentage of recomputation.
 fn train(device: &Device) -> (Trained, Option<[Epochs; 2]>) {
     let folder = std::env::temp_dir().join(format!("burn-remat-learner-{}", std::process::id()));
     let passages = Passages::documents();
@@ -73,17 +73,17 @@ fn the_learner_gets_the_same_under_a_budget() {
         let config = RematConfig::new(budget).without_cache();
         let device = match budget {
             "unlimited" => under_test().remat(config).unwrap(),
-            // The run itself is over before a plan is made beside it.
+            // The run itself would be over before a background plan is made.
             _ => under_test().remat_rehearsed(config, |dry| drop(train(dry))).unwrap(),
         };
         let (trained, shown) = train(&device);
         let report = device.remat_report().unwrap();
         println!("{report}");
         if adds_by_chance(&report) {
-            // Two runs of plain Burn differ as well, now and then.
+            // Two runs of plain Burn occasionally differ as well.
             assert!(trained.is_about(&plain) && again.is_about(&plain), "{budget}: {trained:?}, {plain:?}");
         } else {
-            assert_eq!(again, plain, "plain Burn itself is to be deterministic");
+            assert_eq!(again, plain, "plain Burn itself must be deterministic");
             assert_eq!(trained, plain, "{budget}");
         }
         assert_eq!((report.failure.as_deref(), report.steps_over_budget), (None, 0), "{budget}: {report}");
@@ -92,7 +92,7 @@ fn the_learner_gets_the_same_under_a_budget() {
         assert!(memory.iter().all(|&memory| peak / 2.0 < memory && memory <= peak), "{budget}: {memory:?}, {report}");
         let is_limited = report.budget_bytes.is_some();
         assert!(recomputing.iter().all(|&percent| (percent > 0.0) == is_limited), "{budget}: {recomputing:?}");
-        // Loaders and metrics hold a batch and some results for a time of their own: less than one activation.
+        // Loaders and metrics hold a batch and some results for a while: less than one activation.
         let close = |plan: &PlanReport| plan.deviation_bytes <= plan.predicted_peak_bytes / 100;
         assert_eq!(report.plan.is_some(), is_limited, "{budget}: {report}");
         assert!(report.plan.as_ref().is_none_or(|plan| close(plan) && plan.steps_followed > 0), "{budget}: {report}");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use burn_remat_examples::device::{is_flex, name_under_test};
 
-/// Runs an example and checks that it ends well, with the report of its device or a table.
+/// Runs an example and checks that it succeeds, and prints the report of its device or a table.
 fn runs(name: &str, program: &str, ends_with: &str) -> String {
     runs_with(name, program, &[], ends_with)
 }
@@ -17,13 +17,13 @@ fn runs_with(name: &str, program: &str, more: &[&str], ends_with: &str) -> Strin
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} --quick failed:\n{text}\n{errors}");
-    assert!(text.contains(ends_with), "{name} --quick printed no `{ends_with}`:\n{text}\n{errors}");
+    assert!(text.contains(ends_with), "{name} --quick did not print `{ends_with}`:\n{text}\n{errors}");
     text.into_owned()
 }
 
 #[test]
 fn every_example_runs() {
-    // One after the other: each takes both cores.
+    // One after the other, because each uses both cores.
     runs("mnist", env!("CARGO_BIN_EXE_mnist"), "\npeak ");
     runs("custom-training-loop", env!("CARGO_BIN_EXE_custom-training-loop"), "\npeak ");
     runs("text-classification", env!("CARGO_BIN_EXE_text-classification"), "\npeak ");
@@ -66,7 +66,7 @@ fn adapters_are_trained_saved_and_merged() {
         assert!(of(budgeted, "recomputed_ops") > 0.0, "{told:#}");
         assert!(number("loss_after") < number("loss_before"), "{told:#}");
         assert_eq!(told["checkpoint_identical"], true, "{told:#}");
-        // Rounding is a few parts in ten million; a merge that leaves an adapter out is as wrong as that adapter is large.
+        // Rounding is a few parts in ten million; a merge that omits an adapter is as wrong as that adapter is large.
         assert!(number("merged_difference") <= 1e-4 * number("largest_output"), "{told:#}");
         assert!(number("adapters_change") >= 1e-2 * number("largest_output"), "{told:#}");
     }
@@ -76,7 +76,7 @@ fn adapters_are_trained_saved_and_merged() {
 fn remat_and_checkpointing_by_hand_compute_what_plain_burn_does() {
     if !is_flex(
         "remat_and_checkpointing_by_hand_compute_what_plain_burn_does",
-        "it measures the heap and runs on Flex alone",
+        "it measures the heap and runs only on Flex",
     ) {
         return;
     }
@@ -101,10 +101,10 @@ fn remat_and_checkpointing_by_hand_compute_what_plain_burn_does() {
         let of = |row: &serde_json::Value, key: &str| {
             row[key].as_f64().unwrap_or_else(|| panic!("no number `{key}`: {result:#}"))
         };
-        // In models so small the engine's own records are as large as the tensors: the heap says something of what runs without one.
+        // In models so small, the engine's own records are as large as the tensors, so the heap is meaningful only for runs without an engine.
         assert!(of(by_hand, "heap_peak_bytes") < 0.8 * of(plain, "heap_peak_bytes"), "{result:#}");
         for row in [plain, by_hand] {
-            // What is counted is there, and little besides.
+            // The heap contains what is counted, and little else.
             let share = of(row, "tensor_peak_bytes") / of(row, "heap_peak_bytes");
             assert!((0.5..1.05).contains(&share), "{share}: {result:#}");
         }

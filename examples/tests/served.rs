@@ -1,4 +1,4 @@
-//! `serve` as a user runs it: who may connect, over which transport, and that marks of steps reach the device.
+//! `serve` as a user runs it: who may connect, over which transport, and that step marks reach the device.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use burn_remat::RematExt;
 use burn_remat_examples::device::name_under_test;
 
-/// A running server, stopped when it goes.
+/// A running server, stopped when dropped.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -36,7 +36,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already gone is as good.
+        // It may already have stopped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

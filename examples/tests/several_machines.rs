@@ -11,7 +11,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A running `serve`, stopped when it goes.
+/// A running `serve`, stopped when dropped.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -32,7 +32,7 @@ impl Server {
         Self { child, stdout, address }
     }
 
-    /// Asks it to end as an operator would, and gives the report that it prints.
+    /// Asks it to end as an operator would, and returns the report that it prints.
     fn report(mut self) -> String {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
@@ -45,7 +45,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already gone is as good.
+        // It may already have stopped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -57,7 +57,7 @@ fn losses<'a>(text: &'a str, split: &str) -> Vec<&'a str> {
     text.lines().filter_map(|line| line.strip_prefix(&prefix)?.split(": ").nth(1)).collect()
 }
 
-/// Starts `several-machines` on two servers; it is killed where it takes longer than `limit`.
+/// Starts `several-machines` on two servers, and kills it if it takes longer than `limit`.
 fn on_servers(servers: &[Server; 2], strategy: &str, limit: Duration) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_several-machines"))
         .args(["--server", &servers[0].address, "--server", &servers[1].address])
@@ -77,10 +77,10 @@ fn on_servers(servers: &[Server; 2], strategy: &str, limit: Duration) -> Output 
     child.wait_with_output().unwrap()
 }
 
-/// Trains on two servers with a budget each; gives what the program printed and both reports.
+/// Trains on two servers with a budget each; returns what the program printed and both reports.
 fn trained(budget: &str, strategy: &str) -> (String, [String; 2]) {
     let servers = [Server::start(budget), Server::start(budget)];
-    // On a software driver of a GPU the longest takes some minutes.
+    // On a GPU's software driver the longest one takes some minutes.
     let limit = if name_under_test() == "flex" { 300 } else { 1200 };
     let output = on_servers(&servers, strategy, Duration::from_secs(limit));
     let text = text(&output);
@@ -100,13 +100,13 @@ fn two_servers_train_one_model_within_their_budgets() {
             let (losses, expected) = (losses(&limited, split), losses(&unlimited, split));
             assert_eq!((losses.len(), expected.len()), (2, 2), "{limited}");
             let value = |loss: &str| loss.parse::<f64>().unwrap();
-            // GPUs add up the gradient of an embedding in an order left to chance: there plain Burn differs from itself as well.
+            // GPUs add up the gradient of an embedding in a random order, so plain Burn also differs from itself there.
             let alike = |(a, b): (&&str, &&str)| is_about(value(a), value(b));
             let same = match name_under_test().as_str() {
                 "flex" => losses == expected,
                 _ => losses.iter().zip(&expected).all(alike),
             };
-            assert!(same, "a budget changes no result: {losses:?}, {expected:?}");
+            assert!(same, "a budget must not change results: {losses:?}, {expected:?}");
         }
         let values: Vec<f64> = losses(&limited, "train").iter().map(|loss| loss.parse().unwrap()).collect();
         assert!(values[1] < values[0], "the loss does not fall: {values:?}");

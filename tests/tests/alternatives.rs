@@ -1,4 +1,4 @@
-//! Other forms of tensors: used where they may be, and without a trace in any result but where that is asked for.
+//! Compression of tensors: it is used wherever it can be, and changes no result unless that is asked for.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ struct Tower {
     layers: Vec<Linear>,
 }
 
-/// Gradients of a deep tower with dropout behind each layer, over a few steps. Its masks are half of what backward needs.
+/// Gradients of a deep tower with dropout after each layer, over a few steps. Its masks are half of what the backward pass needs.
 fn tower(device: &Device) -> Vec<f32> {
     let training = &device.clone().autodiff();
     training.seed(3);
@@ -55,7 +55,7 @@ fn under(budget: u64, alternatives: &str, program: impl Fn(&Device) -> Vec<f32>)
     (program(&device), device.remat_report().unwrap())
 }
 
-/// Indices of max poolings of matrix products: to compute one again takes ten times as long as to pack and unpack it.
+/// Indices of max poolings of matrix products: computing one again takes ten times as long as packing and unpacking it.
 fn pools(device: &Device) -> Vec<f32> {
     let options = MaxPoolOptions::new([3, 3]).with_stride([1, 1]);
     let kept: Vec<Tensor<4, Int>> =
@@ -69,7 +69,7 @@ fn comparisons(device: &Device) -> Vec<f32> {
     numbers(kept.into_iter().map(|mask| mask.float()))
 }
 
-/// What takes long to compute, 1 MiB each.
+/// Tensors that take long to compute, 1 MiB each.
 fn products(device: &Device) -> impl Iterator<Item = Tensor<2>> {
     device.seed(4);
     let x = Tensor::<2>::random([512, 512], Distribution::Default, device);
@@ -84,13 +84,13 @@ fn randoms(device: &Device) -> Vec<f32> {
     numbers(kept.into_iter())
 }
 
-/// All numbers of tensors, which are read one after the other.
+/// All values of the tensors, which are read one after the other.
 fn numbers<const D: usize>(tensors: impl Iterator<Item = Tensor<D>>) -> Vec<f32> {
     tensors.flat_map(|tensor| tensor.into_data().try_to_vec::<f32>().unwrap()).collect()
 }
 
-/// Losses of a few steps of gradient descent on branches of convolution, ReLU and max pooling. What backward needs of the two
-/// large results of a branch are signs and a shape. With `keeps` the program looks at these results in one step, and keeps them for a while.
+/// Losses of a few steps of gradient descent on branches of convolution, ReLU and max pooling. All that the backward pass needs of the two
+/// large results of a branch is signs and a shape. With `keeps` the program reads these results in one step, and keeps them for a while.
 fn branches(device: &Device, keeps: bool) -> Vec<f32> {
     const CHANNELS: usize = 8;
     let training = &device.clone().autodiff();
@@ -106,7 +106,7 @@ fn branches(device: &Device, keeps: bool) -> Vec<f32> {
     for step in 0..12 {
         device.remat_mark_step();
         if step == 6 {
-            // An error says that this is plain Burn.
+            // An error means that this is plain Burn.
             let _ = device.remat_wait_for_plan(Duration::from_secs(120));
         }
         let x = tensor([4, CHANNELS, 48, 48], 99);
@@ -133,7 +133,7 @@ fn branches(device: &Device, keeps: bool) -> Vec<f32> {
 /// Less than the second by which a planner may be late.
 const LONG_ENOUGH: Duration = Duration::from_millis(600);
 
-/// Plans as if convolutions were dear and everything else cheap, so that which forms are worth while does not depend on what else runs on this machine.
+/// Plans as if convolutions were expensive and everything else cheap, so that the choice of forms does not depend on what else runs on this machine.
 struct AtFixedCosts;
 
 impl Planner for AtFixedCosts {
@@ -149,20 +149,20 @@ impl Planner for AtFixedCosts {
         }
         let cost = |name: &str| if name.contains("onv") { 1e6 } else { 1e3 };
         for op in graph.ops() {
-            // To read signs or a shape in place of a tensor takes no longer.
+            // Reading signs or a shape in place of a tensor takes no longer.
             let costs = op.alternatives.iter().map(|other| Alternative { cost: cost(&op.name), ..other.clone() });
             fixed.op(Op { cost: cost(&op.name), alternatives: costs.collect(), ..op.clone() });
         }
         let none = || PlanError::no_plan(request.budget);
         let fixed = fixed.build().map_err(|_| none())?;
-        // A plan of a moment that does without other forms may be the cheaper one by what operations really cost here, and stay.
+        // A plan made in a moment, without other forms, may be the cheaper one at the real costs on this machine, and stay in force.
         let request = Request { time_limit: request.time_limit.max(LONG_ENOUGH), ..request.clone() };
         let plan = planner("auto").ok_or_else(none)?.solve(&fixed, &request)?.plan.ok_or_else(none)?;
         Ok(Outcome::of_plan(self.name(), graph, plan, Status::Feasible, StopReason::Heuristic))
     }
 }
 
-/// Where a plan knows who will still read a tensor, signs or a shape may be all that is left of it.
+/// If a plan knows who will still read a tensor, signs or a shape may be all that is left of it.
 fn stubs() {
     let plain = [false, true].map(|keeps| branches(&Device::flex(), keeps));
     let stored = Device::flex().remat(RematConfig::default().advanced(AdvancedConfig::without_planning)).unwrap();
@@ -170,7 +170,7 @@ fn stubs() {
     let budget = stored.remat_report().unwrap().peak_bytes * 35 / 100;
     let run = |keeps| {
         let config = RematConfig::new(budget).with_planner(AtFixedCosts).without_cache();
-        // Beside two other programs, 6 s have been too few to find what signs are good for: the search has what these leave.
+        // Beside two other programs, 6 s have been too few to find the use of signs, because the search gets only the time that the others leave.
         let config = config.with_time_limit(Duration::from_secs(20));
         let device = Device::flex().remat(config).unwrap();
         assert_eq!(branches(&device, keeps), plain[usize::from(keeps)]);
@@ -182,7 +182,7 @@ fn stubs() {
     assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{report}");
     assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{report}");
     compared(plan);
-    // A step that leaves its plan where only a stub is left of what it reads.
+    // A step that leaves its plan when only a substitute is left of what it reads.
     let report = run(true);
     assert_eq!((report.failure.as_deref(), report.plan.map(|plan| plan.steps_left)), (None, Some(1)));
 }
@@ -192,10 +192,10 @@ fn compared(plan: &PlanReport) {
     let rows: Vec<CompressionCost> = plan.compare_compression(Duration::from_millis(1500)).collect();
     let allowed: Vec<&str> = rows.iter().map(|row| row.allowed.as_str()).collect();
     assert_eq!(allowed, ["none", "small-indices", "sign-bits", "shape-only", "small-indices,sign-bits,shape-only"]);
-    // On a busy machine a plan may take longer than that to be found.
+    // On a busy machine it may take longer than that to find a plan.
     let is_bounded = |row: &CompressionCost| row.predicted_overhead.is_none_or(|found| row.lower_bound <= Some(found));
     assert!(rows.iter().all(is_bounded), "{rows:#?}");
-    // Signs and shapes spare nearly all that is computed again otherwise.
+    // Signs and shapes save nearly everything that would otherwise be recomputed.
     let (none, all) = (rows[0].predicted_overhead, rows[4].predicted_overhead);
     assert!(all.is_some_and(|all| none.is_none_or(|none| all < none)), "{rows:#?}");
 }
@@ -213,7 +213,7 @@ fn alternatives_are_used_and_change_no_bit_unless_they_say_so() {
     let _ = env_logger::try_init();
     // One test, because all runs share the backend's generator of random numbers.
     offloaded();
-    if !is_flex("alternatives", "all but `offload` are for the memory of the host only") {
+    if !is_flex("alternatives", "all but `offload` are only for host memory") {
         return planned(&[ModelKind::Transformer], &["offload"]);
     }
     online();
@@ -223,20 +223,20 @@ fn alternatives_are_used_and_change_no_bit_unless_they_say_so() {
 }
 
 #[test]
-#[ignore = "all models, some minutes"]
+#[ignore = "all models, a few minutes"]
 fn plans_of_all_models_use_alternatives() {
-    if is_flex("alternatives", "most of them are for the memory of the host only") {
-        // Of the thousands of tiny operations of the LSTM no graph is fine enough for a plan.
+    if is_flex("alternatives", "most of them are only for host memory") {
+        // The LSTM has thousands of tiny operations: no graph is fine enough for a plan.
         let models = ModelKind::ALL.into_iter().filter(|model| !matches!(model, ModelKind::Lstm));
         planned(&models.collect::<Vec<_>>(), &["exact", "offload", "all"]);
     }
 }
 
-/// Bytes within which `tower` cannot do without other forms: masks take 12 MiB, parameters and gradients 6; everything else that
-/// backward needs can be computed again.
+/// A budget that `tower` cannot keep without compression: masks take 12 MiB, parameters and gradients 6 MiB; everything else that the
+/// backward pass needs can be computed again.
 const TOWER_BUDGET: u64 = 18 << 20;
 
-/// The form that devices of every kind have, under the online policy.
+/// The form that all kinds of devices have, under the online policy.
 fn offloaded() {
     let plain = tower(&under_test());
     let (kept, none) = under(TOWER_BUDGET, "none", tower);
@@ -247,7 +247,7 @@ fn offloaded() {
     assert!(offloaded.from_bytes > 12 << 20 && offloaded.to_bytes == 0, "{some}");
 }
 
-/// The other kinds under the online policy, each in a program that cannot do without.
+/// The other kinds under the online policy, each in a program that cannot do without it.
 fn online() {
     let plain = tower(&Device::flex());
     let (packed, some) = under(TOWER_BUDGET, "mask-bits", tower);
@@ -261,7 +261,7 @@ fn online() {
     let (packed, some) = under(budget, "small-indices", pools);
     assert!(kept == plain && packed == plain);
     let small = used(&some, "small-indices");
-    // Two bytes for four, and one more for each tensor.
+    // Two bytes instead of four, and one more for each tensor.
     assert_eq!(small.from_bytes, 2 * (small.to_bytes - small.tensors), "{some}");
     assert!(none.compression.is_empty() && some.peak_bytes <= budget, "{none}{some}");
 
@@ -275,10 +275,10 @@ fn online() {
     assert!(some.peak_bytes <= budget && bits.to_bytes * 7 < bits.from_bytes, "{some}");
 }
 
-/// 16 bits for 32: what comes back is off by one part in 256 at most, and gradients by little more.
+/// 16 bits instead of 32: what comes back is off by at most one part in 256, and gradients by little more.
 fn rounded() {
     let plain = randoms(&Device::flex());
-    // Random numbers take 12 MiB; while one is packed there are both forms of it.
+    // Random numbers take 12 MiB; while one is being packed, both of its forms exist.
     let (budget, most) = (8 << 20, 9 << 20);
     let (rounded, report) = under(budget, "bf16", randoms);
     let form = used(&report, "bf16");
@@ -295,7 +295,7 @@ fn rounded() {
     assert!(error <= scale / 50.0, "{error} of {scale}: {report}");
 }
 
-/// What there are plans for: below what masks and indices take, but for models whose parameters or largest operations take more than half.
+/// Budgets for which there are plans: below what masks and indices take, except for models whose parameters or largest operations take more than half.
 fn budget_of(model: ModelKind) -> &'static str {
     match model {
         ModelKind::Mlp => "95%",
@@ -304,7 +304,7 @@ fn budget_of(model: ModelKind) -> &'static str {
     }
 }
 
-/// Plans of models are followed, and change no bit.
+/// Plans of models are followed, and change no bit of the results.
 fn planned(models: &[ModelKind], alternatives: &[&str]) {
     let _ = env_logger::try_init();
     for &model in models {

@@ -1,4 +1,4 @@
-//! What may happen to the folder of stored plans: a training gives the bits of plain Burn and ends, whatever is in it, and touches no
+//! What may happen to the folder of stored plans: whatever is in it, training gives the bits of plain Burn and ends, and touches no
 //! file that is not its own.
 
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use burn::tensor::{Device, Tensor};
 use burn_remat::{RematConfig, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::training::{Run, train};
 
-/// Steps of a training, the first after which a plan is waited for, and its budget in bytes.
+/// Steps of a training run, the first step after which a plan is waited for, and the budget in bytes.
 const STEPS: usize = 9;
 const SEEN: usize = 5;
 const BUDGET: u64 = 220 << 10;
-/// Tells a process of this test which folder to train with, and within which budget where no plan is waited for.
+/// Tells another process of this test which folder to train with, and within which budget if it does not wait for a plan.
 const FOLDER: &str = "BURN_REMAT_TEST_FOLDER";
 const NAMED: &str = "BURN_REMAT_TEST_NAMED";
 
@@ -36,7 +36,7 @@ fn training(device: &Device, seen: &mut dyn FnMut(usize, f32)) -> Run {
     train(tower, STEPS, seen, loss).unwrap()
 }
 
-/// A training with plans in `folder`.
+/// A training run with plans in `folder`.
 fn trained(folder: &Path) -> (Run, RematReport) {
     trained_and(folder, |_| {})
 }
@@ -60,7 +60,7 @@ fn is_from_cache(report: &RematReport) -> bool {
     report.plan.as_ref().unwrap().from_cache
 }
 
-/// A folder of its own, gone at the end.
+/// A folder of its own, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -72,7 +72,7 @@ impl Folder {
         Self(path)
     }
 
-    /// Where the plans lie.
+    /// Where the plans are.
     fn plans(&self) -> PathBuf {
         self.0.join("burn-remat-plans")
     }
@@ -90,7 +90,7 @@ impl Drop for Folder {
     }
 }
 
-/// All in one test: trainings share the backend's generator of random numbers.
+/// All in one test, because training runs share the backend's generator of random numbers.
 #[test]
 fn whatever_is_done_to_the_folder_of_plans_a_training_gives_the_same_bits() {
     let _ = env_logger::try_init();
@@ -124,9 +124,9 @@ fn a_folder_that_disappears_is_made_again(plain: &Run) {
                 let _ = std::fs::remove_dir_all(&folder.0);
             }
         });
-        assert!(run.is_identical(plain), "gone after step {at}: {report}");
+        assert!(run.is_identical(plain), "removed after step {at}: {report}");
     }
-    // One that was there when the plan was made holds it.
+    // A folder that existed when the plan was made contains it.
     let (run, _) = trained(&folder.0);
     let (again, report) = trained(&folder.0);
     assert!(run.is_identical(plain) && again.is_identical(plain), "{report}");
@@ -153,7 +153,7 @@ fn files_that_somebody_has_been_at_are_not_used(plain: &Run) {
         let (run, report) = trained(&folder.0);
         assert!(run.is_identical(plain), "{what}: {:?} {:?} {report}", run.losses, plain.losses);
         assert!(!is_from_cache(&report), "{what}: {report}");
-        // It is made anew.
+        // It is made again.
         let (run, report) = trained(&folder.0);
         assert!(run.is_identical(plain) && is_from_cache(&report), "{what}: {report}");
     }
@@ -165,7 +165,7 @@ fn files_that_somebody_has_been_at_are_not_used(plain: &Run) {
     assert!(folder.files().iter().all(|path| path.extension().is_none_or(|end| end != "tmp")), "{:?}", folder.files());
 }
 
-/// Another process that trains with the plans in `folder`; through a shell where `limits` are set first.
+/// Another process that trains with the plans in `folder`; started through a shell if `limits` are set first.
 fn another(folder: &Path, limits: Option<&str>) -> Child {
     command(folder, limits).spawn().unwrap()
 }
@@ -200,7 +200,7 @@ fn two_processes_may_share_a_folder(plain: &Run) {
     assert!(run.is_identical(plain) && is_from_cache(&report), "{report}");
 }
 
-/// The plan of the dry run is there as soon as its step has come back.
+/// The plan of the dry run is used as soon as its step comes again.
 fn another_process_keeps_what_a_dry_run_names() {
     let folder = Folder::new();
     let config = RematConfig::default().with_cache(&folder.0);
@@ -214,7 +214,7 @@ fn another_process_keeps_what_a_dry_run_names() {
 #[cfg(unix)]
 fn a_disk_without_room_leaves_no_half_files(_plain: &Run) {
     let folder = Folder::new();
-    // No file may be larger than a block: writing one fails half way, as on a full disk.
+    // No file may be larger than one block, so writing a plan fails half way, as on a full disk.
     assert_succeeds(another(&folder.0, Some("trap '' XFSZ; ulimit -f 1")));
     assert_eq!(folder.files(), Vec::<PathBuf>::new());
 }
@@ -231,13 +231,13 @@ fn the_other_process() {
         let (run, report) = trained(Path::new(&folder));
         return assert!(run.is_identical(&plain), "{report}");
     };
-    // Planning is not waited for.
+    // Does not wait for a plan.
     let config = RematConfig::new(named.parse::<u64>().unwrap()).with_cache(&folder);
     let device = Device::flex().remat(config).unwrap();
     let run = training(&device, &mut |_, _| {});
     let report = device.remat_report().unwrap();
     assert!(run.is_identical(&plain), "{report}");
-    // The first step sets up parameters, so the second one that is like those after it is the third.
+    // The first step sets up parameters, so the second step of the common kind is the third step.
     let planned = report.plan.as_ref().map_or(0, |plan| plan.steps_followed);
     assert!(report.steps_over_budget <= 3 && planned as usize >= STEPS - 3, "{report}");
 }

@@ -1,4 +1,4 @@
-//! Policies: what a stage says about its results is done, with and without a plan, and changes no result.
+//! Policies: what a stage says about its results is obeyed, with and without a plan, and changes no result.
 //!
 //! Larger than the rule: `policies_are_honoured_and_change_no_result`, because each policy is compared with the others.
 
@@ -64,7 +64,7 @@ impl Tower {
     }
 }
 
-/// Trains for a few steps; losses, and the report on the last of them.
+/// Trains for a few steps; returns the losses, and the report on the last steps.
 fn train(config: impl Into<RematConfig>, call: Call) -> (Vec<f32>, RematReport) {
     let device = under_test().remat(config.into().without_cache()).unwrap();
     (steps(&device, call), device.remat_report().unwrap())
@@ -79,7 +79,7 @@ fn steps(device: &Device, call: Call) -> Vec<f32> {
         .map(|step| {
             device.remat_mark_step();
             if step == 5 {
-                // A plan found by then is in force from the next step on, and the peak counts from the one after.
+                // A plan found by then is in force from the next step on, and the peak is counted from the one after.
                 let _ = device.remat_wait_for_plan(Duration::from_secs(120));
             } else if step == 7 {
                 let _ = device.remat_reset_report();
@@ -112,7 +112,7 @@ fn policies_are_honoured_and_change_no_result() {
     assert_eq!(losses, plain);
     assert!(thirds.peak_bytes < stored.peak_bytes && thirds.peak_bytes > kept.peak_bytes, "{thirds}");
 
-    // With a budget that would keep most of it.
+    // With a budget in which most of it could be kept.
     let budget = stored.peak_bytes * 85 / 100;
     let (losses, free) = train(budget, Call::Plainly);
     assert_eq!(losses, plain);
@@ -174,7 +174,7 @@ fn checkpoints_work_wherever_they_stand() {
     let x = Tensor::<2>::ones([64, 64], &device).require_grad();
     let plain = Tensor::<2>::ones([64, 64], &under_test().autodiff()).require_grad();
     let whole = |x: &Tensor<2>| {
-        // One in the other, with several inputs and outputs, one of them read inside.
+        // One inside the other, with several inputs and outputs, one of which is read inside.
         let (y, z) = checkpoint(
             |(x, factor): (Tensor<2>, f32)| {
                 let y = checkpoint(|x: Tensor<2>| x.exp().log().exp(), x) * factor;

@@ -1,4 +1,4 @@
-//! Operations are weighed by what the device takes for them, not by the time in which their call returns.
+//! Operations are weighted by the time that the device takes for them, not by the time until their call returns.
 
 use burn::tensor::Tensor;
 use burn_remat::{RematConfig, RematExt};
@@ -12,7 +12,7 @@ fn large_operations_count_more_than_small_ones() {
     for step in 0..8 {
         device.remat_mark_step();
         if step == 6 {
-            // The steps so far were written down, and timed.
+            // The steps so far were traced, and timed.
             device.remat_reset_report().unwrap();
         }
         let product = {

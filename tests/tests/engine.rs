@@ -1,4 +1,4 @@
-//! Random programs on the backend itself: the engine gives the same bits as the backend below, whatever the budget.
+//! Random programs on the backend itself: the engine gives the same bits as the backend below it, whatever the budget.
 //!
 //! Larger than the rule: `run`, because it is one table of actions.
 
@@ -28,26 +28,26 @@ fn on_backend<T: OnBackend>() {
         DispatchDevice::Flex(device) => T::run::<Flex>(*device),
         #[cfg(feature = "cubecl")]
         DispatchDevice::Cube(device) => T::run::<burn_cubecl::Cube>(device.clone()),
-        other => panic!("no backend of {other:?} is known here"),
+        other => panic!("no backend for {other:?} is known here"),
     }
 }
 
-/// One instruction; numbers name live tensors, wrapped around.
+/// One instruction; numbers refer to live tensors, wrapped around.
 #[derive(Clone, Debug)]
 enum Instruction {
     Upload(u8),
     Constant(u8),
     /// Makes a new tensor and keeps the operand.
     Unary(u8, usize),
-    /// Takes the operand, so that it may be written in place.
+    /// Consumes the operand, so that it may be written in place.
     Consume(u8, usize),
     Binary(u8, usize, usize),
     View(usize),
     /// An operation with two results.
     Two(usize),
-    /// Half of the rows, by another operation: it may write them over where they are.
+    /// Half of the rows, by another operation: it may overwrite them where they are.
     Rows(u8, usize),
-    /// A mean over all of some rows, the other way round.
+    /// A mean over all values of some rows, transposed.
     Whole(usize),
     DropRows(usize),
     Drop(usize),
@@ -84,7 +84,7 @@ fn unary<B: Backend>(op: u8, x: B::FloatTensorPrimitive) -> B::FloatTensorPrimit
     }
 }
 
-/// Runs a program and returns all that it reads, the live tensors at the end included.
+/// Runs a program and returns everything that it reads, including the live tensors at the end.
 fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn()) -> Vec<Vec<u8>> {
     let shape = Shape::new([SIDE, SIDE]);
     let read = |tensor: B::FloatTensorPrimitive| {
@@ -93,7 +93,7 @@ fn run<B: Backend>(program: &[Instruction], device: &B::Device, step: impl Fn())
     };
     let mut live: Vec<B::FloatTensorPrimitive> = vec![B::float_ones(shape.clone(), device, FloatDType::F32)];
     let (mut seen, mut rows) = (Vec::new(), Vec::new());
-    // Its rounding tells in which order the rows lie.
+    // Its rounding reveals the order of the rows.
     let whole = |rows: B::FloatTensorPrimitive| {
         let mean = B::float_mean(B::float_sin(B::float_swap_dims(rows.clone(), 0, 1)));
         B::float_add(mean, B::float_mean(B::float_swap_dims(rows, 0, 1)))
@@ -161,7 +161,7 @@ struct RandomPrograms;
 
 impl OnBackend for RandomPrograms {
     fn run<B: RematBackend>(device: B::Device) {
-        // Where every operation is a kernel launch, fewer must do.
+        // If every operation is a kernel launch, fewer cases must be enough.
         let cases = if B::IS_HOST { 200 } else { 20 };
         let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
         let input = (proptest::collection::vec(instruction(), 1..120), 3..40_u64, any::<bool>());
@@ -183,8 +183,8 @@ impl OnBackend for RandomPrograms {
             prop_assert_eq!(&seen, &expected);
             let report = device.report::<B>();
             prop_assert_eq!(report.failure.clone(), None);
-            // How an operation writes its result is known when it has done so once: until then it may take that much more than was left for
-            // it. That nothing is over the budget which could go is tested in the core, by an observer who knows the program.
+            // How an operation writes its result is known only once it has run: until then it may take that much more than was left for
+            // it. A test in the core, with an observer that knows the program, checks that nothing evictable ever exceeds the budget.
             prop_assert!(report.peak_bytes <= budget.max(stored) + UNIT, "{stored} without a budget: {}", report);
             if budget < stored {
                 small.set(small.get() + 1);
@@ -269,7 +269,7 @@ impl OnBackend for LastReader {
         let rests_on_x = Remat::<B>::float_exp(x.clone());
         let first = Remat::<B>::float_matmul(other.clone(), other.clone());
         let second = Remat::<B>::float_matmul(first.clone(), first.clone());
-        assert_eq!(device.report::<B>().evictions, 1, "what rests on x is evicted");
+        assert_eq!(device.report::<B>().evictions, 1, "what depends on x is evicted");
         let last = Remat::<B>::float_matmul(x, other.clone());
         let report = device.report::<B>();
         assert!(report.peak_bytes <= budget, "{report}");

@@ -1,8 +1,8 @@
-//! Where a remat device gives other bits than plain Flex: the whole list, and how large the differences are.
+//! Where a remat device gives different bits than plain Flex: the complete list, and how large the differences are.
 //!
 //! Burn asks every router, and so every group of devices, whether it has a backward pass of its own for attention and for the CTC loss; a router
-//! says yes for whatever backend stands behind it, and Flex itself says no. So plain Flex derives those gradients from single operations, and a
-//! group (of Burn's own, or a remat device) computes them by another formula. No decorator of a backend is asked.
+//! says yes whatever the backend behind it, and Flex itself says no. So plain Flex derives those gradients from single operations, and a
+//! group (of Burn's own, or a remat device) computes them by another formula. A decorator of a backend is not asked.
 //!
 //! Larger than the rule: `cases`, because it is the list itself.
 
@@ -18,7 +18,7 @@ use burn::tensor::{Bool, Device, Distribution, Int, Tensor, activation};
 use burn_remat::RematExt;
 use burn_remat_examples::device::is_flex;
 
-/// What differs, and by how much at most: the largest difference as a share of the largest number of that gradient.
+/// What differs, and by how much at most: the largest difference as a share of the largest value of that gradient.
 const EXCEPTIONS: [(&str, f32); 3] = [("attention", 2e-6), ("attention, causal", 2e-6), ("ctc_loss", 2e-6)];
 
 type Case = (&'static str, fn(&Device) -> Vec<Vec<f32>>);
@@ -150,8 +150,8 @@ fn gradients_differ_from_plain_flex_only_where_every_group_of_devices_differs() 
     let remat = Device::flex().remat("8 MiB").unwrap();
     for case in cases() {
         let (plain, group, ours) = (run(&Device::flex(), case), run(&group, case), run(&remat, case));
-        assert!(group.iter().zip(&ours).all(|(a, b)| same_bits(a, b)), "{}: not as a group of one", case.0);
-        // What is computed forward is the same everywhere.
+        assert!(group.iter().zip(&ours).all(|(a, b)| same_bits(a, b)), "{}: differs from a group of one", case.0);
+        // The forward results are the same everywhere.
         assert!(same_bits(&plain[0], &ours[0]), "{}: another result", case.0);
         let differences = plain[1..].iter().zip(&ours[1..]).map(|(plain, ours)| {
             let largest = plain.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
@@ -163,7 +163,7 @@ fn gradients_differ_from_plain_flex_only_where_every_group_of_devices_differs() 
                 println!("{name}: gradients differ by {difference:e} of the largest");
                 assert!(
                     difference > 0.0,
-                    "{name} is no exception any more: take it off the list here and in the README"
+                    "{name} is no longer an exception: remove it from the list here and in the README"
                 );
                 assert!(difference <= *most, "{name}: gradients differ by {difference:e} of the largest");
             }

@@ -1,4 +1,4 @@
-//! What goes wrong is told by its name and never takes the device down.
+//! Every failure is reported with its cause and never takes the device down.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_remat::{AdvancedConfig, Budget, RematConfig, RematError, RematExt};
@@ -22,7 +22,7 @@ fn budgets_that_cannot_be_are_refused_before_anything_runs() {
 fn a_share_of_free_memory_comes_to_bytes_where_the_device_tells_them() {
     let quarter = Device::flex().remat("25% free").unwrap().remat_report().unwrap().budget_bytes.unwrap();
     let all = Device::flex().remat("100% free").unwrap().remat_report().unwrap().budget_bytes.unwrap();
-    // Other programs take and free some in the meantime.
+    // Other programs allocate and free some in the meantime.
     assert!(quarter > 0 && 2 * quarter < all && all < 8 * quarter, "{quarter} {all}");
     if name_under_test() == "wgpu" {
         let error = under_test().remat("80% free").unwrap_err();
@@ -59,13 +59,13 @@ fn a_strict_device_ends_the_run_with_the_floor_and_the_operation() {
     let product = wide(&device).matmul(wide(&device)) + 1.0;
     let error = product.try_into_data().unwrap_err().to_string();
     assert!(error.contains("below the floor") && error.contains("Matmul") && error.contains("20.00 KiB"), "{error}");
-    // The device lives on.
+    // The device is still usable.
     assert_eq!(Tensor::<1>::ones([4], &device).sum().into_scalar::<f32>(), 4.0);
 }
 
 #[test]
 fn a_kernel_that_panics_reaches_the_reader_with_its_cause() {
-    if !is_flex("a_kernel_that_panics_reaches_the_reader_with_its_cause", "kernels check no index there") {
+    if !is_flex("a_kernel_that_panics_reaches_the_reader_with_its_cause", "kernels do not check indices there") {
         return;
     }
     let device = under_test().remat("1 MiB").unwrap();
@@ -83,10 +83,10 @@ fn a_kernel_that_panics_reaches_the_reader_with_its_cause() {
             fail(&device);
             device.sync()
         });
-        assert!(other.join().unwrap().is_err(), "so does one of another thread");
+        assert!(other.join().unwrap().is_err(), "so does a sync of another thread");
         scope.spawn(|| fail(&device));
     });
-    assert!(device.sync().is_ok(), "what another thread did not sync is no failure of this one");
+    assert!(device.sync().is_ok(), "what another thread did not sync is not a failure of this one");
     assert_eq!(wide(&device).sum().into_scalar::<f32>(), 4096.0);
     let report = device.remat_report().unwrap();
     assert!(report.failure.unwrap().contains("Select"));
@@ -97,7 +97,7 @@ fn a_kernel_that_panics_reaches_the_reader_with_its_cause() {
 fn a_device_without_memory_says_so_and_lives_on() {
     let test = "a_device_without_memory_says_so_and_lives_on";
     if under_test().memory_pool_usage().is_none() {
-        return skip(test, "the system ends a process that asks for too much");
+        return skip(test, "the system kills a process that asks for too much");
     }
     let device = under_test().remat("unlimited").unwrap();
     device.remat_mark_step();

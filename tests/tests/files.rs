@@ -1,7 +1,7 @@
-//! Recordings and budgets that somebody has been at: each is refused with its line and field, or is played back like any other. Nothing panics.
+//! Recordings and budgets that somebody has edited: each is refused with its line and field, or is played back like any other. Nothing panics.
 //!
-//! A case changes a recording in one to three places: of a line, or of the list of lines. What is accepted is replayed under a budget from one byte
-//! to none, and planned now and then. Complexity: O(calls) a case.
+//! A case changes a recording in one to three places, in a line or in the list of lines. What is accepted is replayed under a budget from one byte
+//! to unlimited, and occasionally planned. Complexity: O(calls) per case.
 
 mod small;
 
@@ -11,10 +11,10 @@ use burn_remat_examples::device::{is_flex, under_test};
 use burn_remat_plan::generate::{Options, by_name};
 use serde_json::Value;
 
-/// What stands in recordings.
+/// Text that occurs in recordings.
 const TEXTS: [&str; 8] = ["", "unlimited", "1", "60%", "80% free", "remat-recording/1", "stage", "\u{0}"];
 
-/// What a small training asks for, and a graph in the last line, as if it had been planned.
+/// The recording of a small training run, with a graph in the last line, as if it had been planned.
 fn recorded() -> String {
     let path = std::env::temp_dir().join(format!("burn-remat-files-{}.jsonl", std::process::id()));
     let config = RematConfig::new("75%").advanced(AdvancedConfig::without_planning);
@@ -44,7 +44,7 @@ fn changed(lines: &[&str], numbers: &mut Numbers) -> String {
     damage(lines.join("\n"), numbers)
 }
 
-/// Whether a changed recording was accepted; then it can be played back.
+/// Whether a changed recording was accepted. If so, it is also played back.
 fn accepts(text: &str, numbers: &mut Numbers) -> bool {
     let recorded = match RecordedProgram::parse(text) {
         Ok(recorded) => recorded,

@@ -1,4 +1,4 @@
-//! What a forecast names before training is kept by it.
+//! Training keeps to what a forecast has promised.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind};
 
 const BATCH: usize = 4;
-/// For each budget: less than by default, which is enough to see that promises are kept.
+/// For each budget: less than the default, but enough to check the promises.
 const PLAN_TIME: Duration = Duration::from_millis(300);
 
 fn train(device: &Device, batch: usize, steps: usize) -> u64 {
@@ -20,7 +20,7 @@ fn train(device: &Device, batch: usize, steps: usize) -> u64 {
     job.run(device, |_, _| {}).unwrap().digest
 }
 
-/// Training with a batch on a device of the forecast holds no more than `budget` and gives what plain Burn does.
+/// Checks that training with a batch on a device of the forecast holds no more than `budget` and gives the results of plain Burn.
 fn keeps(device: &Device, budget: u64, batch: usize) {
     assert_eq!(train(device, batch, 6), train(&under_test(), batch, 6), "within {budget} bytes");
     let report = device.remat_report().unwrap();
@@ -58,7 +58,7 @@ fn what_a_forecast_names_is_kept() {
     assert_eq!(below, RematError::BelowMinimum { budget: forecast.minimum_bytes - 1, minimum: forecast.minimum_bytes });
 }
 
-/// Budgets ascend from the minimum to what is needed, what is held fits, and the time added never rises.
+/// Checks that budgets ascend from the minimum to what is needed, peaks fit, and the time added never rises.
 fn is_in_order(forecast: &Forecast) {
     let points = &forecast.points;
     assert!((8..=10).contains(&points.len()), "{forecast}");
@@ -98,12 +98,12 @@ fn says_it_in_words_and_as_json(forecast: &Forecast) {
     assert_eq!(json["points"].as_array().unwrap().len(), forecast.points.len());
     assert_eq!(json["points"][0]["budget_bytes"], forecast.minimum_bytes);
     let picture = forecast.overhead_picture((960, 540)).unwrap();
-    assert!(picture.starts_with("<svg") && picture.contains("asked about"), "{picture}");
-    // A circle for each budget, one around that asked about.
+    assert!(picture.starts_with("<svg") && picture.contains("your budget"), "{picture}");
+    // A circle for each budget, and one around the budget asked about.
     assert_eq!(picture.matches("<circle").count(), forecast.points.len() + 1);
 }
 
-/// The transformer's plan for the minimum computes gradients again behind the last operation of a pass: what that takes is in the minimum.
+/// The transformer's plan for the minimum recomputes gradients after the last operation of a pass: the minimum must include what that takes.
 #[test]
 fn the_minimum_of_a_transformer_is_kept_from_the_first_step_on() {
     let job = |batch, steps| Job::standard(ModelKind::Transformer, batch, steps, 1).unwrap();

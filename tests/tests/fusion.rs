@@ -1,4 +1,4 @@
-//! A remat device on top of Burn's kernel fusion: a GPU, or its software driver, in a build of its own (`bash test.sh --fusion`).
+//! A remat device on top of Burn's kernel fusion: a GPU, or a software driver for one, in a separate build (`bash test.sh --fusion`).
 
 #![cfg(feature = "fusion")]
 
@@ -37,11 +37,11 @@ fn a_budget_holds_and_losses_are_those_of_fusion_without_one() {
     let plan = report.plan.as_ref().unwrap();
     assert!(plan.steps_followed >= 2, "{report}");
     assert_eq!(plan.steps_left, 0, "{report}");
-    // Replays may be joined otherwise than first runs.
+    // Operations that run again may be fused differently from first runs.
     assert!(store_all.loss_difference(&run) < 1e-3, "{}: {report}", store_all.loss_difference(&run));
 }
 
-/// The plan of steps that make several tensors, each by a chain of elementwise operations, and read them again in the end.
+/// The plan of steps that make several tensors, each by a chain of elementwise operations, and read them again at the end.
 fn plan_of_chains(device: &Device) -> PlanReport {
     const TENSORS: usize = 8;
     let base = Tensor::<2>::ones([1024, 1024], device) * 0.5;
@@ -69,6 +69,6 @@ fn a_chain_that_is_joined_costs_less_than_its_operations() {
         plan.graph().ops().iter().map(|op| op.cost).sum::<f64>()
     };
     let (fused, single) = (cost(config(budget).advanced(AdvancedConfig::with_fusion)), cost(config(budget)));
-    // Six operations that read and write one tensor each, but for one that reads and writes them all at once.
+    // Six operations that read and write one tensor each, compared with one that reads and writes them all at once.
     assert!(fused < 0.6 * single, "{fused} ns with fusion, {single} ns without");
 }

@@ -1,4 +1,4 @@
-//! Bits by how tensors lie: on a GPU a sum adds in an order that follows the strides of what it sums, those of axes of one element too.
+//! How bits depend on the layout of tensors: on a GPU a sum adds in an order that follows the strides of its input, including those of axes of one element.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const STEPS: usize = 12;
 /// Steps before the run waits for the planner.
 const SEEN: usize = 6;
 
-/// What is made of a mask, by operations that write over what they may take.
+/// What is made from a mask, by operations that overwrite what they may.
 const HEADS: [fn(Tensor<4>) -> Tensor<4>; 8] = [
     activation::sigmoid,
     activation::gelu,
@@ -32,7 +32,7 @@ const HEADS: [fn(Tensor<4>) -> Tensor<4>; 8] = [
     },
 ];
 
-/// Convolutions, the last of which make one channel each: how strides of that axis come to be depends on what is written over what.
+/// Convolutions, the last of which make one channel each: the strides of that axis depend on what is written over what.
 #[derive(Module, Debug)]
 struct Masks {
     inner: Vec<Conv2d>,
@@ -50,7 +50,7 @@ impl Masks {
 
     fn forward(&self, images: Tensor<4>) -> Tensor<4> {
         let inner = self.inner.iter().fold(images, |x, conv| {
-            // What they hold makes the masks small beside it.
+            // What they hold makes the masks small in comparison.
             (0..24).fold(conv.forward(x), |x, _| (x * 1.01).tanh())
         });
         let masks = self.outputs.iter().zip(HEADS).map(|(output, head)| head(output.forward(inner.clone())));
@@ -58,7 +58,7 @@ impl Masks {
     }
 }
 
-/// What training on `device` leaves, as bits.
+/// The result of training on `device`, as bits.
 fn train(device: &Device, mut after_step: impl FnMut(usize)) -> Vec<Vec<u32>> {
     let training = &device.clone().autodiff();
     training.seed(3);
@@ -85,7 +85,7 @@ fn train(device: &Device, mut after_step: impl FnMut(usize)) -> Vec<Vec<u32>> {
 #[test]
 fn a_plan_leaves_strides_of_single_elements_as_they_are() {
     let plain = train(&under_test(), |_| {});
-    assert!(plain.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite()), "nothing is learned");
+    assert!(plain.iter().flatten().all(|&bits| f32::from_bits(bits).is_finite()), "nothing was learned");
     let unlimited = under_test().remat("unlimited").unwrap();
     assert_eq!(train(&unlimited, |_| {}), plain);
     let peak = unlimited.remat_report().unwrap().peak_bytes;

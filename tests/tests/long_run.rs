@@ -1,6 +1,6 @@
-//! A long training does not grow: shapes change from step to step, and validation lies between.
+//! A long training run does not grow: shapes change from step to step, with validation in between.
 //!
-//! Sizes are the process's own (resident pages), the engine's tensors and recipes, and the files of the cache, half way
+//! Measured are the process's own size (resident pages), the engine's tensors and recipes, and the files of the cache, half way
 //! and at the end.
 
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use burn_remat::{RematConfig, RematExt};
 use burn_remat_examples::device::is_flex;
 
 const WIDTH: usize = 16;
-/// Rows of a batch: as many shapes as buckets of lengths have.
+/// Rows of a batch: as many shapes as there are buckets of lengths.
 const ROWS: [usize; 7] = [48, 32, 64, 33, 17, 64, 50];
 const VALIDATE_EVERY: usize = 50;
 /// Steps in which every shape is seen often enough to be planned.
 const SEEN: usize = 8 * ROWS.len();
-/// What a process may grow by after half of the way, in bytes: fragments of the heap.
+/// By how many bytes a process may grow in the second half: fragmentation of the heap.
 const SLACK: u64 = 8 << 20;
 
 #[derive(Module, Debug)]
@@ -42,14 +42,14 @@ fn batch(step: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [rows, WIDTH]), device)
 }
 
-/// Bytes of this process that are in memory.
+/// Resident bytes of this process.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").expect("a Linux system");
+    let status = std::fs::read_to_string("/proc/self/statm").expect("this is a Linux system");
     let pages: u64 = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("resident pages");
     pages * 4096
 }
 
-/// Trains, validates now and then, and calls `looked` after each tenth of the steps. Losses of the validations.
+/// Trains, validates now and then, and calls `looked` after each tenth of the steps. Returns the losses of the validations.
 fn train(device: &Device, steps: usize, mut looked: impl FnMut(usize)) -> Vec<f32> {
     let training = device.clone().autodiff();
     training.seed(9);
@@ -97,7 +97,7 @@ fn check(steps: usize) {
     println!("{report}");
     assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{report}");
     assert!(report.plan.as_ref().is_some_and(|plan| plan.steps_followed as usize > steps / 2), "{report}");
-    // By the middle every shape has its plan.
+    // By the middle, every shape has its plan.
     let (first, last) = (looks[looks.len() / 2], looks[looks.len() - 1]);
     assert!(last.0 <= first.0 + SLACK, "the process grew: {looks:?}");
     assert!(last.1 <= first.1 + 8, "the engine grew: {looks:?}");

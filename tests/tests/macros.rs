@@ -1,5 +1,5 @@
-//! `#[remat]` on real modules: configurations that arrive as written, in every order and with generics; stages that
-//! surround what they should. What it refuses is tested in `tests/macros`.
+//! `#[remat]` on real modules: configurations that arrive as written, in every order and with generics; and stages that
+//! cover what they should. What it refuses is tested in `tests/macros`.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ where
     layers: [M; N],
 }
 
-/// Configurations are compared as they show themselves.
+/// Configurations are compared by their `Debug` output.
 fn same(one: RematConfig, other: RematConfig) {
     assert_eq!(format!("{one:?}"), format!("{other:?}"));
     one.validated().unwrap();
@@ -99,7 +99,7 @@ impl Before {
         Self { layer: LinearConfig::new(4, 4).init(device) }
     }
 
-    /// A stage by its name, whose device is that of `self`: the batch hides its tensors.
+    /// A stage because of its name. Its device is that of `self`, because the batch hides its tensors.
     fn forward(&self, batch: Batch) -> Tensor<2> {
         self.project(batch.images)
     }
@@ -143,7 +143,7 @@ fn patterns((x, labels): Labelled, [first, _]: [Tensor<2>; 2], rest: Option<&Ten
 }
 
 #[remat]
-#[allow(clippy::boxed_local, reason = "any receiver and any argument will do")]
+#[allow(clippy::boxed_local, reason = "any receiver and any argument must work")]
 fn boxed(x: Box<Tensor<2>>, list: &mut Vec<Tensor<2>>) -> Tensor<2> {
     list.push(*x * 2.0);
     list[0].clone()
@@ -198,7 +198,7 @@ fn recursion_nests() {
     depth(Tensor::<2>::ones([4, 4], &device), 2);
     let expected = [("depth", 1), ("depth/depth", 1), ("depth/depth/depth", 1)];
     assert_eq!(stages(&device), expected.map(|(name, count)| (name.to_owned(), count)));
-    // Deeper than the engine tells apart.
+    // Deeper than the engine distinguishes.
     depth(Tensor::<2>::ones([4, 4], &device), 200);
     assert_eq!(stages(&device).len(), 64);
     assert_eq!(stages(&device).iter().map(|(_, count)| count).sum::<u64>(), 3 + 201);
@@ -212,7 +212,7 @@ fn a_marked_step_is_one() {
         step(&model, Tensor::<2>::ones([4, 4], &device));
     }
     let report = device.remat_report().unwrap();
-    // The first mark comes after the batch, which makes what is before it a step.
+    // The first mark comes after the batch is made, so what is before it counts as a step.
     assert_eq!(report.steps, 4);
     assert!(report.stages.is_empty());
 }

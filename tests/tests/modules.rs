@@ -1,4 +1,4 @@
-//! Burn's own modules, losses and optimizers beyond those of the example models: trained by plans they compute what
+//! Burn's own modules, losses and optimizers beyond those of the example models: trained with plans they compute what
 //! they do on plain Burn, and hold what the plan says.
 
 use std::time::Duration;
@@ -29,9 +29,9 @@ const SEEN: usize = 7;
 
 /// A model with its data.
 trait Task: Module {
-    /// Whether GPUs compute other bits in every run, with remat or without, by the order in which they happen to add up.
+    /// Whether GPUs compute different bits in every run, with remat or without, depending on the order in which they happen to add.
     const VARIES_ON_GPUS: bool = false;
-    /// Whether every group of devices gives other gradients than plain Flex: see `exceptions.rs`.
+    /// Whether every group of devices gives different gradients from plain Flex: see `exceptions.rs`.
     const DIFFERS_IN_A_GROUP: bool = false;
 
     fn new(device: &Device) -> Self;
@@ -54,13 +54,13 @@ fn normal<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
 }
 
-/// Whole numbers below `below`, others in each step.
+/// Whole numbers below `below`, different ones in each step.
 fn tokens<const D: usize>(shape: [usize; D], below: usize, step: usize, device: &Device) -> Tensor<D, Int> {
     let values = (0..shape.iter().product()).map(|at: usize| ((at * 7919 + step * 104_729) % below) as i32);
     Tensor::from_data(TensorData::new(values.collect(), shape), device)
 }
 
-/// Speech: convolutions over time, recurrence both ways, CTC.
+/// Speech: convolutions over time, recurrence in both directions, CTC.
 #[derive(Module, Debug)]
 struct Speech {
     first: Conv1d,
@@ -146,7 +146,7 @@ impl Task for Volumes {
     }
 }
 
-/// Images: larger by shuffling, by interpolation and by transposed convolution; a deformed one.
+/// Images: enlarged by shuffling, by interpolation and by transposed convolution; one is deformed.
 #[derive(Module, Debug)]
 struct Larger {
     first: Conv2d,
@@ -213,7 +213,7 @@ struct Translation {
 }
 
 impl Task for Translation {
-    // What an embedding's backward pass adds into its table.
+    // The sum that an embedding's backward pass adds to its table.
     const VARIES_ON_GPUS: bool = true;
 
     fn new(device: &Device) -> Self {
@@ -252,7 +252,7 @@ impl Task for Translation {
     }
 }
 
-/// What sorts, gathers, scatters, masks and accumulates.
+/// Operations that sort, gather, scatter, mask and accumulate.
 #[derive(Module, Debug)]
 struct Indices {
     keys: Linear,
@@ -262,7 +262,7 @@ struct Indices {
 }
 
 impl Task for Indices {
-    // What is added into selected rows.
+    // The sum that is added to selected rows.
     const VARIES_ON_GPUS: bool = true;
 
     fn new(device: &Device) -> Self {
@@ -348,7 +348,7 @@ fn under<T: Task>(config: RematConfig) -> (Run, RematReport) {
     (run, device.remat_report().unwrap())
 }
 
-/// Below this share of their peak these have no plan: the parameters, averages and gradients of Adan alone are more.
+/// Below this share of their peak these have no plan: the parameters, averages and gradients of Adan alone take more.
 const LEAST: [(&str, u64); 2] = [("speech", 55), ("noisy, adan", 95)];
 
 fn check<T: Task>(name: &str) {
@@ -376,7 +376,7 @@ fn check<T: Task>(name: &str) {
         match &report.plan {
             Some(plan) => {
                 assert_eq!(plan.steps_left, 0, "{name} at {share}%: {report}");
-                // Of one that does not fit, bytes are not promised.
+                // If the plan does not fit, its bytes are not promised.
                 let fits = plan.predicted_peak_bytes <= budget;
                 assert!(!fits || plan.deviation_bytes == 0, "{name} at {share}%: {report}");
                 assert!(plan.steps_followed >= 3, "{name} at {share}%: {report}");

@@ -1,4 +1,4 @@
-//! Random networks, trained under random budgets by plans: the results are plain Burn's, and the bytes are the plan's.
+//! Random networks, trained with plans under random budgets: the results are plain Burn's, and the bytes are the plan's.
 //!
 //! Larger than the rule: `run`, because it is one training loop with what is asserted along it.
 
@@ -14,7 +14,7 @@ const STEPS: usize = 10;
 /// Steps before the run waits for the planner.
 const SEEN: usize = 5;
 
-/// One layer: what it does to one or two of the values before it.
+/// One layer: what it does to one or two of the earlier values.
 #[derive(Clone, Debug)]
 enum Layer {
     Weight(usize),
@@ -25,15 +25,15 @@ enum Layer {
     Dropout(f64),
     Add(usize),
     Mul(usize),
-    /// Half the columns, moved to the other side.
+    /// Half of the columns, moved to the other side.
     Roll,
-    /// Half the rows, scaled, and their mean the other way round.
+    /// Half of the rows, scaled, and their mean, transposed.
     Rows,
-    /// A few numbers of the first row, scaled: a small part of a buffer that is worked on further.
+    /// A few values of the first row, scaled: a small part of a buffer that is processed further.
     Corner,
-    /// The later half of every one of two sequences, scaled: a part with gaps, over which sums go in another order.
+    /// The second half of each of two sequences, scaled: a part with gaps, over which sums go in another order.
     Tokens,
-    /// A few numbers from the host, in a buffer that an allocator makes larger.
+    /// A few values from the host, in a buffer that an allocator makes larger.
     Upload,
     Transposed,
     Normalize,
@@ -51,7 +51,7 @@ struct Network {
     rows: usize,
     width: usize,
     weights: usize,
-    /// Rows of the last step, which is another one.
+    /// Rows of the last step, which differs from the others.
     last_rows: usize,
     momentum: bool,
 }
@@ -171,7 +171,7 @@ impl Network {
         }
     }
 
-    /// Trains; all that the program sees.
+    /// Trains; returns everything that the program sees.
     fn train(&self, device: &Device, mut after_step: impl FnMut(usize)) -> Vec<f32> {
         let training = &device.clone().autodiff();
         training.seed(7);
@@ -215,7 +215,7 @@ impl Network {
             after_step(step);
         }
         for weight in weights {
-            // Summed up on a GPU they could differ by the order of additions.
+            // Summed on a GPU they could differ because of the order of additions.
             seen.extend(weight.into_data().try_to_vec::<f32>().unwrap());
         }
         seen
@@ -239,10 +239,10 @@ fn under(network: &Network, budget: u64, alternatives: Compression) -> (Vec<f32>
     (seen, device.remat_report().unwrap())
 }
 
-/// Share of what a network holds without a budget, in percent, at which each of them is planned.
+/// Share of what a network holds without a budget, in percent, at which every network gets a plan.
 const AMPLE: u64 = 85;
 
-/// Trains the networks of these seeds; how many of the smaller budgets, which may be too small for anything, were kept.
+/// Trains the networks of these seeds. Returns how many of the smaller budgets, which may be too small for anything, were kept.
 fn train_all(seeds: std::ops::Range<u64>) -> usize {
     let mut kept = 0;
     for seed in seeds {
@@ -284,7 +284,7 @@ fn random_networks_follow_their_plans() {
 }
 
 #[test]
-#[ignore = "60 networks: some minutes"]
+#[ignore = "60 networks: a few minutes"]
 fn many_random_networks_follow_their_plans() {
     let kept = train_all(100..160);
     assert!(kept >= 30, "{kept} of 60");

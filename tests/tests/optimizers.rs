@@ -10,7 +10,7 @@ use burn::tensor::Device;
 use burn_remat_examples::device::under_test;
 use rounds::{Model, STEPS, devices, found};
 
-/// One step for every round, each found in the round that follows, when training starts with an optimizer and a model.
+/// Checks that there is one step for every round, each found in the next round, when training starts with this optimizer and model.
 fn check(name: &str, start: impl Fn(&Device) -> (ModuleOptimizer, Model)) {
     for (kind, device) in devices() {
         let mut training = None;

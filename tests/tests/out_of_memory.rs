@@ -1,6 +1,6 @@
-//! Out of memory for real: under a hard limit of the process's memory plain Burn dies at a batch at which a budget trains to the end.
+//! Really out of memory: with a hard limit on the process's memory, plain Burn dies with a batch that a budget can train to the end.
 //!
-//! The same training runs in processes of its own: first without a limit, to see what it takes with and without a budget, then
+//! The same training runs in separate processes: first without a limit, to see what it takes with and without a budget, then
 //! with the limit half way between.
 #![cfg(target_os = "linux")]
 
@@ -17,9 +17,9 @@ const ROWS: usize = 8192;
 const WIDTH: usize = 64;
 const LAYERS: usize = 24;
 const STEPS: usize = 2;
-/// Of some 200 MB that a step saves.
+/// A step saves some 200 MB.
 const BUDGET: &str = "50 MiB";
-/// Tells a process of this test what to train on.
+/// The environment variable that tells a process of this test what to train on.
 const ON: &str = "BURN_REMAT_TEST_TRAINS_ON";
 
 #[derive(Module, Debug)]
@@ -41,14 +41,14 @@ fn training(device: &Device) -> String {
     format!("{losses:x?} {:x}", run.digest)
 }
 
-/// Most bytes of addresses that this process has had at once.
+/// Most bytes of address space that this process has had at once.
 fn most_addresses() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// The training in a process of its own, on `on`, within `limit` bytes of addresses.
+/// The training in a process of its own, on `on`, within `limit` bytes of address space.
 fn alone(on: &str, limit: Option<u64>) -> Output {
     let limit = limit.map_or("unlimited".to_owned(), |bytes| (bytes >> 10).to_string());
     Command::new("sh")
@@ -56,13 +56,13 @@ fn alone(on: &str, limit: Option<u64>) -> Output {
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "the_training_alone", "--include-ignored", "--nocapture", "--test-threads", "1"])
         .env(ON, on)
-        // What the allocator sets aside for every thread is no memory that is used.
+        // What the allocator reserves for every thread is not memory in use.
         .env("MALLOC_ARENA_MAX", "1")
         .output()
         .unwrap()
 }
 
-/// What a line of its output that begins with `label` says.
+/// The rest of the output line that begins with `label`.
 fn value(output: &Output, label: &str) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     let found = text.lines().find_map(|line| line.split_once(label)).map(|(_, value)| value.to_owned());
@@ -72,19 +72,19 @@ fn value(output: &Output, label: &str) -> String {
 #[test]
 fn plain_burn_dies_of_a_batch_that_a_budget_trains_with() {
     let test = "plain_burn_dies_of_a_batch_that_a_budget_trains_with";
-    if !is_flex(test, "its memory is not the process's") {
+    if !is_flex(test, "its memory is not that of the process") {
         return;
     }
     let takes = |output: &Output| value(output, "takes: ").parse::<u64>().unwrap();
     let (plain, remat) = (alone("plain", None), alone("remat", None));
     let (most, least) = (takes(&plain), takes(&remat));
-    assert!(least + (50 << 20) < most, "plain Burn takes {most} bytes, with a budget of {BUDGET} it is {least}");
+    assert!(least + (50 << 20) < most, "plain Burn takes {most} bytes, with a budget of {BUDGET} it takes {least}");
     let limit = least + (most - least) / 2;
-    println!("plain Burn takes {most} bytes, with a budget of {BUDGET} it is {least}; the limit is {limit}");
+    println!("plain Burn takes {most} bytes, with a budget of {BUDGET} it takes {least}; the limit is {limit}");
 
     let dead = alone("plain", Some(limit));
     let last_words = String::from_utf8_lossy(&dead.stderr);
-    assert!(!dead.status.success() && last_words.contains("memory allocation of"), "it lives on: {last_words}");
+    assert!(!dead.status.success() && last_words.contains("memory allocation of"), "it did not die: {last_words}");
     let alive = alone("remat", Some(limit));
     assert!(alive.status.success(), "{}", String::from_utf8_lossy(&alive.stderr));
     assert_eq!(value(&alive, "trained: "), value(&plain, "trained: "));

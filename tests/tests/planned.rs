@@ -1,5 +1,5 @@
 //! Planned steps: what the engine holds is what the plan says, results stay the same, plans are kept, and steps that
-//! differ leave their plan unharmed.
+//! differ leave their plan without harm.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -22,20 +22,20 @@ fn config(budget: u64) -> RematConfig {
 }
 
 fn wait(device: &Device) {
-    assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap(), "the planner does not end");
+    assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap(), "the planner does not finish");
 }
 
-/// Called after each step: waits for the plan, and has the report begin with it.
+/// Called after each step: waits for the plan, and makes the report begin with it.
 fn after_step(device: &Device, step: usize) {
     match step + 1 {
         WARMUP => wait(device),
-        // The plan is taken up when the next step begins, and the peak counts from then on.
+        // The plan is taken up when the next step begins, and the peak is counted from then on.
         step if step == WARMUP + 1 => device.remat_reset_report().unwrap(),
         _ => {}
     }
 }
 
-/// Runs `job` and reports on the steps after the plan is in force.
+/// Runs `job` and reports on the steps once the plan is in force.
 fn run(job: &Job, config: RematConfig) -> (Run, RematReport) {
     let device = under_test().remat(config).unwrap();
     let run = job.run(&device, |step, _| after_step(&device, step)).unwrap();
@@ -58,7 +58,7 @@ fn follows(model: ModelKind, batch_size: usize, shares: &[u64]) {
         let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{model:?} at {share}%: no plan: {report}"));
         assert!(plan.steps_followed >= 3, "{model:?} at {share}%: {report}");
         assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?} at {share}%: {report}");
-        // Labels and the like may come a little earlier or later than in the other run.
+        // Labels and the like may arrive a little earlier or later than in the other run.
         assert!(
             plan.store_all_peak_bytes.abs_diff(stored.peak_bytes) <= stored.peak_bytes / 200,
             "{model:?}: {report}"
@@ -80,7 +80,7 @@ fn planned_steps_hold_what_the_plan_says() {
     steps_with_two_optimizers_follow_their_plan();
 }
 
-/// A critic's updates in the middle of the step, the generator's at its end.
+/// A critic is updated in the middle of the step, the generator at its end.
 fn steps_with_two_optimizers_follow_their_plan() {
     let wgan = Workload::by_name("wgan").unwrap();
     let peak_and_plan = |config: RematConfig| {
@@ -97,11 +97,11 @@ fn steps_with_two_optimizers_follow_their_plan() {
 }
 
 #[test]
-#[ignore = "every model at three budgets with larger batches, some minutes"]
+#[ignore = "every model at three budgets with larger batches, a few minutes"]
 fn planned_steps_of_all_models_hold_what_the_plan_says() {
     // One test, because all runs share the backend's generator of random numbers.
     a_transformer_of_six_layers_is_planned();
-    // Of the thousands of tiny operations of the LSTM no graph is fine enough for a plan: `models` has it.
+    // The LSTM has thousands of tiny operations, and no graph is fine enough for a plan: it is tested in `models`.
     follows(ModelKind::Mlp, 32, &[95]);
     follows(ModelKind::Cnn, 32, &[80, 70]);
     for model in [ModelKind::Resnet, ModelKind::Unet, ModelKind::Transformer] {
@@ -164,7 +164,7 @@ fn descend(device: &Device, weights: Vec<Tensor<2>>, rows: usize, twist: bool) -
     (next, loss.into_scalar::<f32>())
 }
 
-/// Losses of a training run, one marked step per entry of `steps`.
+/// Losses of a training run, with one marked step per entry of `steps`.
 fn losses(device: &Device, steps: &[(usize, bool)], seen: impl Fn(usize)) -> Vec<u32> {
     losses_of(device, steps, true, seen)
 }
@@ -190,7 +190,7 @@ const BUDGET: u64 = 120 << 10;
 #[test]
 fn steps_of_other_shapes_get_plans_of_their_own() {
     check_other_shapes(true);
-    // Where steps are found, the batch is there before they begin.
+    // If steps are found without marks, the batch exists before they begin.
     check_other_shapes(false);
 }
 
@@ -209,7 +209,7 @@ fn check_other_shapes(marks: bool) {
     assert_eq!(found, losses(&under_test(), &steps, |_| {}));
     let report = device.remat_report().unwrap();
     let plan = report.plan.as_ref().unwrap();
-    // The last twelve steps all went by a plan, of either kind.
+    // The last twelve steps all followed a plan, of either kind.
     assert_eq!(report.steps_over_budget, 0, "{report}");
     assert!(plan.steps_followed >= 20, "{report}");
     assert!(report.peak_bytes <= BUDGET, "{report}");
@@ -225,7 +225,7 @@ fn what_is_there_from_some_step_on_is_planned_with() {
         8 | 16 => wait(&device),
         12 => {
             let tensor = Tensor::<1>::from_data(TensorData::new(vec![1.0_f32; 3 << 10], [3 << 10]), &device);
-            // An upload stays on the host until an operation looks at it.
+            // An upload stays on the host until an operation reads it.
             assert_eq!(tensor.clone().narrow(0, 0, 1).into_scalar::<f32>(), 1.0);
             *kept.borrow_mut() = Some(tensor);
         }
@@ -237,7 +237,7 @@ fn what_is_there_from_some_step_on_is_planned_with() {
     let plan = report.plan.as_ref().unwrap();
     assert_eq!(report.steps_over_budget, 0, "{report}");
     assert!(report.peak_bytes <= BUDGET, "{report}");
-    // One step ended with another operation and left its plan. Those for which the plan was too small went by it as far as it fits, until there was another.
+    // One step ended with another operation and left its plan. Those for which the plan was too small followed it as far as possible, until there was another.
     assert!(plan.steps_left <= 2 && plan.steps_followed >= 3 + 12, "{report}");
 }
 
@@ -348,7 +348,7 @@ fn a_report_saves_the_graph_the_pictures_and_the_page() {
     }
 }
 
-/// Checks what the Trace Event Format's documentation asks of events, and that they say what the plan does.
+/// Checks the requirements of the Trace Event Format's documentation, and that the events say what the plan does.
 fn is_a_timeline(text: &str, plan: &burn_remat::PlanReport) {
     let trace: serde_json::Value = serde_json::from_str(text).unwrap();
     assert!(["ms", "ns"].iter().any(|unit| trace["displayTimeUnit"] == *unit), "{}", trace["displayTimeUnit"]);
@@ -356,12 +356,12 @@ fn is_a_timeline(text: &str, plan: &burn_remat::PlanReport) {
     let of = |phase: &str| events.iter().filter(|event| event["ph"] == phase).collect::<Vec<_>>();
     let number = |event: &serde_json::Value, key: &str| event[key].as_f64().unwrap_or_else(|| panic!("{key}: {event}"));
     let (slices, counters, names) = (of("X"), of("C"), of("M"));
-    assert_eq!(slices.len() + counters.len() + names.len(), events.len(), "of other phases nothing is known here");
+    assert_eq!(slices.len() + counters.len() + names.len(), events.len(), "other phases are unknown here");
     for event in events {
         assert!(event["name"].is_string() && event["pid"].is_u64() && number(event, "ts") >= 0.0, "{event}");
     }
     assert!(names.iter().all(|event| event["args"]["name"].is_string()));
-    // Slices of a thread follow each other or lie within each other.
+    // Slices of a thread follow one another or are nested.
     for thread in [1, 2] {
         let mut open: Vec<f64> = Vec::new();
         let mut own: Vec<_> = slices.iter().filter(|slice| slice["tid"] == thread).collect();
@@ -370,7 +370,7 @@ fn is_a_timeline(text: &str, plan: &burn_remat::PlanReport) {
         });
         for slice in own {
             let (start, end) = (number(slice, "ts"), number(slice, "ts") + number(slice, "dur"));
-            // To the last bit: readers add beginnings and durations, and take slices that overlap by a rounding error for nested ones.
+            // To the last bit: readers add starts and durations, and take slices that overlap by a rounding error for nested ones.
             open.retain(|&until| until > start);
             assert!(open.iter().all(|&until| end <= until), "{slice}");
             open.push(end);

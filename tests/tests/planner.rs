@@ -1,4 +1,4 @@
-//! Planners of the program's own: a good one's plans are followed, and what a broken one does harms nothing but its plans.
+//! Planners supplied by the program: the plans of a good one are followed, and a broken one harms nothing but its plans.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use burn_remat_examples::training::{Job, ModelKind, Run};
 const WARMUP: usize = 6;
 const STEPS: usize = WARMUP + 4;
 
-/// Gives up the largest values, of equal ones those that lie unused for longest, until the step fits, and counts how often it is asked.
+/// Evicts the largest values (among equals, those that are unused for longest) until the step fits, and counts how often it is called.
 #[derive(Default)]
 struct LargestFirst {
     asked: AtomicUsize,
@@ -52,12 +52,12 @@ fn uses(graph: &Graph, value: ValueId) -> Vec<OpId> {
     graph.producer(value).into_iter().chain(graph.consumers(value).iter().copied()).collect()
 }
 
-/// Ops between two uses of a value, where they are most.
+/// The largest number of ops between two uses of a value.
 fn longest_unused(graph: &Graph, value: ValueId) -> usize {
     uses(graph, value).windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
 }
 
-/// Every op in order. What is given up goes where its next use is far, and is computed again where it lacks.
+/// Every op in order. Values given up are evicted where their next use is far away, and computed again where they are missing.
 fn order(graph: &Graph, given_up: &[ValueId]) -> Vec<OpId> {
     let mut leaves = vec![Vec::new(); graph.ops().len()];
     for &value in given_up {
@@ -78,14 +78,14 @@ fn order(graph: &Graph, given_up: &[ValueId]) -> Vec<OpId> {
         }
         order.extend(again);
         order.push(op);
-        // What was computed again on the way to the inputs is gone again.
+        // What was computed again on the way to the inputs is evicted again.
         absent.retain(|value| !graph.ops()[op].inputs.contains(value));
         absent.extend(leaves);
     }
     order
 }
 
-/// What a broken planner does.
+/// The fault of a broken planner.
 #[derive(Clone, Copy, Debug)]
 enum Broken {
     Panics,
@@ -105,7 +105,7 @@ impl Planner for Broken {
         match self {
             Self::Panics => panic!("out of ideas"),
             Self::GivesAnInvalidPlan => {
-                // The first computation lacks, so what reads its result reads nothing.
+                // The first computation is missing, so what reads its result reads nothing.
                 let mut plan = good()?.plan.unwrap_or_default();
                 plan.steps.remove(0);
                 Ok(Outcome { plan: Some(plan), ..good()? })
@@ -127,7 +127,7 @@ fn run(job: &Job, config: RematConfig) -> (Run, RematReport) {
     let device = under_test().remat(config).unwrap();
     let after_step = |step: usize| {
         if step + 1 == WARMUP {
-            assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap(), "the planner is waited for in vain");
+            assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap(), "the planner does not finish");
         }
     };
     let run = job.run(&device, |step, _| after_step(step)).unwrap();
@@ -167,7 +167,7 @@ fn a_planner_of_the_programs_own_trains_a_model_and_a_broken_one_does_no_harm() 
     stored_plans_are_known_by_name_and_version(&job, budget);
 }
 
-/// A plan from disk is one of the same planner and version.
+/// A plan from disk is used only for the same planner and version.
 fn stored_plans_are_known_by_name_and_version(job: &Job, budget: u64) {
     struct Versioned(u32);
 

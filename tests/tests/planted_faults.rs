@@ -1,7 +1,7 @@
-//! A backend that fails at the n-th call of whatever kind: the program gets an error that names the cause, or the run is
-//! bit-identical; what was held is released; the device goes on.
+//! A backend that fails at the n-th call of any kind: the program gets an error that names the cause, or the run is
+//! bit-identical; what was held is released; the device continues to work.
 //!
-//! Every case trains one small model on a device that has failed before, so each is also the test that the one before it left
+//! Every case trains one small model on a device that has failed before, so each also tests that the previous one left
 //! nothing behind.
 
 mod faulty;
@@ -18,7 +18,7 @@ use faulty::{CAUSE, Fault, Faulty, FaultyDevice, Kind, Moment};
 use small::Small;
 
 const STEPS: usize = 3;
-/// Below this share an LSTM computes most operations ten times: to fail at each of them would take hours.
+/// Below this share an LSTM computes most operations ten times: testing a failure at each of them would take hours.
 const LEAST_OF_LSTM: u64 = 66;
 
 /// What may go wrong at each kind of call.
@@ -30,7 +30,7 @@ fn kinds(moment: Moment) -> &'static [Kind] {
     }
 }
 
-/// A device under test: the backend with its faults, and the budget over it.
+/// A device under test: the backend with its faults, and the budget on top of it.
 struct Bench {
     below: FaultyDevice,
     device: Device,
@@ -39,7 +39,7 @@ struct Bench {
     name: String,
 }
 
-/// What a training came to. A panic counts as an error with its message: Burn panics where a signature has no room for one.
+/// The outcome of a training run. A panic counts as an error with its message: Burn panics where a signature cannot return an error.
 fn outcome(bench: &Bench) -> Result<Run, String> {
     catch_unwind(AssertUnwindSafe(|| (bench.train)(&bench.device, STEPS))).unwrap_or_else(|payload| {
         Err(payload.downcast_ref::<String>().cloned().unwrap_or_else(|| "a panic without a message".to_owned()))
@@ -47,7 +47,7 @@ fn outcome(bench: &Bench) -> Result<Run, String> {
 }
 
 impl Bench {
-    /// Under a share of what the training takes without a limit, in percent.
+    /// With a budget that is a share, in percent, of what the training takes without a limit.
     fn new((name, train): Small, share: u64) -> Self {
         let expected = train(&Device::flex(), STEPS).unwrap();
         let unlimited = Device::flex().remat("unlimited").unwrap();
@@ -59,14 +59,14 @@ impl Bench {
         Self { below, device, expected, train, name: format!("{name} at {share}%") }
     }
 
-    /// Asserts that nothing is held, by the engine's account and by the backend's own.
+    /// Asserts that nothing is held, as counted by the engine and by the backend itself.
     fn assert_released(&self, case: &str) {
         let report = self.device.remat_report().unwrap();
         assert_eq!((report.tensors, report.recipes, report.live_bytes), (0, 0, 0), "{case}: {report}");
         assert_eq!(self.below.held(), (0, 0), "{case}: the backend holds more than the engine knows of");
     }
 
-    /// How many calls of each kind a whole training makes.
+    /// How many calls of each kind a complete training run makes.
     fn calls(&self) -> Vec<(Moment, u64)> {
         self.below.arm(None);
         assert!(outcome(self).unwrap().is_identical(&self.expected), "{}: without a fault", self.name);
@@ -75,7 +75,7 @@ impl Bench {
         calls
     }
 
-    /// One training with one fault. Whether it struck, and whether the program got an error.
+    /// One training run with one fault. Returns whether the fault occurred, and whether the program got an error.
     fn check(&self, fault: Fault) -> (bool, bool) {
         let case = format!("{}, {fault:?}", self.name);
         self.below.arm(Some(fault));
@@ -83,14 +83,14 @@ impl Bench {
         let (has_struck, has_failed) = (self.below.has_struck(), found.is_err());
         match found {
             Ok(run) => {
-                assert!(run.is_identical(&self.expected), "{case}: other bits, and no error");
+                assert!(run.is_identical(&self.expected), "{case}: different bits, and no error");
             }
             Err(error) => {
                 assert!(error.contains(CAUSE), "{case}: the error does not name the cause: {error}");
                 assert!(has_struck && fault.kind != Kind::Delay, "{case}: {error}");
             }
         }
-        // The failure is told once more by a sync or not at all, and is then over.
+        // The failure is reported once more by a sync or not at all, and is then over.
         self.below.arm(None);
         let _ = self.device.sync();
         assert!(self.device.sync().is_ok(), "{case}: the device does not recover");
@@ -99,8 +99,8 @@ impl Bench {
     }
 }
 
-/// Plants faults in the trainings of all models whose names contain what `BURN_REMAT_TEST_ONLY` says, at `chosen` of so many calls. How many
-/// were planted, how many struck and how many became errors.
+/// Plants faults in the training of all models whose names contain the value of `BURN_REMAT_TEST_ONLY`, at calls picked by `chosen`. Returns how many
+/// were planted, how many occurred and how many became errors.
 fn plant(shares: &[u64], chosen: impl Fn(u64) -> Vec<u64>) -> (u64, u64, u64) {
     let only = std::env::var("BURN_REMAT_TEST_ONLY").unwrap_or_default();
     let (mut planted, mut struck, mut failed) = (0, 0, 0);
@@ -118,14 +118,14 @@ fn plant(shares: &[u64], chosen: impl Fn(u64) -> Vec<u64>) -> (u64, u64, u64) {
                     }
                 }
             }
-            // After all that it trains as on the first day.
+            // After all that, it trains as on the first day.
             assert!(outcome(&bench).unwrap().is_identical(&bench.expected), "{}", bench.name);
         }
     }
     (planted, struck, failed)
 }
 
-/// Silences what panics print: thousands are planted.
+/// Silences the output of panics: thousands are planted.
 fn quietly<T>(work: impl FnOnce() -> T) -> T {
     std::panic::set_hook(Box::new(|info| {
         let text = info.to_string();
@@ -160,13 +160,13 @@ fn a_fault_at_any_moment_is_an_error_with_its_cause_or_changes_nothing() {
         return;
     }
     let (planted, _, failed) = quietly(|| plant(&[75], |calls| spread(calls, 5)));
-    println!("{planted} faults, {failed} of them told as errors");
+    println!("{planted} faults, {failed} of them reported as errors");
     assert!(failed > planted / 5, "{failed} of {planted} faults were seen");
 }
 
 #[test]
-#[ignore = "every call of every training at three budgets: an hour and a half"]
+#[ignore = "every call of every training run at three budgets: an hour and a half"]
 fn a_fault_at_every_moment_is_an_error_with_its_cause_or_changes_nothing() {
     let (planted, struck, failed) = quietly(|| plant(&[200, 75, 50], |calls| (0..calls).collect()));
-    println!("{planted} faults, {struck} struck, {failed} of them told as errors");
+    println!("{planted} faults, {struck} occurred, {failed} of them reported as errors");
 }

@@ -11,16 +11,16 @@ use burn_remat_examples::training::{Job, ModelKind, Run};
 /// Steps until a plan is in force.
 const WARMUP: usize = 6;
 
-/// Bytes in use and padding of a device's pool, after every operation.
+/// Bytes in use in a device's pool, padding included, after every operation.
 #[derive(Debug)]
 struct Pool(Device);
 
-/// Most of them since it was last set to 0.
+/// The most of these since it was last set to 0.
 static MOST: AtomicU64 = AtomicU64::new(0);
 
 impl MemoryProbe for Pool {
     fn current(&self) -> u64 {
-        // What an operation adds is not asked here, and reading takes time.
+        // The bytes that an operation adds are not needed here, and reading takes time.
         0
     }
 
@@ -34,7 +34,7 @@ impl MemoryProbe for Pool {
     fn reset_peak(&self) {}
 }
 
-/// Trains `job` and reports on the steps after the plan is in force; with most bytes of the pool in use in them.
+/// Runs `job` and reports on the steps once the plan is in force; also returns the most bytes of the pool in use during them.
 fn run(job: &Job, config: RematConfig) -> (Run, RematReport, u64) {
     let config = config
         .without_cache()
@@ -58,7 +58,7 @@ fn run(job: &Job, config: RematConfig) -> (Run, RematReport, u64) {
 fn the_pool_stays_within_the_budget_on_every_planned_step() {
     let _ = env_logger::try_init();
     if under_test().memory_pool_usage().is_none() {
-        skip("the_pool_stays_within_the_budget_on_every_planned_step", "it does not tell what its allocator holds");
+        skip("the_pool_stays_within_the_budget_on_every_planned_step", "it does not report what its allocator holds");
         return;
     }
     for (model, batch_size) in [(ModelKind::Cnn, 32), (ModelKind::Unet, 4), (ModelKind::Transformer, 4)] {
@@ -75,7 +75,7 @@ fn the_pool_stays_within_the_budget_on_every_planned_step() {
         assert_eq!((plan.steps_left, plan.deviation_bytes), (0, 0), "{model:?}: {report}");
         assert!(report.room_bytes > 0, "{model:?}: {report}");
         assert!(most <= budget, "{model:?}: {most} bytes of the pool in use at once, {budget} allowed: {report}");
-        // The engine reads it near the peak only: up to 2.7% below it were seen.
+        // The engine reads the pool only near the peak: differences of up to 2.7% were seen.
         let read = report.device_peak_bytes.unwrap();
         assert!(most - most / 25 <= read && read <= most, "{model:?}: {read} of {most} bytes: {report}");
         assert!(report.device_bytes <= report.device_reserved_bytes, "{model:?}: {report}");

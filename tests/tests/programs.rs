@@ -7,7 +7,7 @@ use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use burn_remat::{RandomPolicy, RematConfig, RematExt};
 use burn_remat_examples::device::under_test;
 
-/// A chain of layers with elementwise work between them, wide enough to have something to evict.
+/// A chain of layers with elementwise operations between them, large enough to have something to evict.
 fn deep(x: Tensor<2>, weights: &[Tensor<2>]) -> Tensor<2> {
     weights.iter().fold(x, |x, weight| (x.clone().matmul(weight.clone()).tanh() * 1.5 + x).exp().log())
 }
@@ -76,7 +76,7 @@ fn two_losses_may_share_their_activations() {
         let first = deep(shared.clone(), &weights[3..]).mean();
         let second = (shared.clone() * shared).sum();
         let both = (first.clone() + second).backward();
-        // A second graph over the same parameters, after the first has gone backward.
+        // A second graph over the same parameters, after the backward pass of the first.
         let again = deep(input(device, 40), &weights).mean().backward();
         vec![bytes(first.unsqueeze()), bytes(weights[0].grad(&both).unwrap()), bytes(weights[0].grad(&again).unwrap())]
     });

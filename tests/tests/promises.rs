@@ -1,4 +1,4 @@
-//! What is named before training is kept by it.
+//! Training keeps to what was promised before it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use burn_remat_examples::device::under_test;
 const BATCH: usize = 12;
 const STEPS: usize = 12;
 
-/// Convolutions whose stride leaves a rest: Burn cuts the gradients of their weights from larger ones.
+/// Convolutions whose stride leaves a remainder: Burn cuts the gradients of their weights from larger ones.
 #[derive(Module, Debug)]
 struct Strided {
     stages: Vec<Stage>,
@@ -79,7 +79,7 @@ fn what_is_named_before_training_is_kept() {
     let plain = train(&under_test(), BATCH, STEPS);
     let needs = minimum_budget(&under_test(), |device| drop(train(device, BATCH, 4))).unwrap();
     println!("{needs:?}");
-    // From the first step on with plans that were made before it.
+    // From the first step on, with plans that were made beforehand.
     let config = RematConfig::new(needs.minimum_bytes).without_cache();
     let device = under_test().remat_rehearsed(config.clone(), |dry| drop(train(dry, BATCH, 4))).unwrap();
     assert_eq!(train(&device, BATCH, STEPS), plain);
@@ -93,7 +93,7 @@ fn what_is_named_before_training_is_kept() {
     let report = device.remat_report().unwrap();
     println!("{report}");
     assert!(report.steps_over_budget <= 4, "{report}");
-    // What the first steps needed is told as that: the budget is not too small.
+    // What the first steps needed is reported as that: the budget is not called too small.
     let is_told = report.to_string().contains("before the plan");
     assert_eq!(is_told, report.steps_over_budget > 0 && report.floor_bytes > needs.minimum_bytes, "{report}");
     assert!(!report.to_string().contains("too small"), "{report}");

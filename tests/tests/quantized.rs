@@ -1,4 +1,4 @@
-//! Quantized tensors on a remat device: a frozen quantized base under trained adapters, recomputation, bytes, and moves.
+//! Quantized tensors on a remat device: a frozen quantized base with trained adapters, recomputation, bytes, and moves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,13 @@ const WIDTH: usize = 64;
 const RANK: usize = 4;
 const LAYERS: usize = 6;
 
-/// All devices of a process draw from one stream of random numbers: one test at a time.
+/// All devices of a process draw from one stream of random numbers, so only one test may run at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One scale, one a block, values of a byte and of less, packed and not.
+/// One scale in total and one per block, values of a byte and of less, packed and not packed.
 fn schemes() -> Vec<QuantScheme> {
     let bytes = QuantScheme::default().with_value(QuantValue::Q8S);
     let packed = QuantScheme::default().with_store(QuantStore::PackedU32(0));
@@ -34,7 +34,7 @@ fn schemes() -> Vec<QuantScheme> {
     ]
 }
 
-/// The schemes that the device under test has.
+/// The schemes that the device under test supports.
 fn supported() -> Vec<QuantScheme> {
     let schemes: Vec<QuantScheme> =
         schemes().into_iter().filter(|scheme| under_test().supports_dtype(DType::QFloat(*scheme))).collect();
@@ -50,7 +50,7 @@ fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
     tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
 }
 
-/// Trains adapters of low rank beside quantized weights that stay as they are. Losses and the adapters, bit for bit.
+/// Trains low-rank adapters beside quantized weights that stay as they are. Returns losses and adapters, bit for bit.
 fn adapters(device: &Device, scheme: &QuantScheme, mut after_step: impl FnMut(usize)) -> Vec<u32> {
     let device = &device.clone().autodiff();
     device.seed(5);
@@ -63,7 +63,7 @@ fn adapters(device: &Device, scheme: &QuantScheme, mut after_step: impl FnMut(us
         device.remat_mark_step();
         let mut x = input.clone();
         for (at, base) in base.iter().enumerate() {
-            // One layer dequantizes, the next multiplies with what is quantized, as a module would.
+            // One layer dequantizes its weights, the next multiplies by the quantized ones, as a module would.
             let frozen =
                 if at % 2 == 0 { x.clone().matmul(base.clone().dequantize()) } else { x.clone().matmul(base.clone()) };
             x = activation::gelu(frozen + x.matmul(down[at].clone()).matmul(up[at].clone()));
@@ -124,14 +124,14 @@ fn a_quantized_tensor_is_computed_again() {
             let x = random([64, 64], device);
             let quantized: Vec<Tensor<2>> =
                 (1..=24).map(|k| (x.clone() * f64::from(k)).exp().quantize_dynamic(&scheme)).collect();
-            // Backwards, so that the first have long been evicted.
+            // Backwards, so that the first ones have long been evicted.
             let sums = quantized.into_iter().rev().map(|q| bits(q.dequantize().sum_dim(1)));
             sums.collect::<Vec<_>>()
         };
         let unlimited = under_test().remat("unlimited").unwrap();
         run(&unlimited);
         let budget = unlimited.remat_report().unwrap().peak_bytes * 6 / 10;
-        // However short what it takes for steps is, it may compute again what it must.
+        // However short the steps seem to it, it may recompute whatever it must.
         let device = under_test()
             .remat(RematConfig::new(budget).advanced(|advanced| advanced.with_recompute_limit(1e6)))
             .unwrap();
@@ -142,7 +142,7 @@ fn a_quantized_tensor_is_computed_again() {
     }
 }
 
-/// What Flex holds: a byte for each value, whatever the scheme says, and four for each scale.
+/// What Flex holds: one byte per value, whatever the scheme says, and four per scale.
 #[test]
 fn quantized_storages_are_counted_as_they_are() {
     if !is_flex("quantized_storages_are_counted_as_they_are", "sizes are those of Flex") {
@@ -154,7 +154,7 @@ fn quantized_storages_are_counted_as_they_are() {
         let q = Tensor::<2>::ones([32, 64], &device).quantize_dynamic(&scheme);
         let _ = q.clone().dequantize().sum().into_data();
         assert_eq!(held(), 32 * 64 + 4 * scales, "{scheme:?}");
-        // Seen another way it takes nothing; with a scale for each block Flex makes another tensor.
+        // A view takes nothing; with one scale per block Flex makes another tensor.
         let view = q.clone().transpose();
         let _ = view.clone().dequantize().sum().into_data();
         let tensors = if scheme.block_size().is_none() { 1 } else { 2 };
@@ -180,7 +180,7 @@ fn quantized_tensors_move_and_are_read_and_uploaded() {
     }
 }
 
-/// Burn's router has no way for it. The README names the way round: over the plain device.
+/// Burn's router cannot do this. The README names the workaround: via the plain device.
 #[test]
 fn a_quantized_tensor_cannot_move_between_two_remat_devices_and_nothing_else_is_lost() {
     let scheme = supported()[0];
@@ -188,7 +188,7 @@ fn a_quantized_tensor_cannot_move_between_two_remat_devices_and_nothing_else_is_
     let q = Tensor::<2>::ones([32, 64], &a).quantize_dynamic(&scheme);
     let expected = bits(q.clone().dequantize());
     let moved = catch_unwind(AssertUnwindSafe(|| q.clone().to_device(&b)));
-    assert!(moved.is_err(), "Burn moves quantized tensors between groups now: take the limit out of the README");
+    assert!(moved.is_err(), "Burn now moves quantized tensors between groups: remove the limitation from the README");
     let moved = q.clone().to_device(&under_test()).to_device(&b);
     assert_eq!(bits(moved.dequantize()), expected);
     assert_eq!(bits(q.dequantize()), expected);

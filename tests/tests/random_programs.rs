@@ -1,8 +1,8 @@
 //! Random programs give the same bits as plain Burn through a device, whatever the budget, and leave nothing behind.
 //!
-//! Bytes are counted by the backend below ([`faulty`]), not by the engine; only on several threads is that Flex itself, because a tensor that is
-//! read on one thread while another lets go of it is lost by Burn's routers, of which the counting backend is one. Programs are drawn from a fixed seed, or from
-//! `BURN_REMAT_TEST_SEED`; one that fails is cut shorter for as long as it still fails, and printed.
+//! Bytes are counted by the backend below ([`faulty`]), not by the engine; only with several threads is plain Flex below, because a tensor that is
+//! read on one thread while another releases it is lost by Burn's routers, and the counting backend is one. Programs are drawn from a fixed seed, or from
+//! `BURN_REMAT_TEST_SEED`; a program that fails is shortened for as long as it still fails, and printed.
 
 mod faulty;
 mod random;
@@ -36,9 +36,9 @@ fn draw(numbers: &mut ChaCha8Rng, most: usize) -> Vec<Instruction> {
     (0..length).map(|_| numbers.random()).collect()
 }
 
-/// Two devices of one budget.
+/// Two devices with the same budget.
 struct Pair {
-    /// The backends below that count, if they do.
+    /// The counting backends below, if there are any.
     below: Vec<FaultyDevice>,
     devices: [Device; 2],
     budget: &'static str,
@@ -46,7 +46,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Each over a backend that counts.
+    /// Each device runs over a backend that counts.
     fn new(budget: &'static str, planned: bool) -> Self {
         let config = RematConfig::new(budget).without_cache();
         let config = if planned {
@@ -70,24 +70,24 @@ impl Pair {
         [&self.devices[0], &self.devices[1]]
     }
 
-    /// Has counting begin anew.
+    /// Restarts counting.
     fn reset(&self) {
         self.devices.iter().for_each(|device| device.remat_reset_report().unwrap());
         self.below.iter().for_each(|below| below.arm(None));
     }
 
-    /// What is wrong with the devices after a program that is over.
+    /// What is wrong with the devices after a program has finished.
     fn complaint(&self) -> Option<String> {
         let of = |(at, device): (usize, &Device)| {
             let report = device.remat_report().unwrap();
-            // Where nobody else counts, the engine is believed.
+            // If nothing else counts, the engine is trusted.
             let (held, peak) =
                 self.below.get(at).map_or(((0, 0), report.peak_bytes), |below| (below.held(), below.peak()));
             let budget = report.budget_bytes.unwrap_or(u64::MAX);
             let wrong = [
                 (report.failure.is_some(), "it failed"),
-                ((report.tensors, report.recipes, report.live_bytes) != (0, 0, 0), "the engine holds something"),
-                (held != (0, 0), "the backend holds something"),
+                ((report.tensors, report.recipes, report.live_bytes) != (0, 0, 0), "the engine still holds something"),
+                (held != (0, 0), "the backend still holds something"),
                 (peak > report.peak_bytes, "more was held than the report says"),
                 (peak > budget && report.steps_over_budget == 0, "over the budget, and the report does not say so"),
                 (budget >= GENEROUS && report.recomputed_operations > 0, "recomputed under a generous budget"),
@@ -99,14 +99,14 @@ impl Pair {
     }
 }
 
-/// Runs a program once, or as a training of several steps.
+/// Runs a program once, or as training of several steps.
 fn run(instructions: &[Instruction], devices: [&Device; 2], is_training: bool) -> Vec<Vec<u8>> {
     let mut program = Program::new(devices, true, Wire::default());
     if is_training {
         for round in 0..ROUNDS {
             if round == 3 {
                 for device in devices {
-                    // There is none where no step is like another: bits are what is asked for here.
+                    // There is no plan if no two steps are alike: only the bits matter here.
                     let _ = device.remat_wait_for_plan(Duration::from_secs(20));
                 }
             }
@@ -126,17 +126,17 @@ fn fault_of(pair: &Pair, expected: &[Vec<u8>], work: impl FnOnce([&Device; 2]) -
     let seen = catch_unwind(AssertUnwindSafe(|| work(pair.both())));
     match seen {
         Err(_) => Some("it panicked".to_owned()),
-        Ok(seen) if seen != expected => Some("it reads other bits".to_owned()),
+        Ok(seen) if seen != expected => Some("it reads different bits".to_owned()),
         Ok(_) => {
-            // What a plan holds for the rest of its step goes when the step ends.
+            // What a plan holds for the rest of its step is released when the step ends.
             pair.devices.iter().filter(|_| pair.planned).for_each(|device| device.remat_mark_step());
             pair.complaint()
         }
     }
 }
 
-/// What is wrong with a program under a budget. Plain Flex is one device; between two of them a move copies what was a view, and sums over the
-/// copy may add in another order. So where two stock groups of one give other bits, the remat devices, which are such groups, are to give these.
+/// What is wrong with a program under a budget. Plain Flex is one device; a move between two devices copies what was a view, and sums over the
+/// copy may add in another order. So if two stock groups of one give different bits, the remat devices, which are also groups, must give those.
 fn fault(program: &[Instruction], pair: &Pair) -> Option<String> {
     let plain = Device::flex();
     let expected = run(program, [&plain, &plain], pair.planned);
@@ -151,14 +151,14 @@ fn fault(program: &[Instruction], pair: &Pair) -> Option<String> {
     fault(&of_group)
 }
 
-/// Two stock groups of one, the same each time: a group lasts as long as the process.
+/// Two stock groups of one, the same each time, because a group lives as long as the process.
 fn groups() -> [Device; 2] {
     static GROUPS: OnceLock<[Device; 2]> = OnceLock::new();
     let group = |()| Device::group_options(&[Device::flex()]).init().expect("a group of one");
     GROUPS.get_or_init(|| [(), ()].map(group)).clone()
 }
 
-/// A shorter program that fails in the same way, on fresh devices: halves, quarters and so on go for as long as they are not needed.
+/// A shorter program that fails in the same way, on fresh devices: halves, quarters and so on are removed while they are not needed.
 fn shorter(program: &[Instruction], pair: &Pair, wrong: &str) -> Vec<Instruction> {
     let kind = wrong.split(':').next();
     let mut program = program.to_vec();
@@ -197,13 +197,13 @@ fn check(programs: usize, longest: usize, planned_every: usize) {
         }
         if number % 500 == 499 {
             println!("{} programs", number + 1);
-            // What was planned is kept for as long as its device lives.
+            // Plans are kept for as long as their device lives.
             planned = BUDGETS.map(|budget| Pair::new(budget, true));
         }
     }
 }
 
-/// Several programs at once on the same devices; each gives some of its tensors to the next. What each reads, in their order.
+/// Several programs at once on the same devices; each passes some of its tensors to the next. Returns what each reads, in their order.
 fn run_at_once(programs: &[Vec<Instruction>], devices: [&Device; 2]) -> Vec<Vec<u8>> {
     let mut from = None;
     let mut wires = Vec::new();
@@ -225,7 +225,7 @@ fn run_at_once(programs: &[Vec<Instruction>], devices: [&Device; 2]) -> Vec<Vec<
 
 fn check_at_once(rounds: usize) {
     let mut numbers = ChaCha8Rng::seed_from_u64(seed() + 1);
-    // Of Burn's own groups: see `fault`.
+    // On Burn's own groups: see `fault`.
     let [first, second] = groups();
     let pairs = BUDGETS.map(Pair::for_threads);
     for round in 0..rounds {
@@ -238,10 +238,10 @@ fn check_at_once(rounds: usize) {
     }
 }
 
-/// One test after the other: the generator of random numbers is one for the process.
+/// One test after the other, because the process has only one generator of random numbers.
 #[test]
 fn random_programs_read_the_same_bits_under_any_budget() {
-    if is_flex("random_programs_read_the_same_bits_under_any_budget", "the backend that counts stands over Flex") {
+    if is_flex("random_programs_read_the_same_bits_under_any_budget", "the backend that counts runs over Flex") {
         check(300, 60, 5);
         check_at_once(60);
     }

@@ -1,4 +1,4 @@
-//! What a program asked for is written to a file and replayed without it, to the same plan, bit for bit.
+//! What a program asked for is written to a file and replayed without the program, with the same plan, bit for bit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use burn_remat_examples::device::under_test;
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::training::{Job, ModelKind};
 
-/// A planner that does not go by the clock.
+/// A planner that does not depend on the clock.
 const PLANNER: &str = "ap-sqrt";
 const STEPS: usize = 7;
 
-/// A file that goes with the test.
+/// A file that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -44,20 +44,20 @@ fn train(model: ModelKind, device: &Device) -> Vec<u32> {
     run.unwrap().losses.iter().map(|loss| loss.to_bits()).collect()
 }
 
-/// Until there is a plan, on a remat device.
+/// On a remat device, waits until there is a plan.
 fn waits(device: &Device) {
     if device.remat_report().is_ok() {
         device.remat_wait_for_plan(Duration::from_secs(60)).unwrap();
     }
 }
 
-/// All that a plan does, in words and to the last bit.
+/// Everything that a plan does, in words and to the last bit.
 fn in_words(plan: &PlanReport) -> String {
     let numbers = [plan.store_all_ns, plan.predicted_overhead].map(f64::to_bits);
     format!("{numbers:?} {} {:?}\n{}", plan.predicted_peak_bytes, plan.recomputed, plan.explain())
 }
 
-/// What `train` does on a recorded device, and what comes of it when it is replayed: the same, to the last bit of the plan.
+/// Runs `train` on a recorded device and replays the recording: the plan must be the same, to the last bit.
 fn plays_back(name: &str, train: impl FnOnce(&Device)) -> (RematReport, RecordedProgram, ReplayReport) {
     let file = Scratch::new();
     let device = under_test().remat(RematConfig::new("80%").with_planner(PLANNER).without_cache()).unwrap();
@@ -84,14 +84,14 @@ fn a_recording_plays_back_to_the_same_plan_bit_for_bit() {
     for model in [ModelKind::Cnn, ModelKind::Unet] {
         let mut losses = Vec::new();
         let (report, recorded, replayed) = plays_back(model.name(), |device| losses = train(model, device));
-        assert_eq!(losses, train(model, &under_test()), "recording changes no result");
+        assert_eq!(losses, train(model, &under_test()), "recording must not change results");
         let plan = report.plan.as_ref().unwrap_or_else(|| panic!("no plan: {report}"));
 
         let again = replayed.plan.as_ref().unwrap_or_else(|| panic!("no plan: {replayed:?}"));
         assert_eq!(again.steps_followed, plan.steps_followed, "{model:?}");
         assert_eq!(again.measured_peak_bytes(), plan.measured_peak_bytes(), "{model:?}");
 
-        // The same program within a budget that is ample, without running it.
+        // The same program with an ample budget, without running it.
         let ample = RematConfig::new(2 * plan.store_all_peak_bytes).with_planner(PLANNER).without_cache();
         let ample = recorded.replay(ample).unwrap();
         assert_eq!((ample.recomputed_operations, ample.steps_over_budget), (0, 0), "{model:?}");
@@ -99,7 +99,7 @@ fn a_recording_plays_back_to_the_same_plan_bit_for_bit() {
     }
 }
 
-/// All examples and models: planning some of them takes long.
+/// All examples and models: some take long to plan.
 #[test]
 #[ignore = "minutes"]
 fn recordings_of_all_examples_play_back_to_the_same_plan() {
@@ -125,7 +125,7 @@ fn what_cannot_be_recorded_is_refused_and_says_why() {
     let x = burn::tensor::Tensor::<1>::ones([8], &device);
     assert!(refused(&file.0).contains("has been used"));
     drop(x);
-    // It ended before anything was asked for.
+    // It ended before anything was requested.
     assert_eq!(RecordedProgram::read(&file.0).unwrap().calls(), 0);
 }
 
@@ -149,7 +149,7 @@ fn a_file_that_is_wrong_is_told_by_line_and_field() {
     assert_eq!((line, &*field), (1, "format"));
     assert!(reason.contains("remat-recording/9"), "{reason}");
     assert_eq!(&wrong("\"budget\":\"67108864\"", "\"budget\":\"much\"").1, "budget");
-    // The first operation stands in the line after the stage's.
+    // The first operation is in the line after the stage's.
     let (line, field, reason) = wrong("\"ns\":", "\"ns\":\"soon\",\"later\":");
     assert_eq!((line, &*field), (3, "operation.ns"), "{reason}");
     let (line, field, _) = wrong("\"outputs\":[", "\"inputs\":[{\"id\":7,\"last\":false,\"once\":true}],\"outputs\":[");
@@ -158,7 +158,7 @@ fn a_file_that_is_wrong_is_told_by_line_and_field() {
     assert_eq!(wrong("\"shape\":", "\"form\":").1, "operation.outputs[0].form");
     let whole = text.lines().count();
     let Err(RecordingError::Line { line, .. }) = RecordedProgram::parse(text.trim_end().trim_end_matches('}')) else {
-        panic!("a line that breaks off is read");
+        panic!("a truncated line was read");
     };
     assert_eq!(line, whole);
     assert!(matches!(RecordedProgram::parse(""), Err(RecordingError::Line { line: 1, .. })));

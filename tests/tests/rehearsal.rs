@@ -1,4 +1,4 @@
-//! What a dry device tells before anything is allocated.
+//! What a dry device reports before anything is allocated.
 //!
 //! Larger than the rule: `a_dry_device_knows_what_a_step_needs`, because it follows one program from what is named to what is held.
 
@@ -37,7 +37,7 @@ fn a_dry_device_knows_what_a_step_needs() {
     assert!(needs.store_all_bytes.abs_diff(store_all) <= store_all / 20, "{needs:?}, measured {store_all}");
     assert!(needs.minimum_bytes < store_all * 7 / 10, "{needs:?}");
 
-    // With plans from the rehearsal the first step fits already.
+    // With plans from the dry run, the first step already fits.
     let budget = store_all * 3 / 4;
     let config = RematConfig::new(budget).without_cache();
     let device = under_test().remat_rehearsed(config, |dry| drop(train(ModelKind::Unet, 8, 4, dry))).unwrap();
@@ -45,7 +45,7 @@ fn a_dry_device_knows_what_a_step_needs() {
     let report = device.remat_report().unwrap();
     assert_eq!(report.steps_over_budget, 0, "{report}");
     assert!(report.peak_bytes <= budget, "{report}");
-    // What a pool holds beside tensors only a real step shows; then the rest is planned anew, with room for it.
+    // Only a real step shows what a pool holds beyond tensors; the rest is then planned again, with room for it.
     let has_pool = under_test().memory_pool_usage().is_some();
     let followed = if has_pool { 1 } else { 2 };
     assert!(report.plan.as_ref().is_some_and(|plan| plan.steps_followed >= followed), "{report}");
@@ -76,7 +76,7 @@ fn a_dry_device_knows_what_a_step_needs() {
     assert!(last.steps_followed >= followed && last.steps_left == 0, "{last:?}");
     assert_ne!(first.store_all_ns, last.store_all_ns, "the last plan was made from measured times");
 
-    // A rehearsal goes by the configuration: dropout masks that may not be packed stay.
+    // A dry run follows the configuration: dropout masks that may not be packed stay.
     let needs = |config| {
         let train = |device: &Device| train(ModelKind::Transformer, 4, 4, device);
         minimum_budget_with(&under_test(), config, train).unwrap()
@@ -86,13 +86,13 @@ fn a_dry_device_knows_what_a_step_needs() {
         .advanced(|advanced| advanced.with_compression(Compression::NONE))
         .with_random(RandomPolicy::Reseed);
     let (packed, reseeded) = (needs(RematConfig::default()), needs(drawn_again));
-    // Masks are packed in the host's memory only. Where parameters can be drawn again, as masks are, their first update is not seen,
+    // Masks are packed only in host memory. If parameters can be drawn again, as masks are, their first update is not seen,
     // and two steps count as one.
     assert!(has_pool || packed.minimum_bytes < whole.minimum_bytes, "{packed:?} {whole:?}");
     assert!(has_pool || reseeded.minimum_bytes < whole.minimum_bytes, "{reseeded:?} {whole:?}");
 }
 
-/// Without marks passes are planned, and the end of a backward and the optimizer lie between two of them.
+/// Without marks passes are planned, and the end of the backward pass and the optimizer lie between two of them.
 fn what_lies_between_two_passes_asks_for_no_more_than_it_takes() {
     let train = |device: &Device| train(ModelKind::Cnn, 32, 6, device);
     let needs = minimum_budget(&under_test(), |dry| drop(train(dry))).unwrap();
@@ -123,13 +123,13 @@ fn what_cannot_be_rehearsed_is_refused() {
     assert!(matches!(tiny, Err(RematError::NothingFits { .. })), "{tiny:?}");
 }
 
-/// Something that is done to the data of a step.
+/// An operation on the data of a step.
 type Work = fn(Tensor<2>) -> Tensor<2>;
 
-/// What a step holds at most is foreseen to the byte, whatever its operations write over and look at.
+/// The most that a step holds is predicted to the byte, whatever its operations overwrite or make views of.
 #[test]
 fn a_dry_device_writes_over_what_the_cpu_does() {
-    if !is_flex("a_dry_device_writes_over_what_the_cpu_does", "pools hold more than tensors do") {
+    if !is_flex("a_dry_device_writes_over_what_the_cpu_does", "pools hold more than tensors") {
         return;
     }
     let work: &[(&str, Work)] = &[

@@ -1,4 +1,4 @@
-//! What runs again gives the same bits, whichever kernel was chosen (tuned) for it when it first ran.
+//! Operations that run again give the same bits, whichever kernel was chosen (tuned) for them when they first ran.
 
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
@@ -20,14 +20,14 @@ fn images(shape: [usize; 4], seed: usize, device: &Device) -> Tensor<4> {
     Tensor::from_data(TensorData::new(numbers(shape.iter().product(), seed), shape), device)
 }
 
-/// As much as the budget, and not to be had again: all else goes that can.
+/// Uploads as much as the budget, which cannot be evicted, so everything else that can be evicted is.
 fn evict_all(device: &Device) {
     let everything = Tensor::<1>::from_data(TensorData::new(vec![0.0_f32; BUDGET / 4], [BUDGET / 4]), device);
-    // An upload stays on the host until an operation looks at it.
+    // An upload stays on the host until an operation reads it.
     assert_eq!(everything.narrow(0, 0, 1).into_scalar::<f32>(), 0.0);
 }
 
-/// The bits of sums over results, which are evicted and summed up again twice.
+/// The bits of sums over results, which are evicted and summed again, twice.
 fn bits_again<const D: usize>(
     device: &Device,
     results: &[Tensor<D>],
@@ -45,7 +45,7 @@ fn bits_again<const D: usize>(
     seen.into_iter().map(f32::to_bits).collect()
 }
 
-/// Reads a result, has it evicted, and reads it again.
+/// Reads a result, evicts it, and reads it again.
 fn is_repeated<const D: usize>(name: &str, device: &Device, result: Tensor<D>) {
     let bits = |tensor: &Tensor<D>| -> Vec<u32> {
         let values = tensor.clone().into_data().try_to_vec::<f32>().unwrap();
@@ -55,7 +55,7 @@ fn is_repeated<const D: usize>(name: &str, device: &Device, result: Tensor<D>) {
     let before = device.remat_report().unwrap().recomputed_operations;
     for again in 0..3 {
         evict_all(device);
-        assert!(bits(&result) == first, "{name}: other bits when run again, time {again}");
+        assert!(bits(&result) == first, "{name}: different bits when run again, attempt {again}");
     }
     let report = device.remat_report().unwrap();
     assert!(report.recomputed_operations >= before + 3 || !report.nondeterministic.is_empty(), "{name}: {report}");
@@ -95,8 +95,8 @@ fn kernels_give_the_same_bits_when_they_run_again() {
     }
 }
 
-/// Sums over results of operations that may write over an input when they run again, but might not when they first ran. On a
-/// GPU, a convolution's result lies in memory with its channels last, and what is written over it lies so too.
+/// Sums over results of operations that may overwrite an input when they run again, but might not when they first ran. On a
+/// GPU, a convolution's result has its channels last in memory, and so has what is written over it.
 #[test]
 fn sums_do_not_depend_on_what_was_written_over() {
     type Combination = fn(Tensor<4>, Tensor<4>) -> Tensor<4>;
@@ -113,7 +113,7 @@ fn sums_do_not_depend_on_what_was_written_over() {
         let plain = images([4, 16, 24, 24], 8, device);
         let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
         let convolved = conv2d(x.clone(), weight.clone(), None, options);
-        // While there is another view of it, nothing is written over it.
+        // While there is another view of it, it is not overwritten.
         let view = looked_at.then(|| {
             let view = convolved.clone().permute([0, 2, 3, 1]);
             evict_all(device);
@@ -138,7 +138,7 @@ fn sums_do_not_depend_on_what_was_written_over() {
             let bits = run(&device, combine, looked_at);
             assert!(
                 bits == run(&under_test(), combine, looked_at),
-                "{name}, {looked_at}: other bits than plain Burn's"
+                "{name}, {looked_at}: bits differ from plain Burn's"
             );
             let report = device.remat_report().unwrap();
             assert!(report.recomputed_operations > 0, "{name}: {report}");
@@ -146,7 +146,7 @@ fn sums_do_not_depend_on_what_was_written_over() {
     }
 }
 
-/// Sums over results in a part of a buffer, or in one of their own: that depends on what the operation might write over.
+/// Sums over results in part of a buffer, or in one of their own: that depends on what the operation might overwrite.
 #[test]
 fn sums_do_not_depend_on_whose_buffer_a_result_is_in() {
     type Program = fn(Tensor<2>) -> Vec<Tensor<2>>;
@@ -171,19 +171,19 @@ fn sums_do_not_depend_on_whose_buffer_a_result_is_in() {
     ];
     let run = |device: &Device, program: Program| {
         bits_again(device, &program(matrix(512, 256, 9, device)), |result| {
-            // Means, because GPUs add whole sums in an order that is left to chance.
+            // Means, because GPUs add whole sums in a random order.
             let turned = result.swap_dims(0, 1);
             vec![turned.clone().mean(), turned.clone().sin().mean(), turned.cos().sum_dim(1).flatten(0, 1)]
         })
     };
     for (name, program) in programs {
         let device = device();
-        assert!(run(&device, program) == run(&under_test(), program), "{name}: other bits than plain Burn's");
+        assert!(run(&device, program) == run(&under_test(), program), "{name}: bits differ from plain Burn's");
     }
 }
 
-/// The same where the part has gaps: tokens of a batch of sequences without the first of each. Sums join dimensions between which
-/// nothing lies.
+/// The same if the part has gaps: tokens of a batch of sequences without the first of each. Sums merge dimensions between which
+/// there is no gap.
 #[test]
 fn sums_do_not_depend_on_gaps_between_sequences() {
     type Program = fn(Tensor<3>) -> Vec<Tensor<3>>;
@@ -213,11 +213,11 @@ fn sums_do_not_depend_on_gaps_between_sequences() {
     };
     for (name, program) in programs {
         let device = device();
-        assert!(run(&device, program) == run(&under_test(), program), "{name}: other bits than plain Burn's");
+        assert!(run(&device, program) == run(&under_test(), program), "{name}: bits differ from plain Burn's");
     }
 }
 
-/// What comes back takes as many bytes as before, though its operation might write over more by then.
+/// What comes back takes as many bytes as before, though its operation might overwrite more by then.
 #[test]
 fn a_part_comes_back_without_the_whole() {
     let device = &device();

@@ -1,5 +1,5 @@
-//! Stages in the engine: they enclose what they should on every path, keep to their device and thread, change no result,
-//! and reach graph, report and picture.
+//! Stages in the engine: they cover what they should on every path, keep to their device and thread, change no result,
+//! and appear in graph, report and picture.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn stages_nest_and_end_with_their_guards() {
     let z = y - x;
     assert_eq!(z.sum().into_scalar::<f32>(), 48.0);
     expect(&device, &[("outer", 2), ("outer/inner", 2)]);
-    // Marks are no operations.
+    // Marks are not operations.
     assert_eq!(device.remat_report().unwrap().operations - before, 6);
 }
 
@@ -150,7 +150,7 @@ fn numbers(device: &Device, rows: usize, seed: usize) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [rows, 32]), device)
 }
 
-/// Trains a chain of blocks, with stages in the steps below `staged`; gives every loss, and waits for the planner once.
+/// Trains a chain of blocks, with stages in the steps below `staged`. Returns every loss, and waits for the planner once.
 fn train(device: &Device, staged: usize) -> Vec<u32> {
     let device = &device.clone().autodiff();
     let mut weights: Vec<Tensor<2>> = (0..LAYERS).map(|layer| numbers(device, 32, layer)).collect();
@@ -237,7 +237,7 @@ fn nothing(x: &Tensor<2>) -> &Tensor<2> {
 }
 
 #[test]
-#[ignore = "prints what a stage costs"]
+#[ignore = "prints the cost of a stage"]
 fn what_a_stage_costs() {
     let time = |what: &str, times: u32, device: &Device, run: fn(&Tensor<2>)| {
         let x = ones(device);
@@ -255,7 +255,7 @@ fn what_a_stage_costs() {
     let operation = |x: &Tensor<2>| drop(x.clone() + 1.0);
     time("plain device, no remat device in the process", 10_000_000, &under_test(), stage);
     let remat = device();
-    time("plain device, beside a remat device", 1_000_000, &under_test(), stage);
+    time("plain device, with a remat device in the process", 1_000_000, &under_test(), stage);
     time("remat device", 100_000, &remat, stage);
     time("for comparison: a small operation and its drop on the plain device", 100_000, &under_test(), operation);
     time("for comparison: a small operation and its drop on the remat device", 100_000, &remat, operation);

@@ -51,7 +51,7 @@ fn two_models_in_turn_take_one_step() {
             generator = other.step(1e-3, generator, gradients);
             training = Some((critic, optimizer, generator, other));
         });
-        // The generator's loss goes through the critic while what it has computed is alive: both updates are one step.
+        // The generator's loss goes through the critic while what the critic has computed is alive: both updates belong to one step.
         assert!(by_round(&steps[2..]).iter().all(|&steps| steps == 1), "{kind}: {steps:?}");
     }
 }
@@ -78,7 +78,7 @@ fn averages_validation_and_accumulation_add_no_steps() {
             }
             training = Some((optimizer, model, average));
         });
-        // The next step begins where the new parameters are read first: by the next round, by a validation, or by the average at the end of a round.
+        // The next step begins where the new parameters are first read: in the next round, in a validation, or in the average at the end of a round.
         let is_told = |(round, &steps): (usize, &u64)| [round as u64, round as u64 + 1].contains(&steps);
         assert!(steps.iter().enumerate().all(is_told), "{kind}: {steps:?}");
     }
@@ -120,7 +120,7 @@ fn copies_of_the_model_may_be_kept() {
             training = Some((optimizer, model));
         });
         drop(best.take());
-        // The step from which a copy is kept ends with the next one.
+        // The step from which a copy is kept ends together with the next one.
         let eight_rounds = |from: usize| steps[from + 8] - steps[from];
         assert!((0..ROUNDS - 8).all(|from| eight_rounds(from) >= 6), "{kind}: {steps:?}");
     }
@@ -147,10 +147,10 @@ fn an_evaluation_may_come_first() {
     }
 }
 
-/// The loss of one model goes through another that was updated just before, and all that the first has computed is alive.
+/// The loss of one model goes through another that was updated just before, while everything that the first has computed is alive.
 #[test]
 fn no_step_begins_while_much_is_alive() {
-    // Where nothing is recorded, nothing is lost.
+    // If nothing is recorded, nothing is lost.
     for (kind, device) in devices().into_iter().skip(1) {
         let mut training = None;
         let steps = found(&device, 2 * STEPS, |step, device| {

@@ -1,4 +1,4 @@
-//! A device that several threads use: what data loaders and metrics do there is no part of the training step.
+//! A device that several threads use: what data loaders and metrics do there is not part of the training step.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -37,8 +37,8 @@ fn loader(device: &Device) -> Receiver<(Tensor<2>, Tensor<2, Int>)> {
     batches
 }
 
-/// Losses of a training whose batches and metrics come from and go to other threads. How far these are ahead or behind is a matter of luck, unless the
-/// training waits for each metric.
+/// Losses of a training run whose batches come from another thread, and whose metrics are computed on a third one. How far these are ahead or behind is a
+/// matter of luck, unless the training waits for each metric.
 fn train(device: &Device, waits: bool) -> (Vec<f32>, Vec<f32>) {
     let training = device.clone().autodiff();
     training.seed(11);
@@ -54,7 +54,7 @@ fn train(device: &Device, waits: bool) -> (Vec<f32>, Vec<f32>) {
     let (mut losses, mut found) = (Vec::new(), Vec::new());
     for (step, (x, labels)) in batches.into_iter().enumerate() {
         if step >= 8 {
-            // Also for one that is made anew, because the other threads have come to hold more.
+            // Also for a new plan, made because the other threads now hold more.
             let _ = device.remat_wait_for_plan(Duration::from_secs(120));
         }
         let x = Tensor::from_inner(x);
@@ -94,8 +94,8 @@ fn loaders_and_metrics_on_other_threads_leave_plans_alone() {
         assert_eq!(report.steps_over_budget, 0, "{report}");
         if waits {
             let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{report}"));
-            // All but the first that the plan is in force for, and the last, which the program ends. Where the loader holds more than there is room
-            // for beside the plan, it is followed as far as there is.
+            // All steps except the first ones after the plan came into force, and the last, which the program ends. If the loader holds more than there is room
+            // for beside the plan, the plan is followed as far as there is room.
             let by_plan = plan.steps_followed + report.steps_guided;
             assert!(plan.steps_followed > 0 && by_plan as usize >= STEPS - 12 && plan.steps_left <= 1, "{report}");
         }
@@ -103,7 +103,7 @@ fn loaders_and_metrics_on_other_threads_leave_plans_alone() {
     }
 }
 
-/// Losses of a training each of whose steps runs on a thread of its own, and tensors and recipes known after each.
+/// Losses of a training run in which each step runs on a thread of its own; also the number of tensors and recipes known after each.
 fn train_on_many_threads(device: &Device, marks: bool) -> (Vec<f32>, Vec<u64>) {
     let training = device.clone().autodiff();
     training.seed(5);
@@ -144,7 +144,7 @@ fn steps_on_threads_of_their_own_do_not_grow() {
         assert_eq!((report.tensors, report.recipes), (0, 0), "{report}");
         assert!(report.recomputed_operations > 0, "{report}");
         if marks {
-            // The thread that marks is the one that trains, another one each time.
+            // The thread that marks is the one that trains: a different one each time.
             assert!(report.steps >= 59 && report.plan.as_ref().is_some_and(|plan| plan.steps_followed > 0), "{report}");
         }
     }

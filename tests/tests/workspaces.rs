@@ -1,5 +1,5 @@
-//! What kernels allocate beside tensors on the process's heap: measured, named, and counted against the budget where that
-//! is asked for.
+//! What kernels allocate on the process's heap in addition to tensors: measured, named, and counted against the budget if that
+//! is requested.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ static HEAP: PeakAlloc = PeakAlloc;
 #[test]
 fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them() {
     const WARMUP: usize = 6;
-    if !is_flex("workspaces", "only Flex's kernels take theirs from the heap") {
+    if !is_flex("workspaces", "only Flex's kernels allocate theirs on the heap") {
         return;
     }
     let source = Source::Images(Images::digits().unwrap());
@@ -35,7 +35,7 @@ fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them()
         .advanced(|advanced| advanced.with_memory_probe(Heap).with_workspace_in_budget())
         .without_cache();
     let device = Device::flex().remat(config.with_time_limit(Duration::from_secs(1))).unwrap();
-    // A planner at work takes of the same heap: whether there was none, and how long the plan at hand has taken.
+    // A planner at work uses the same heap: returns whether there was none, and how long the current plan took.
     let planning = || {
         let report = device.remat_report().unwrap();
         (report.planning_seconds.is_none(), report.plan.map(|plan| plan.plan_seconds))
@@ -44,7 +44,7 @@ fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them()
     let run = job
         .run(&device, |step, _| match step + 1 {
             WARMUP => assert!(device.remat_wait_for_plan(Duration::from_secs(300)).unwrap()),
-            // By now the plan has been followed, and made anew where more was there than it foresaw.
+            // By now the plan has been followed, and made again if more was held than it predicted.
             step if step >= WARMUP + 2 => {
                 let now = Some(planning()).filter(|(idle, _)| *idle);
                 if now.is_some() && now == before {
@@ -61,13 +61,13 @@ fn workspaces_are_measured_and_the_heap_stays_within_a_budget_that_counts_them()
             _ => {}
         })
         .unwrap();
-    assert!(most.len() >= 2, "of six steps in {} nothing was planned", most.len());
+    assert!(most.len() >= 2, "a planner was at work in all but {} of six steps", most.len());
     let peak = most.into_iter().max().unwrap_or_default();
     let report = device.remat_report().unwrap();
     assert!(run.is_identical(&plain));
     let plan = report.plan.as_ref().unwrap_or_else(|| panic!("{report}"));
     assert!(plan.steps_followed >= 3 && plan.predicted_peak_bytes <= budget, "{report}");
-    // All tensors are gone by now: what is left is what the devices keep for themselves, plans above all.
+    // All tensors are gone by now: what is left is what the devices keep for themselves, mainly plans.
     let heap = (peak - HEAP.current_usage()) as u64;
     assert!(heap <= budget + budget / 20, "{heap} bytes of heap: {report}");
 }

@@ -1,6 +1,6 @@
-//! Which tensors of the program share a buffer, and so what an operation would write over if this machine were not there.
+//! Which tensors of the program share a buffer, and therefore what an operation would overwrite without this machine.
 //!
-//! Where results depend on that (how they lie in memory, and with it the order in which later kernels add), the driver restores it.
+//! Where results depend on that (because it decides their layout in memory, and so the order in which later kernels add), the driver reproduces it.
 
 use alloc::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::facts::Operation;
 use crate::keys::{BufferKey, TensorKey};
 
 impl<W: World> Machine<W> {
-    /// What an operation of the program would write over, where results depend on that.
+    /// What an operation of the program would overwrite, if results depend on that.
     pub(super) fn expected(&self, op: &Operation, inputs: &[TensorKey]) -> Option<u8> {
         if !self.depends_on_reuse(inputs) {
             return None;
@@ -32,13 +32,13 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether a tensor has fewer bytes than its buffer, whose padding counts here.
+    /// Whether a tensor has fewer bytes than its buffer; padding of the buffer counts here.
     fn is_smaller(&self, input: TensorKey) -> bool {
         let tensor = &self.history.tensors[input];
         tensor.buffer.is_some_and(|buffer| self.ledger.get(buffer).bytes > tensor.facts.bytes)
     }
 
-    /// What the driver has to know of that for an operation about to run.
+    /// What the driver needs to know about this for an operation that is about to run.
     pub(super) fn reused(&self, expected: u8, inputs: &[TensorKey]) -> Reused {
         let mut alone = 0;
         for (at, &key) in inputs.iter().enumerate().take(u8::BITS as usize) {
@@ -48,8 +48,8 @@ impl<W: World> Machine<W> {
         Reused { expected, alone, records: self.own.records }
     }
 
-    /// Notes which outputs of an operation of the program are other names for the buffers of its inputs. `base` is what the first of
-    /// these was in before, where the operation is a view of it.
+    /// Notes which outputs of an operation of the program share the buffers of its inputs. `base` is the buffer that the first input had
+    /// before, if the operation is a view of it.
     pub(super) fn share_aliases(&mut self, inputs: &[TensorKey], base: Option<BufferKey>, outputs: &[TensorKey]) {
         if self.config.layout == LayoutFollows::Nothing {
             return;
@@ -59,7 +59,7 @@ impl<W: World> Machine<W> {
             if buffer.is_none() {
                 continue;
             }
-            // A consumed input has no buffer any more: what was written over it is no view of it.
+            // A consumed input no longer has a buffer: a result that was written over it is not a view of it.
             let viewed = inputs.first().filter(|_| base == buffer);
             let shares = |input: &&TensorKey| self.history.tensors[**input].buffer == buffer;
             if let Some(&input) = viewed.or_else(|| inputs.iter().find(shares)) {

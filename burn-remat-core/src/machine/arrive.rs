@@ -1,4 +1,4 @@
-//! What comes from the host or another device and what goes there: uploads, tensors of other devices, reads.
+//! What comes from the host or another device, and what goes there: uploads, tensors of other devices, reads.
 
 use alloc::format;
 
@@ -9,7 +9,7 @@ use crate::facts::{Failure, TensorFacts, TensorId, ThreadId};
 use crate::keys::TensorKey;
 
 impl<W: World> Machine<W> {
-    /// Takes data that the world has at hand as a tensor.
+    /// Takes data that the world has ready as a tensor.
     pub fn upload(&mut self, thread: ThreadId, facts: TensorFacts) {
         self.begin(thread, 0);
         self.make_room(facts.buffer_bytes);
@@ -38,10 +38,10 @@ impl<W: World> Machine<W> {
         self.unpin(key);
     }
 
-    /// Counts a tensor that the driver has already.
+    /// Counts a tensor that the driver already has.
     fn adopt(&mut self, facts: TensorFacts, buffer: Buffer, source: Option<TensorKey>) {
         let key = self.insert(facts, None);
-        // Before the buffer of the source has one owner more.
+        // Done before the buffer of the source gets another owner.
         let place = source.filter(|_| !self.now.foreign).and_then(|source| self.place_of(source));
         let inputs: &[TensorKey] = source.as_slice();
         let made = Made { outputs: &[key], buffers: &[(buffer, None)], view: source.is_some(), ..Made::default() };
@@ -60,11 +60,11 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Makes a tensor resident for `action`, which reads it. With `last` the program lets go of it.
+    /// Makes a tensor resident for `action`, which reads it. If `last`, the program then releases it.
     ///
     /// # Errors
     ///
-    /// Why there is no data, and what `action` says.
+    /// Why there is no data, or the error of `action`.
     pub fn read<T>(
         &mut self,
         thread: ThreadId,

@@ -1,4 +1,4 @@
-//! What ends and begins with a training step: its trace, the plan that it follows, and what is forgotten.
+//! What happens where a training step ends and the next begins: to its trace, to the plan that it follows, and to the history that is forgotten.
 
 use alloc::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::spine::Spine;
 use crate::trace::Trace;
 use crate::tracer::Tracer;
 
-/// What takes at most one part in so many of the budget is kept where a step ends, rather than how to compute it.
+/// At the end of a step, a tensor is kept, rather than the way to compute it, if it takes at most one part in this many of the budget.
 const SMALL: u64 = 4096;
 
-/// For so many steps it is known how to compute what a forward has saved.
+/// The machine remembers for this many steps how to compute what a forward pass has saved.
 const REMEMBERED: usize = 16;
 
-/// When the last steps have ended.
+/// When the last steps ended.
 #[derive(Default)]
 pub(super) struct Boundaries {
     clocks: [u64; REMEMBERED],
@@ -30,7 +30,7 @@ pub(super) struct Boundaries {
 }
 
 impl Boundaries {
-    /// A step has ended at `clock`; when did the one so many steps ago?
+    /// A step has ended at `clock`. Returns when the step ended that was [`REMEMBERED`] steps earlier.
     fn note(&mut self, clock: u64) -> u64 {
         let long_ago = core::mem::replace(&mut self.clocks[self.next], clock);
         self.next = (self.next + 1) % REMEMBERED;
@@ -44,15 +44,15 @@ impl<W: World> Machine<W> {
         self.threads.mark(thread);
         let first = self.steps.detector.mark();
         if first && self.steps.number == 0 && self.steps.position == 0 {
-            // Nothing has run: what was held before is no part of the step.
+            // Nothing has run: what was held before is not part of the step.
             self.steps.totals.peak = self.ledger.live;
         } else {
             self.end_step(self.now.clock + 1, !first);
         }
     }
 
-    /// A step ends, and what is planned with it where that is steps. `is_step` is false for what came before the first mark: a share of the
-    /// first step is not a share of that.
+    /// A step ends, and so does its trace and plan if steps are planned. `is_step` is false for what came before the first mark: a budget that
+    /// is a share of the first step is not a share of that.
     pub(super) fn end_step(&mut self, boundary: u64, is_step: bool) {
         if self.steps.plans_passes(self.now.clock) {
             self.steps.detector.set_boundary(boundary);
@@ -60,7 +60,7 @@ impl<W: World> Machine<W> {
                 self.count_step(is_step);
             }
             if !self.steps.detector.goes_by_passes() {
-                // A pass may have begun before it shows that the step is another one.
+                // A pass may have begun before it turned out that a new step has begun.
                 let begun = self.watch.follow.as_ref().map_or(boundary, |follow| follow.start.clock);
                 self.forget(boundary.min(begun));
             }
@@ -82,9 +82,9 @@ impl<W: World> Machine<W> {
         self.begin_unit(unit);
     }
 
-    /// Ends what is planned; gives what is to be planned of it.
+    /// Ends the unit of planning; returns the trace to be planned.
     fn end_unit(&mut self, boundary: u64) -> Option<Trace> {
-        // A boundary in the past, or one that the program only may have meant, says nothing about where a trace ends.
+        // A boundary in the past, or one that the program may not have meant, does not say where a trace ends.
         let whole = self.is_sure() && boundary >= self.now.clock;
         let position = self.steps.position as usize;
         if self.planned_pass().is_some_and(|schedule| schedule.spine.is_over(position)) {
@@ -93,7 +93,7 @@ impl<W: World> Machine<W> {
         let trace = self.end_following(whole);
         let unit = trace.map(|trace| self.unit_of(trace));
         self.steps.passes.end(boundary, self.steps.totals.peak);
-        // Gradients belong to the optimizer's step, where one is told.
+        // Gradients belong to the optimizer's step, if it is known where that is.
         if !self.steps.plans_passes(self.now.clock) || self.steps.detector.goes_by_passes() {
             self.forget(boundary);
         } else {
@@ -102,19 +102,19 @@ impl<W: World> Machine<W> {
         unit
     }
 
-    /// What was computed before `clock` is not computed again from here on, but for what forwards have saved whose backward may come in a later
-    /// step: of two networks that learn in turns, autodiff holds what the one has made while the other learns. How to compute that is known for
-    /// some steps more, so that chains end and the budget is kept.
+    /// What was computed before `clock` is no longer computed again, except what forward passes have saved whose backward pass may come in a later
+    /// step: when two networks learn in turns, autodiff holds what one has made while the other learns. The machine remembers for a few more
+    /// steps how to compute that; the limit makes sure that chains end and the budget is kept.
     pub(super) fn forget(&mut self, clock: u64) {
         let before = self.ledger.live;
         let long_ago = self.steps.boundaries.note(clock);
         self.forget_before(long_ago, |_| false);
         let budget = self.room.budget.or(self.config.rehearsing.then_some(self.counters.peak.bytes));
         let is_large = |tensor: &Tensor| budget.is_some_and(|budget| tensor.facts.bytes > budget / SMALL);
-        // What was there before the first backward may be a parameter, computed to begin with.
+        // What existed before the first backward pass may be a parameter that was computed initially.
         let first = self.steps.passes.first_seed();
         let is_later = move |tensor: &Tensor| first.is_some_and(|first| tensor.lineage.born > first);
-        // What an optimizer makes of gradients has been computed too.
+        // What an optimizer makes of gradients was computed too.
         let is_optimized = self.steps.passes.optimized(clock);
         let is_saved = |tensor: &Tensor| {
             let lineage = &tensor.lineage;
@@ -126,7 +126,7 @@ impl<W: World> Machine<W> {
             let lasting = self.history.keys_of(|tensor| tensor.recipe.is_none() && lasts(tensor));
             lasting.into_iter().for_each(|key| self.note_outlives(key));
         }
-        // What goes came before the pass that may have begun: it is no part of what that holds.
+        // What is released here came before the pass that may have begun, so it does not belong to what that pass holds.
         if let Some(follow) = &mut self.watch.follow {
             let gone = before.saturating_sub(self.ledger.live);
             follow.start.held = follow.start.held.saturating_sub(gone);
@@ -135,7 +135,7 @@ impl<W: World> Machine<W> {
         self.stages.prune(|key, id| history.knows((key, id)));
     }
 
-    /// What a backward has made that is over is not computed again: that would take the whole pass. O(tensors).
+    /// What a finished backward pass has made is not computed again: that would take the whole pass. O(tensors).
     fn keep_gradients(&mut self) {
         let is_gradient = |tensor: &Tensor| {
             tensor.alive && tensor.buffer.is_some() && tensor.recipe.is_some() && tensor.lineage.part == Part::Backward
@@ -146,7 +146,7 @@ impl<W: World> Machine<W> {
         self.collect();
     }
 
-    /// Whether it shows at the operation itself where what is planned ends.
+    /// Whether the end of the unit of planning is known as soon as the operation comes.
     fn is_sure(&self) -> bool {
         self.steps.detector.is_exact() || self.steps.plans_passes(self.now.clock)
     }
@@ -171,19 +171,19 @@ impl<W: World> Machine<W> {
         self.room.pool.end_step(totals.peak);
         self.room.end_step();
         self.threads.end_step(self.ledger.foreign);
-        // Of passes the second shows what the first has not: what an optimizer makes.
+        // If passes are planned, the second pass shows what the first has not: what an optimizer makes.
         if is_step && !self.steps.detector.goes_by_passes() {
             self.take_share(totals.peak);
         }
         self.own.records = self.watches() || !self.is_ample(totals.peak);
     }
 
-    /// Whether what the program does is looked at.
+    /// Whether what the program does is observed.
     fn watches(&self) -> bool {
         self.watch.follow.is_some() || self.watch.tracer.is_some() || self.stages.any_forced
     }
 
-    /// The first step has held so many bytes: a budget that is a share of that is known now.
+    /// The first step has held this many bytes: a budget that is a share of them is now known.
     pub(super) fn take_share(&mut self, first_step: u64) {
         let (Asked::Share(share), None) = (self.config.budget, self.room.budget) else { return };
         let budget = (first_step as f64 * share) as u64;
@@ -192,14 +192,14 @@ impl<W: World> Machine<W> {
         self.counters.peak.bytes = self.ledger.live;
         let floor = self.counters.floor;
         if floor.bytes > budget {
-            // Said now, before a step is lost to it. A strict machine fails at the operation itself.
+            // Reported now, before a step is lost to it. A strict machine fails at the operation itself.
             let kind = core::mem::replace(&mut self.now.kind, floor.kind);
             let _ = self.below_floor(budget, floor.bytes);
             self.now.kind = kind;
         }
     }
 
-    /// Ends the trace and the plan of this step; gives the trace if it is that of a whole step.
+    /// Ends the trace and the plan of this step; returns the trace if it covers a whole step.
     fn end_following(&mut self, whole: bool) -> Option<Trace> {
         let at = self.steps.position as usize;
         if let Some(follow) = self.watch.follow.as_ref().filter(|follow| whole && follow.schedule.spine.is_over(at)) {
@@ -210,7 +210,7 @@ impl<W: World> Machine<W> {
             && whole
         {
             if follow.is_complete() || follow.is_mended() {
-                // What is counted may have begun anew meanwhile.
+                // The counters may have been reset meanwhile.
                 if follow.carried.is_none() {
                     let times = &mut self.counters.times;
                     times.followed += times.compute.saturating_sub(follow.start.compute_ns);
@@ -237,7 +237,7 @@ impl<W: World> Machine<W> {
         trace.filter(|trace| whole && !trace.ops.is_empty())
     }
 
-    /// Begins what is planned: it goes by a plan, is traced, or neither. `unit` is the one that has ended, if it is to be planned.
+    /// Begins a unit of planning, which follows a plan, is traced, or neither. `unit` is the trace of the previous one, if it is to be planned.
     fn begin_unit(&mut self, unit: Option<Trace>) {
         self.begin_following(unit);
         self.own.records |= self.watches();
@@ -246,7 +246,7 @@ impl<W: World> Machine<W> {
     fn begin_following(&mut self, unit: Option<Trace>) {
         self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
         self.steps.position = 0;
-        // What the step before held is no part of this one.
+        // What the previous step held is not part of this one.
         self.watch.most_held = self.ledger.live;
         self.note_start();
         if !self.world.is_on() || !self.is_sure() {
@@ -283,7 +283,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// The step that begins goes by the plan that is expected for it, if there is one.
+    /// Lets the step that begins follow the plan that is expected for it, if there is one.
     pub(super) fn start_following(&mut self) {
         self.watch.follow = None;
         // A pass begins with an operation, not here.
@@ -294,7 +294,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Begins to go by a plan.
+    /// Begins to follow a plan.
     pub(super) fn follow(&mut self, schedule: Arc<Schedule>) {
         let needs_more = self.needs_more(&schedule);
         let measures = self.world.is_unmeasured(&schedule);
@@ -307,22 +307,22 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// What is planned begins: notes what is held.
+    /// A unit of planning begins: notes what is held.
     pub(super) fn note_start(&mut self) {
         self.steps.held_at_start = self.ledger.live - self.ledger.foreign;
         let yields = |&(key, entry): &(BufferKey, &Entry)| !entry.foreign && self.yields(key);
         self.watch.yielding = self.ledger.iter().filter(yields).map(|(_, entry)| entry.bytes).sum();
     }
 
-    /// Whether a buffer goes before what a plan needs: earlier passes have saved it, and it can be computed again.
+    /// Whether a buffer is evicted before what a plan needs: earlier passes have saved it, and it can be computed again.
     pub(super) fn yields(&self, buffer: BufferKey) -> bool {
         let entry = self.ledger.get(buffer);
         let is_saved = |owner: &TensorKey| self.history.tensors[*owner].lineage.part == Part::Forward;
         self.steps.plans_passes(self.now.clock) && !entry.is_fixed() && entry.owners.iter().all(is_saved)
     }
 
-    /// Makes room for a plan that begins, as far as that is held by what earlier passes have saved, and is near to what is there: each that is
-    /// not would take a pass of its own to bring back. O(buffers x chain).
+    /// Makes room for a plan that begins, by evicting what earlier passes have saved, if it can be computed from what is near: the rest would take
+    /// a whole pass each to bring back. O(buffers x chain).
     pub(super) fn clear_for(&mut self, schedule: &Schedule) {
         if self.watch.yielding == 0 || !self.exceeds(schedule, 0) {
             return;
@@ -339,8 +339,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Bytes of the step's own that are held, without what is only there because something could be computed again from it, and without what
-    /// earlier passes have saved: with what came before the step that goes when the step is told. O(buffers).
+    /// Bytes held, without those of other threads, without what is kept only because something could be computed from it, and without what
+    /// earlier passes have saved. It includes what the previous step made and is released once the step boundary is known. O(buffers).
     fn needed(&self) -> u64 {
         let tensors = &self.history.tensors;
         let is_dead = |owner: &TensorKey| !tensors[*owner].alive && tensors[*owner].pins == 0;
@@ -358,7 +358,7 @@ impl<W: World> Machine<W> {
         self.watch.tracer = None;
     }
 
-    /// Where more is held than a plan foresaw and the budget allows, its sizes are no longer taken for the program's.
+    /// If more is held than the plan predicted and the budget allows, the plan's sizes are no longer trusted.
     pub(super) fn watch_budget(&mut self) {
         let (Some(follow), Some(budget)) = (&self.watch.follow, self.room.budget) else { return };
         if follow.carried.is_none() && self.ledger.live > budget.max(follow.most()) {
@@ -367,7 +367,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// There is no room for the plan as it is: from here on it is followed as far as there is, and planned anew if more was there from the start.
+    /// There is no room for the plan as it is. From here on it is followed as far as room allows, and a new plan is made if more was held from the start.
     pub(super) fn outgrow(&mut self) {
         let Some(follow) = &self.watch.follow else { return };
         let (structure, foreseen) = (follow.schedule.structure(), follow.schedule.trace.held_at_start);

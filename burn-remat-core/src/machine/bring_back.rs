@@ -1,8 +1,8 @@
 //! How an evicted tensor comes back.
 //!
-//! The evicted closure is found first, without recursion, and put in the order of its recording; every input of its recipes is
-//! pinned once for each recipe that reads it; then each recipe runs once and gives its pins back. So a call runs a recipe at
-//! most once and evicts nothing that it still needs, and inputs that only the closure wanted are consumed in place.
+//! First the evicted closure is found, without recursion, and put in the order in which it was recorded; every input of its recipes is
+//! pinned once for each recipe that reads it; then each recipe runs once and releases its pins. So a call runs a recipe at
+//! most once and evicts nothing that it still needs, and inputs that only the closure needs are consumed in place.
 
 use smallvec::SmallVec;
 
@@ -17,7 +17,7 @@ use crate::keys::{Keys, RecipeKey, TensorKey};
 #[derive(Default)]
 struct Remade {
     facts: SmallVec<[TensorFacts; 2]>,
-    /// Those that nobody waits for, and their numbers in the recipe and now.
+    /// Outputs that nobody waits for, with their numbers in the recipe and now.
     extra: SmallVec<[TensorFacts; 2]>,
     renamed: SmallVec<[(TensorId, TensorId); 2]>,
 }
@@ -52,7 +52,7 @@ impl<W: World> Machine<W> {
         result
     }
 
-    /// Makes those of some pinned tensors resident that are compressed.
+    /// Makes those of the pinned tensors resident that are compressed.
     fn decompress_all(&mut self, keys: &[TensorKey]) -> Result<(), Failure> {
         for &key in keys {
             if self.history.tensors[key].buffer.is_none() && self.history.tensors[key].is_compressed() {
@@ -62,7 +62,7 @@ impl<W: World> Machine<W> {
         Ok(())
     }
 
-    /// Runs one recipe again. All its inputs are pinned, and resident but for one of which a substitute is enough.
+    /// Runs one recipe again. All its inputs are pinned, and resident except one for which a substitute is enough.
     fn replay(&mut self, key: RecipeKey, inputs: &[TensorKey]) -> Result<(), Failure> {
         let recipe = &self.history.recipes[key];
         let (op, kind, view) = (recipe.op, recipe.kind, recipe.nature.view);
@@ -70,7 +70,7 @@ impl<W: World> Machine<W> {
         let Again { seed, expected } = recipe.again;
         let outputs = recipe.outputs.clone();
         let substitute = self.history.spared(recipe.weak);
-        // Inputs that nothing but this run needs may be taken in place.
+        // Inputs that only this run needs may be taken over in place.
         let is_free = |&input: &TensorKey| {
             let tensor = &self.history.tensors[input];
             !tensor.alive && !tensor.held && tensor.recipe.is_some() && tensor.pins == 1
@@ -119,7 +119,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// What a recipe makes again. Outputs that it no longer answers for (a root by now, or gone) go under another number.
+    /// What a recipe makes again. Outputs that it is no longer responsible for (now roots, or gone) get another number.
     fn remade(&mut self, op: OpKey, outputs: &[Option<TensorKey>]) -> Remade {
         let mut remade = Remade::default();
         for (k, output) in outputs.iter().enumerate() {
@@ -164,7 +164,7 @@ impl<W: World> Machine<W> {
             if let Some(key) = output {
                 keys.push(*key);
             } else if let Some(facts) = extra.next() {
-                // It is there until it can be dropped.
+                // It exists until it can be dropped.
                 let key = self.insert(*facts, None);
                 self.history.end(key);
                 self.pin(key);

@@ -1,4 +1,4 @@
-//! What is known of an operation on its way through the machine.
+//! What is known about an operation on its way through the machine.
 
 use smallvec::SmallVec;
 
@@ -11,37 +11,37 @@ use crate::trace::{Place, TracedStub};
 #[derive(Default)]
 pub(super) struct Call {
     pub inputs: Keys,
-    /// Inputs of which the program lets go.
+    /// Inputs that the program releases.
     pub dying: Keys,
-    /// Those of them that it may really take.
+    /// Those of them that it may really take over.
     pub consumed: Keys,
     /// The others, which it may only read.
     pub only_read: SmallVec<[TensorId; 2]>,
-    /// Bytes of new buffers for all that it makes.
+    /// Bytes of new buffers for all its outputs.
     pub produced: u64,
-    /// What it would write over if this machine were not there, where results depend on that.
+    /// What it would overwrite without this machine, if results depend on that.
     pub expected: Option<u8>,
-    /// What the trace needs to know of it, where one is written.
+    /// What the trace needs to know about it, if a trace is being made.
     pub traced: Traced,
-    /// Whether it is one of the step's own, and the step is traced or planned.
+    /// Whether it belongs to the step, and the step is traced or planned.
     pub watched: bool,
     pub signature: u64,
     pub rule: Option<Rule>,
-    /// Whether the driver was told to run it: what it was to take is gone then.
+    /// Whether the driver was told to run it: the inputs to take over are then gone.
     pub began: bool,
 }
 
-/// What has come of an operation, to be counted.
+/// The outcome of an operation, to be counted.
 #[derive(Default)]
 pub(super) struct Made<'a> {
     pub outputs: &'a [TensorKey],
     pub buffers: &'a [(Buffer, Option<Compressible>)],
-    /// Whether it only looks at its first input's buffer.
+    /// Whether it is only a view of its first input's buffer.
     pub view: bool,
-    /// Most bytes that it allocated beside what was held, where that can be seen.
+    /// Most bytes that it allocated beyond what was held, where that can be measured.
     pub rise: Option<u64>,
     pub beside: u64,
-    /// What it was to take and has only read.
+    /// Inputs that it was allowed to take over but only read.
     pub left: &'a [TensorId],
 }
 
@@ -52,26 +52,26 @@ impl<'a> Made<'a> {
     }
 }
 
-/// What becomes of an operation that takes roots.
+/// What was decided for an operation that takes over roots.
 #[derive(Clone, Copy)]
 pub(super) struct Settled {
     /// Whether it can run again.
     pub recordable: bool,
-    /// The same for a plan, which keeps what it needs: whatever became of it this time, what the step has computed it can compute again.
+    /// The same for a plan, which keeps what it needs: what the step has computed counts as computable again, whatever happened this time.
     pub in_trace: bool,
-    /// Whether its results count as computed, though it may take what was computed and is kept.
+    /// Whether its results count as computed, even if it takes over something that was computed and is kept.
     pub computes: bool,
-    /// Whether it takes a root, whose place its results take.
+    /// Whether it takes over a root, and its results succeed that root.
     pub replaces: bool,
-    /// What to seed the generator with before it runs.
+    /// The seed to set before it runs.
     pub seed: Option<u64>,
-    /// Whether its results, if they are roots, are surely no parameters.
+    /// Whether its results, if they are roots, are certainly no parameters.
     pub passing: bool,
-    /// Whether its results take the place of what earlier steps have computed.
+    /// Whether its results replace what earlier steps have computed.
     pub state: bool,
 }
 
-/// What an operation that takes a root does.
+/// The effect of an operation that takes over a root.
 #[derive(Clone, Copy)]
 pub(super) enum Update {
     /// It replaces this parameter.
@@ -86,7 +86,7 @@ pub(super) struct TracedInput {
     pub buffer: Option<BufferKey>,
 }
 
-/// What the trace needs to know of an operation before it runs.
+/// What the trace needs to know about an operation before it runs.
 #[derive(Default)]
 pub(super) struct Traced {
     pub inputs: SmallVec<[TracedInput; 4]>,

@@ -1,4 +1,4 @@
-//! Going by the plan of a pass of other sizes; see [`Carried`](crate::carry::Carried).
+//! Following the plan of a pass with other sizes; see [`Carried`](crate::carry::Carried).
 
 use super::Machine;
 use super::call::Call;
@@ -10,33 +10,33 @@ use crate::keys::{BufferKey, TensorKey};
 use crate::schedule::Schedule;
 use crate::trace::{Number, Place};
 
-/// What differs from a plan within so many operations of its spine is refused from then on.
+/// A pass that departs from a plan for other sizes within this many operations of its spine is refused from then on.
 pub(super) const EARLY: usize = 8;
-/// Most first operations that are refused.
+/// Most first operations that are remembered as refused.
 const MOST_REFUSED: usize = 4096;
-/// By how many times what the plan has given up goes rather than what it keeps.
+/// The factor by which what the plan has evicted is preferred for eviction over what it keeps.
 const FIRST: f64 = 1e6;
 
 impl<W: World> Machine<W> {
-    /// Whether the plan that is followed is one for other sizes.
+    /// Whether the plan that is followed is for other sizes.
     pub(super) fn is_carried(&self) -> bool {
         self.watch.follow.as_ref().is_some_and(|follow| follow.carried.is_some())
     }
 
-    /// What is known of the sizes that the plan is followed with, if these are others than its own.
+    /// The sizes seen so far, if the plan is followed with sizes other than its own.
     pub(super) fn carried(&mut self) -> Option<&mut Carried> {
         self.watch.follow.as_mut()?.carried.as_mut()
     }
 
-    /// The plan is followed with other sizes from here on.
+    /// From here on the plan is followed with other sizes.
     pub(super) fn carry(&mut self) {
         if let Some(follow) = &mut self.watch.follow {
             follow.carry();
         }
     }
 
-    /// Whether an operation does what the planned one at `at` does, whatever the sizes. Tensors of the pass are those of which `number` knows the number
-    /// in the plan.
+    /// Whether an operation does the same as the planned one at `at`, whatever the sizes. `number` gives the number in the plan of a tensor
+    /// that belongs to the pass.
     pub(super) fn is_like(
         &self,
         schedule: &Schedule,
@@ -60,7 +60,7 @@ impl<W: World> Machine<W> {
             let mut pairs = call.inputs.iter().zip(&planned.inputs);
             return pairs.all(|(&input, &planned)| !is_large(planned.0) || is_it(input, planned));
         }
-        // Of what is small there may be more or less.
+        // There may be more or fewer small tensors.
         let mut large = self.large_inputs(schedule, call);
         let mut planned = schedule.spine.large_inputs(&schedule.trace, planned);
         planned.all(|planned| large.next().is_some_and(|input| is_it(input, planned))) && large.next().is_none()
@@ -79,7 +79,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// The plan gives a storage up: it goes when room is needed.
+    /// The plan evicts a storage: it is released only when room is needed.
     pub(super) fn offer(&mut self, place: Place, need: Option<Need>) {
         for name in self.owners_of(place) {
             self.let_go(name);
@@ -89,8 +89,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// How much sooner a buffer may go for what the plan says about it: operations until it is needed next, and more if the plan has given it up; less
-    /// if it outlives the plan and what is made like it was wanted then, when it may take the whole pass to compute. `None` where no plan knows it.
+    /// How suitable a buffer is for eviction according to the plan: the number of operations until its next use; much more if the plan has evicted it; much
+    /// less if it outlives the plan and such results were wanted then, since computing them may take the whole pass. `None` if no plan knows the buffer.
     pub(super) fn patience(&self, buffer: BufferKey) -> Option<f64> {
         let follow = self.watch.follow.as_ref()?;
         let position = self.steps.position as usize;
@@ -111,7 +111,7 @@ impl<W: World> Machine<W> {
         Some((1 + next.saturating_sub(position)) as f64 * first)
     }
 
-    /// Whether the plan has no use for a buffer any more and the program holds it when the plan is over.
+    /// Whether the plan has no more use for a buffer and the program still holds it when the plan ends.
     fn outlives_plan(&self, buffer: BufferKey) -> bool {
         let Some(Follow { schedule, .. }) = &self.watch.follow else { return false };
         let position = self.steps.position as usize;
@@ -120,8 +120,8 @@ impl<W: World> Machine<W> {
             && places.all(|place| schedule.next_use(place, position).is_none())
     }
 
-    /// The program reads a tensor, works on it outside any backward, or holds it when its step ends, from when on it is not computed again: what was evicted
-    /// because its plan had no more use for it is not the first to go next time.
+    /// Called when the program reads a tensor, uses it outside any backward pass, or holds it when its step ends (after which it is not computed again).
+    /// If it was evicted because its plan had no more use for it, it is not the first to be evicted next time.
     pub(super) fn note_wanted(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
         if core::mem::take(&mut tensor.lineage.is.parted) && tensor.is_evicted() {
@@ -129,7 +129,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// What the plan calls the storages of a buffer.
+    /// The plan's numbers for the storages of a buffer.
     fn planned_places(&self, buffer: BufferKey) -> impl Iterator<Item = Place> + Clone + '_ {
         let count = self.watch.follow.as_ref().map_or(0, |follow| follow.schedule.trace.storages.len());
         let owners = self.ledger.get(buffer).owners.iter().map(|&owner| &self.history.tensors[owner].spot);
@@ -139,8 +139,8 @@ impl<W: World> Machine<W> {
             .filter(move |&p| (p as usize) < count)
     }
 
-    /// A buffer is about to be evicted though the plan has not said so: lets the plan's holds on it go, and leaves what will do for those who read
-    /// it, if `most` bytes are room enough for both.
+    /// A buffer is about to be evicted although the plan has not said so. Releases the plan's holds on it, and leaves a substitute for those who read
+    /// it, if both fit into `most` bytes.
     pub(super) fn yield_buffer(&mut self, buffer: BufferKey, most: u64) {
         let Some(follow) = &self.watch.follow else { return };
         let need = |carried: &Carried| self.planned_places(buffer).find_map(|place| carried.is_given_up(place)?);
@@ -163,7 +163,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether what began like a planned pass of other sizes was soon something else: what begins like this is not tried again.
+    /// Whether what began like a planned pass of other sizes soon turned out to be something else. If so, what begins like this is not tried again.
     pub(super) fn refuse(&mut self, follow: &Follow, at: usize) -> bool {
         let is_early = follow.schedule.trace.ops.len() > at && follow.made.len() <= EARLY;
         let is_false_start = is_early && follow.start.like != 0;

@@ -1,13 +1,13 @@
-//! What stands for a tensor that is evicted, where that is cheaper than to compute it again.
+//! What is left in place of an evicted tensor, where that is cheaper than computing it again.
 //!
-//! Some tensors can be *compressed*: their numbers are written down in fewer bytes, or elsewhere, and the buffer goes. When one is
-//! needed it gets a buffer again. So even a root (a random mask, which could not be computed again at all) can be evicted. Who
-//! decides is the plan, or the online policy, which takes the cheaper of the two.
+//! Some tensors can be *compressed*: their values are stored in fewer bytes, or elsewhere, and the buffer is released. When the tensor is
+//! needed it gets a buffer again. So even a root (a random mask, which could not be computed again at all) can be evicted. This
+//! is decided by the plan, or by the online policy, which takes the cheaper way.
 //!
-//! And an operation that needs less of an input than its numbers can do with a *substitute* that the input has left: its signs, or its
-//! shape. Only plans leave those: they know who will still read a tensor.
+//! Also, an operation that needs less of an input than its values can use a *substitute* that was left of the input: its signs, or its
+//! shape. Only plans make substitutes, because only they know who will still read a tensor.
 //!
-//! How is the driver's affair; here is when, and what it takes.
+//! The driver knows how to do this; here it is decided when, and accounted for.
 
 use super::Machine;
 use super::call::Made;
@@ -17,18 +17,18 @@ use crate::history::Small;
 use crate::keys::{BufferKey, TensorKey};
 
 impl<W: World> Machine<W> {
-    /// The tensor that can be compressed in place of a buffer.
+    /// The tensor to compress in order to evict a buffer.
     pub(super) fn compressible(&self, buffer: BufferKey) -> Option<(TensorKey, Compressible)> {
         let owners = self.ledger.get(buffer).owners.iter();
         owners.into_iter().find_map(|&owner| Some((owner, self.history.tensors[owner].compressible()?)))
     }
 
-    /// Evicts a buffer by compressing the tensor that owns it, and whatever looks at it otherwise with it. `false`, with no
-    /// change, where the device does not let it be read: then it cannot be compressed any more.
+    /// Evicts a buffer by compressing the tensor that owns it, together with all views of it. Returns `false` and changes nothing if
+    /// the device does not allow reading it; it is then no longer compressible.
     pub(super) fn compress_buffer(&mut self, buffer: BufferKey, owner: TensorKey) -> bool {
         let mut others = self.ledger.get(buffer).owners.clone();
         others.retain(|other| *other != owner);
-        // Another name of the same buffer could not be had again.
+        // Another tensor in the same buffer must be computable again.
         let done = others.iter().all(|&other| self.history.tensors[other].recipe.is_some()) && self.compress(owner);
         if done {
             others.into_iter().for_each(|other| self.release(other));
@@ -59,9 +59,9 @@ impl<W: World> Machine<W> {
             }
         }
         self.ledger.add_small(bytes);
-        // For a moment there is both. What is over budget then was so before.
+        // For a moment both exist. If that exceeds the budget, more than the budget was needed before.
         let _ = self.account(facts.buffer_bytes, 0);
-        // What was there when the step began does not seem to come later because it has been brought back.
+        // Noted now, so that a tensor that existed when the step began does not seem to arrive later because it was brought back.
         self.place_of(key);
         self.release_buffer(key);
         self.count_evicted_to(alternative, facts.bytes, bytes);
@@ -74,7 +74,7 @@ impl<W: World> Machine<W> {
         let facts = self.history.tensors[key].facts;
         self.make_room(facts.buffer_bytes);
         let Some(Compressible { alternative, .. }) = self.history.tensors[key].compressible() else { return Ok(()) };
-        // Where this fails the only copy is still there.
+        // If this fails, the only copy still exists.
         let (buffer, ns) = self.world.decompress(facts.id).map_err(|cause| {
             let failure = self.world.explain(0, &cause, self.circumstances());
             self.remember(&failure);
@@ -86,12 +86,12 @@ impl<W: World> Machine<W> {
         if tensor.alive || tensor.held {
             self.discard_compressed(key);
         }
-        // Else it is back for one use, and goes again when that is over.
+        // Otherwise it is back for one use, and is evicted again after that.
         self.count_alternative(alternative, ns);
         done
     }
 
-    /// Drops what a tensor is compressed to.
+    /// Drops the compressed copy of a tensor.
     pub(super) fn discard_compressed(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
         let (id, Some(small)) = (tensor.facts.id, tensor.small.as_deref_mut()) else { return };
@@ -102,7 +102,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// A resident tensor is not compressed any more: it is kept as it is, or computed again.
+    /// A resident tensor is no longer compressible: from now on it is kept as it is, or computed again.
     pub(super) fn keep_as_it_is(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
         let taken = tensor.small.as_deref_mut().and_then(|small| small.compressible.take());
@@ -115,7 +115,7 @@ impl<W: World> Machine<W> {
     pub(super) fn leave_substitute(&mut self, key: TensorKey, need: Need) {
         let tensor = &self.history.tensors[key];
         let facts = tensor.facts;
-        // What stands in for it fills a buffer of its own.
+        // The tensor built from the substitute fills a buffer of its own.
         let fills = tensor.buffer.is_some_and(|buffer| self.ledger.get(buffer).bytes == facts.buffer_bytes);
         if !fills || tensor.small.as_ref().is_some_and(|small| small.substitute.is_some()) {
             return;
@@ -146,7 +146,7 @@ impl<W: World> Machine<W> {
         counts.to += to;
     }
 
-    /// Counts time that compressing and bringing back took.
+    /// Counts the time that compression and decompression took.
     fn count_alternative(&mut self, alternative: Alternative, ns: u64) {
         self.counters.alternatives[alternative as usize].ns += ns;
         self.counters.times.recompute += ns;

@@ -1,10 +1,10 @@
-//! Going on in a plan where the pass does something that is not planned, or not something that is: it skips a layer, leaves early, has another term in
+//! Continuing a plan when the pass does something that is not planned, or omits something that is: it skips a layer, exits early, or has another term in
 //! its loss.
 //!
-//! At first a pass that differs from its plan leaves it, so that what it does is written down and can be planned. Where passes of [many
-//! kinds](crate::differences) have left a plan it is *mended*. An operation that does what one further on in the plan does, with the same tensors, resumes the
-//! plan there; what lies between is skipped. A tensor that the plan expects of what was skipped, or that comes from what was not planned, is taken for the
-//! planned one. All other operations go through beside the plan. Sizes need not be those of the plan: it is [carried](crate::carry).
+//! At first, a pass that differs from its plan leaves it, so that it is traced and can be planned. After passes of [many
+//! kinds](crate::differences) have left a plan, it is *mended*. An operation that does the same as one further on in the plan, with the same tensors,
+//! resumes the plan there; what lies between is skipped. A tensor that the plan expects from a skipped operation, or that comes from an unplanned one, is
+//! taken for the planned tensor. All other operations run outside the plan. Sizes may differ from those of the plan: it is [carried](crate::carry).
 //!
 //! Complexity: O([`WINDOW`]) for an operation that is not the next of the plan.
 
@@ -21,20 +21,20 @@ use crate::keys::TensorKey;
 use crate::schedule::Schedule;
 use crate::trace::Number;
 
-/// How far ahead in the plan an operation is looked for.
+/// How far ahead in the plan an operation is searched for.
 const WINDOW: usize = 512;
-/// Most operations in a row that go through beside the plan.
+/// Most operations in a row that run outside the plan.
 const MOST_BESIDE: u32 = 256;
 
-/// Which inputs of an operation are which tensors of the plan.
+/// Inputs of an operation, each with the planned tensor that it is taken for.
 type Pairs = SmallVec<[(TensorKey, Number); 4]>;
 
 impl<W: World> Machine<W> {
-    /// Where in the plan an operation stands that is not the next one, at `from`, if the plan can be mended.
+    /// The position in the plan of an operation that is not the next one (at `from`), if the plan can be mended.
     pub(super) fn mend(&mut self, from: usize, op: &Operation, call: &Call) -> Stands {
         let Some(follow) = &self.watch.follow else { return Stands::Nowhere };
         let (schedule, is_mended) = (follow.schedule.clone(), follow.is_mended());
-        // It may be no such pass at all.
+        // It may not be such a pass at all.
         let is_too_early = follow.made.len() <= if follow.start.like == 0 { 1 } else { EARLY };
         if !schedule.trace.is_pass
             || is_too_early
@@ -60,8 +60,8 @@ impl<W: World> Machine<W> {
         Stands::At(at)
     }
 
-    /// Whether an operation does what the planned one at `at` does, where those from `from` on have not come: its inputs that are to be taken for the
-    /// plan's. At least one large input must be a tensor of the pass.
+    /// Whether an operation does the same as the planned one at `at`, if those from `from` on are skipped. Returns the inputs to be taken for planned
+    /// tensors. At least one large input must be a tensor of the pass.
     fn resumes(&self, schedule: &Schedule, (from, at): (usize, usize), op: &Operation, call: &Call) -> Option<Pairs> {
         let planned = &schedule.trace.ops[at];
         let does_the_same = planned.kind == op.kind
@@ -81,7 +81,7 @@ impl<W: World> Machine<W> {
                 Some(known) if known == number => is_anchored |= !schedule.is_external(number),
                 None if schedule.is_external(number) => {}
                 _ if schedule.is_external(number) => return None,
-                // What should have been made by now, and is something else that the plan knows, is not what is meant.
+                // A tensor that should have been made by now, but is another one that the plan knows, does not match.
                 Some(_) if !(from..at).contains(&made_at) => return None,
                 _ => {
                     is_anchored = true;
@@ -98,7 +98,7 @@ impl<W: World> Machine<W> {
         (spot.step == self.steps.number && spot.place != ARRIVED).then_some(spot.number)
     }
 
-    /// A tensor is the one that the plan knows as `number`.
+    /// Takes a tensor for the one that the plan knows as `number`.
     fn take_for(&mut self, key: TensorKey, number: Number, schedule: &Schedule) {
         let place = schedule.trace.tensors[number as usize].place;
         let origin = schedule.origins[number as usize];

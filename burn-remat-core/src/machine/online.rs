@@ -1,20 +1,20 @@
-//! Room: the one authority for bytes, and the policy where nothing is known of the future.
+//! Room: the only place that provides bytes, and the policy for when nothing is known of the future.
 //!
-//! Whoever needs bytes asks here. While a plan is followed, what its operations need is there by the plan. Whoever else needs
-//! bytes then (a read, an upload, another thread), and everyone while the plan is one for other sizes or there is none, gets them
-//! from what is evicted here: the buffer with the largest
+//! Whatever needs bytes asks here. While a plan is followed, the plan has made room for its own operations. Anything else that needs
+//! bytes then (a read, an upload, another thread), and everything while the plan is one for other sizes or there is none, gets them
+//! from what is evicted here. The buffer with the largest
 //!
 //! ```text
 //!     bytes^2 x age / cost
 //! ```
 //!
-//! goes first, where age counts operations since the last use, or until the next one where a plan knows it, and cost is the measured time of every recipe that would have to run
-//! to bring the buffer back, evicted ancestors included. The family is that of dynamic tensor rematerialization
-//! (Kirisame et al.), which has bytes to the first power. The square was measured: it favours few large buffers over
+//! is evicted first. Age is the number of operations since the last use, or until the next one if a plan knows it. Cost is the measured time of every
+//! recipe that would have to run to bring the buffer back, evicted ancestors included. This belongs to the family of dynamic tensor
+//! rematerialization (Kirisame et al.), which has bytes to the first power. The square was chosen by measurement: it favours few large buffers over
 //! many small ones, and so takes fewer and cheaper recomputations on transformers at the same budget, and no more on
 //! convolutional networks. Bytes alone, or bytes and age alone, evict gradients and are ruinous.
 //!
-//! Scores are computed for all candidates in one pass and used for a few evictions before they are computed anew, so a
+//! Scores are computed for all candidates in one pass and used for a few evictions before they are computed again, so a
 //! call costs O(buffers x chain) for every [`BATCH`] evictions, with chains cut off where `History` does.
 
 use alloc::vec::Vec;
@@ -28,9 +28,9 @@ use crate::reuse::{Reuse, Seen, Signature};
 
 /// Evictions per scoring pass.
 const BATCH: usize = 8;
-/// How many times as much as was looked at of a long chain is taken for the rest: it goes when nothing else is left.
+/// The cost of a chain too long to visit whole is taken to be this many times what was visited, so that it is evicted only when nothing else is left.
 const LONG: u64 = 1 << 20;
-/// At most one part in so many of the budget is left free to compress into.
+/// At most one part in this many of the budget is left free to compress into.
 const MOST_RESERVED: u64 = 64;
 
 impl<W: World> Machine<W> {
@@ -43,13 +43,13 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// The same, where the budget alone leaves too little.
+    /// The same, if the budget alone leaves too little.
     fn find_room(&mut self, need: u64, budget: u64) {
         let planned = self.watch.follow.as_ref().filter(|follow| follow.carried.is_none());
         let planned = planned.map(Follow::most);
         let most = budget.max(planned.unwrap_or(0));
         if planned.is_some() && self.is_planned() {
-            // The plan has made room, unless more is held beside it, or things are not as it takes them to be.
+            // The plan has made room, unless more is held outside it, or things are not as it assumes.
             let fits = self.ledger.live.saturating_add(need) <= most;
             if fits || self.ledger.live <= most && !self.is_crowded(most) {
                 return;
@@ -58,7 +58,7 @@ impl<W: World> Machine<W> {
         }
         let without = most.saturating_sub(need);
         let most = self.room.most(most);
-        // Room to compress the next one: for a moment there is both.
+        // Leave room to compress the next one: for a moment both exist.
         let target = most.saturating_sub(self.room.reserve);
         if self.ledger.live.saturating_add(need) > target && !self.gives_up() {
             while self.ledger.live.saturating_add(need) > target && self.evict_some(need, target, most) {}
@@ -79,26 +79,26 @@ impl<W: World> Machine<W> {
         true
     }
 
-    /// A tensor of so many bytes may have to be compressed.
+    /// A tensor of this many bytes may have to be compressed.
     pub(super) fn reserve_for(&mut self, bytes: u64) {
         if self.room.budget.is_some_and(|budget| bytes <= budget / MOST_RESERVED) {
             self.room.reserve = self.room.reserve.max(bytes);
         }
     }
 
-    /// Called when something is there that was not: keeps the peak and the floor. `gone` bytes are still counted and go next, `beside` are
-    /// needed and are not counted.
+    /// Called when more is held than before: updates the peak and the floor. `gone` bytes are still counted but released next; `beside` bytes are
+    /// needed but not counted.
     ///
     /// # Errors
     ///
-    /// Over budget, where the configuration is strict.
+    /// The budget is exceeded and the configuration is strict.
     pub(super) fn account(&mut self, gone: u64, beside: u64) -> Result<(), Failure> {
         let live = self.ledger.live + beside;
         self.watch.most_held = self.watch.most_held.max(live);
         self.steps.totals.peak = self.steps.totals.peak.max(live);
         self.room.pool.note(live);
         self.counters.peak.note(live, self.now.kind);
-        // Where nothing is recorded nothing can go, and nothing has to.
+        // While nothing is recorded nothing can be evicted, and nothing has to be.
         let floor = if self.own.records { self.ledger.fixed + gone + beside } else { 0 };
         self.counters.floor.note(floor, self.now.kind);
         let Some(budget) = self.room.budget.filter(|&budget| live > budget) else { return Ok(()) };
@@ -110,7 +110,7 @@ impl<W: World> Machine<W> {
         self.below_floor(budget, floor)
     }
 
-    /// Says that the budget cannot be met: once, or as an error if the configuration is strict.
+    /// Reports that the budget cannot be kept: once, or as an error if the configuration is strict.
     pub(super) fn below_floor(&mut self, budget: u64, floor: u64) -> Result<(), Failure> {
         let event = Event::BelowFloor { budget, floor, kind: self.now.kind };
         if self.config.strict {
@@ -122,11 +122,11 @@ impl<W: World> Machine<W> {
         Ok(())
     }
 
-    /// Evicts up to [`BATCH`] buffers in order of their score until `need` more bytes keep to `target`, with at most `most` held
-    /// meanwhile; `false` if none could be.
+    /// Evicts up to [`BATCH`] buffers in order of their score until `need` more bytes fit into `target`, with at most `most` bytes held
+    /// meanwhile; `false` if none could be evicted.
     fn evict_some(&mut self, need: u64, target: u64, most: u64) -> bool {
         let excess = self.ledger.live + need - target;
-        // Small buffers only when no large one is left: they free little and cost a recipe each.
+        // Small buffers only when no large one is left: they free little and cost one recipe each.
         let mut candidates = self.candidates(excess / 64);
         if candidates.is_empty() {
             candidates = self.candidates(0);
@@ -138,7 +138,7 @@ impl<W: World> Machine<W> {
             }
             left -= usize::from(self.evict_cheaply(buffer, most));
         }
-        // To be over budget for a moment is better than to stay so.
+        // Exceeding the budget for a moment is better than exceeding it for longer.
         let is_over = self.ledger.live + need > most;
         left < BATCH || is_over && candidates.iter().any(|&(_, buffer)| self.evict_cheaply(buffer, u64::MAX))
     }
@@ -161,14 +161,14 @@ impl<W: World> Machine<W> {
         let bytes = entry.bytes as f64;
         let compressing = self.compressible(key).map(|(_, compressible)| compressible.cost_ns);
         let chain = self.history.chain(key, &self.ledger.get(key).owners);
-        // Where not all of it was looked at, that is the least.
+        // If the chain was not visited whole, its cost is a lower bound.
         let computing = chain.map(|chain| chain.cost_ns.saturating_mul(if chain.is_long { LONG } else { 1 }));
         let cost = computing.into_iter().chain(compressing).min().unwrap_or(u64::MAX).max(1) as f64;
         let weight = self.policy_of(key).map_or(1.0, CheckpointPolicy::weight);
         bytes * bytes * age / (cost * weight)
     }
 
-    /// What the stage that made a buffer says about it.
+    /// The policy of the stage that made a buffer.
     fn policy_of(&self, key: BufferKey) -> Option<CheckpointPolicy> {
         if !self.stages.any_policy {
             return None;
@@ -178,10 +178,10 @@ impl<W: World> Machine<W> {
         self.history.recipes[recipe].stage.1
     }
 
-    /// Evicts a buffer, by compressing it where that is cheaper than to compute it again, or the only way. While it is compressed there
-    /// is both, which must not be more than `most` bytes: `false` if nothing could be done.
+    /// Evicts a buffer, by compressing it if that is cheaper than computing it again, or the only way. During compression both
+    /// exist, which must not take more than `most` bytes. Returns `false` if nothing could be done.
     pub(super) fn evict_cheaply(&mut self, buffer: BufferKey, most: u64) -> bool {
-        // It may have gone with one before.
+        // It may have been evicted together with an earlier one.
         if !self.ledger.contains(buffer) || self.ledger.get(buffer).is_fixed() {
             return false;
         }
@@ -203,7 +203,7 @@ impl<W: World> Machine<W> {
         computing.is_some()
     }
 
-    /// Upper estimate of the new bytes that an operation takes, for the first time or again, all its inputs resident and `full` bytes in its outputs.
+    /// Upper estimate of the new bytes that an operation takes, on its first run or again, with all its inputs resident and `full` bytes in its outputs.
     pub(super) fn new_bytes(
         &mut self,
         (kind, again): (Kind, bool),

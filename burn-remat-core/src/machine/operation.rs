@@ -1,5 +1,5 @@
-//! How an operation goes through: what it reads is brought back, room is made, it runs, what it made is counted, and it becomes
-//! the recipe of that.
+//! How an operation is processed: what it reads is brought back, room is made, it runs, what it made is counted, and it is recorded as
+//! the recipe for that.
 
 use alloc::format;
 
@@ -13,10 +13,10 @@ use crate::history::{Again, Recipe, Small};
 use crate::keys::{BufferKey, Keys, TensorKey, add};
 use crate::passes::Part;
 
-/// Recorded operations beyond which the older half is forgotten even without a step boundary, unless steps are that long.
+/// With more recorded operations than this, the older half is forgotten even without a step boundary, unless steps are that long.
 const HISTORY_LIMIT: u64 = 200_000;
 
-/// What was recorded of an operation.
+/// What was recorded for an operation.
 struct Recorded {
     op: OpKey,
     again: Again,
@@ -24,7 +24,7 @@ struct Recorded {
 }
 
 impl<W: World> Machine<W> {
-    /// Serves an operation of the program, which the world has at hand.
+    /// Serves an operation of the program, which the world has ready.
     pub fn operation(&mut self, thread: ThreadId, op: &Operation) {
         self.begin(thread, op.kind);
         self.counters.operations += 1;
@@ -57,7 +57,7 @@ impl<W: World> Machine<W> {
         self.close(&call);
     }
 
-    /// What an operation reads.
+    /// Looks up what an operation reads.
     fn bind(&self, op: &Operation, call: &mut Call) -> Result<(), Failure> {
         for input in &op.inputs {
             let Some(key) = self.history.find(input.id) else {
@@ -81,11 +81,11 @@ impl<W: World> Machine<W> {
         if self.is_planned() {
             self.follow_before(op, call);
         }
-        // Only now: the plan may have left a substitute just now, or be followed no more.
+        // Only now: the plan may just have left a substitute, or may no longer be followed.
         self.ensure_inputs(op, call)
     }
 
-    /// Has all inputs there, but for one that has left what is needed of it.
+    /// Makes all inputs resident, except one of which a sufficient substitute is left.
     pub(super) fn ensure_inputs(&mut self, op: &Operation, call: &Call) -> Result<(), Failure> {
         let spared = self.history.spared(op.weak).map(|(key, _)| key);
         for &input in call.inputs.iter().filter(|&&input| spared != Some(input)) {
@@ -100,9 +100,9 @@ impl<W: World> Machine<W> {
         Ok(())
     }
 
-    /// Runs it, its inputs there.
+    /// Runs the operation, whose inputs are resident.
     fn carry_out(&mut self, op: &Operation, call: &mut Call) -> Result<(), Failure> {
-        // As the program sees it: before anything is decided here.
+        // As the program sees it, so before anything is decided here.
         call.expected = self.expected(op, &call.inputs);
         let settled = self.settle_roots(op, call);
         let Settled { recordable, replaces, seed, .. } = settled;
@@ -131,7 +131,7 @@ impl<W: World> Machine<W> {
             planned_ns,
             reuse: call.expected.map(|expected| self.reused(expected, &call.inputs)),
         };
-        // Only now: what was brought back to cut a root free would take the room of the outputs.
+        // Only now: what was brought back to release a root would take the room of the outputs.
         let least = self.world.needs(&run);
         let need =
             self.new_bytes((op.kind, false), &op.outputs, call.produced, &call.inputs, &call.consumed).max(least);
@@ -205,17 +205,17 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// It did not run.
+    /// The operation did not run.
     fn abort(&mut self, op: &Operation, call: &Call, failure: Failure) {
         self.forget_step();
         for &input in call.consumed.iter().filter(|_| call.began) {
-            // The backend may or may not have taken it; either way it is dead.
+            // The backend may or may not have taken it over; either way it is dead.
             self.release(input);
         }
         self.register_failed(&op.outputs, failure);
     }
 
-    /// What comes after an operation, whatever became of it.
+    /// What is done after an operation, whether it succeeded or not.
     fn close(&mut self, call: &Call) {
         for &input in &call.dying {
             self.kill(input);
@@ -236,7 +236,7 @@ impl<W: World> Machine<W> {
         self.end_pass(self.now.clock + 1, |_, _| false);
         let (bytes, clock) = (self.steps.computed_bytes, self.now.clock);
         if let Some(boundary) = self.steps.detector.observe(bytes, clock) {
-            // Of several backwards that are added up, each is a rise and a fall, and no step.
+            // If several backward passes are accumulated, each of them is a rise and a fall, but not a step.
             if self.steps.has_backwards(clock) {
                 self.forget(boundary);
             } else {
@@ -303,7 +303,7 @@ impl<W: World> Machine<W> {
     ///
     /// # Errors
     ///
-    /// Over budget, where the configuration is strict.
+    /// The budget is exceeded and the configuration is strict.
     pub(super) fn settle(
         &mut self,
         made: &Made<'_>,
@@ -322,7 +322,7 @@ impl<W: World> Machine<W> {
         let before = self.ledger.live;
         for (&output, &(buffer, _)) in made.outputs.iter().zip(made.buffers) {
             let tensor = &mut self.history.tensors[output];
-            // Until it is counted.
+            // Pinned until it is counted.
             tensor.pins += 1;
             let (identity, bytes) = match (buffer, base) {
                 (Buffer::Known { identity, bytes }, _) => (identity, bytes),
@@ -340,7 +340,7 @@ impl<W: World> Machine<W> {
         self.counters.scratch.note(scratch, self.now.kind);
         self.watch.scratch = if self.config.count_workspaces { scratch } else { 0 };
         self.room.reuse.learn(new + self.watch.scratch);
-        // What was taken was needed until now.
+        // What was taken over was needed until now.
         left.sort_unstable();
         left.dedup();
         let was_needed = left.iter().map(|&buffer| self.ledger.get(buffer)).filter(|entry| !entry.is_fixed());

@@ -1,19 +1,19 @@
-//! Which tensors are parameters, and what takes their place.
+//! Which tensors are parameters, and what succeeds them.
 //!
-//! Nobody says so. It shows in how a tensor came to be and in what becomes of it:
+//! The program does not say so. It can be inferred from how a tensor was made and what becomes of it:
 //!
 //! - A *parameter* was not computed (but drawn, uploaded or loaded), is older than the step, has been read by operations
-//!   that can run again, and is *succeeded* by a tensor of its shape. Either an operation takes it and gives the successor
-//!   (Adam, SGD), perhaps through others that take what the one before gave (Adan); or the successor is computed from it and
-//!   then the program lets go of it (AdamW), or keeps it (a copy of the best model) and reads the successor from then on.
+//!   that can run again, and is *succeeded* by a tensor of its shape. Either an operation takes it over and makes the successor
+//!   (Adam, SGD), perhaps through further operations that each take over the result of the one before (Adan); or the successor is computed from it and
+//!   the program then releases it (AdamW), or keeps it (a copy of the best model) and reads the successor from then on.
 //! - What a step has computed and the next one replaces is *state*: moments, running statistics. It is updated as well, but
 //!   reading it begins no step, since optimizers may read it as soon as they have written it (AdaGrad). State that was
-//!   loaded looks like a parameter until something computed is put into it before anything has read it.
-//! - Between two updates of a parameter lies a backward. What layers add to in place, and gradients that a backward adds up, are none.
-//! - What is drawn or uploaded for one step is no parameter either, even if it is written over: neither it nor what it
-//!   succeeds was there in the first step, or is as old as several.
+//!   loaded looks like a parameter until it is replaced by something computed before anything has read it.
+//! - Between two updates of a parameter lies a backward pass. So tensors that layers add to in place, and accumulated gradients, are no parameters.
+//! - What is drawn or uploaded for one step is no parameter either, even if it is overwritten: neither it nor what it
+//!   succeeds existed in the first step, or is as old as several steps.
 //!
-//! Constant work for every operation.
+//! Each operation takes constant work.
 
 use super::Machine;
 use super::call::Update;
@@ -22,11 +22,11 @@ use crate::facts::TensorFacts;
 use crate::history::Lineage;
 use crate::keys::TensorKey;
 
-/// Operations within which a parameter is let go of after its successor was computed, as long as no update has been seen.
+/// Until an update has been seen, a parameter must be released within this many operations after its successor was computed.
 const RECENT: u64 = 64;
 
 impl<W: World> Machine<W> {
-    /// What an operation that takes the `consumed` roots and gives `outputs` updates.
+    /// What is updated by an operation that takes over the `consumed` roots and makes `outputs`.
     pub(super) fn update_of(&self, consumed: &[TensorKey], outputs: &[TensorFacts]) -> Option<Update> {
         let mut found = None;
         for &key in consumed {
@@ -44,7 +44,7 @@ impl<W: World> Machine<W> {
         found
     }
 
-    /// Whether a tensor that is succeeded now is a parameter.
+    /// Whether a tensor that is being succeeded is a parameter.
     pub(super) fn is_parameter(&self, key: TensorKey) -> bool {
         let tensor = &self.history.tensors[key];
         let Lineage { updated, since, born, .. } = tensor.lineage;
@@ -54,8 +54,8 @@ impl<W: World> Machine<W> {
         tensor.may_be_parameter() && known && is_trained
     }
 
-    /// Whether the step at hand ends where an operation reads these `inputs` and takes those that are `consumed`: the first
-    /// one that reads an updated parameter, or the next one where it is due.
+    /// Whether the current step ends at an operation that reads these `inputs` and takes over those that are `consumed`: the first
+    /// one that reads an updated parameter, or the next one if a new step is due.
     pub(super) fn begins_step(&mut self, inputs: &[TensorKey], consumed: &[TensorKey]) -> bool {
         let detector = &self.steps.detector;
         let (tells, enough) = (detector.goes_by_updates(), detector.has_enough_updates());
@@ -70,12 +70,12 @@ impl<W: World> Machine<W> {
                 begins |= tells && (enough || lineage.is.regular);
             }
         }
-        // Where nothing is recorded nothing has to be evicted, and state may count as computed.
+        // If nothing is recorded, nothing has to be evicted, and state may count as computed.
         begins && (!self.own.records || self.steps.detector.may_begin(self.steps.computed_bytes))
     }
 
-    /// An operation takes a tensor as input: perhaps it has taken the place of a parameter that the program keeps. That parameter would
-    /// have been updated once more by now, and the tensor came to be at about the time of that.
+    /// An operation reads a tensor, which may have succeeded a parameter that the program keeps. If so, that parameter would by now
+    /// have been updated once more, and the tensor was made at about that time.
     fn note_kept(&mut self, key: TensorKey) {
         let Lineage { heir_of, is, born, .. } = self.history.tensors[key].lineage;
         let Some(parameter) = heir_of.filter(|_| !is.eligible).and_then(|of| self.history.find(of)) else { return };
@@ -92,7 +92,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Notes what succeeds the `inputs` of an operation, of which some are `dying`, before it counts as having read them.
+    /// Notes what succeeds the `inputs` of an operation, some of which are `dying`, before it counts as having read them.
     pub(super) fn note_succession(&mut self, inputs: &[TensorKey], dying: &[TensorKey], outputs: &[TensorKey]) {
         for &output in outputs {
             let shape = self.history.tensors[output].facts.shape;
@@ -130,7 +130,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Notes what an operation that made `outputs` has updated.
+    /// Notes what was updated by an operation that made `outputs`.
     pub(super) fn note_updates(&mut self, update: Option<Update>, outputs: &[TensorKey]) {
         match update {
             Some(Update::Parameter(before)) => {
@@ -144,7 +144,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// The thread at hand has updated a parameter.
+    /// The current thread has updated a parameter.
     fn note_update(&mut self) {
         if self.steps.detector.goes_by_passes() {
             return;
@@ -154,7 +154,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// A tensor takes the place of the parameter `before`.
+    /// A tensor succeeds the parameter `before`.
     fn note_parameter(&mut self, key: TensorKey, before: TensorKey) {
         let clock = self.now.clock;
         let Lineage { updated, interval: last, .. } = self.history.tensors[before].lineage;
@@ -165,7 +165,7 @@ impl<W: World> Machine<W> {
         self.steps.passes.update(clock);
         self.steps.passes.optimize(clock);
         if updated > 0 {
-            // In the first step what a backward adds up in place may look like a parameter.
+            // In the first step, gradients that a backward pass accumulates in place may look like parameters.
             if self.is_in_planned_pass() {
                 self.steps.passes.go_on();
             }
@@ -176,13 +176,13 @@ impl<W: World> Machine<W> {
         (lineage.is.fresh, lineage.is.eligible, lineage.is.regular) = (true, true, regular);
     }
 
-    /// The program lets go of a tensor: what was computed from it takes its place, that of a parameter if it is one. Whether it is.
+    /// The program releases a tensor: it is succeeded by what was computed from it. Returns whether it is a parameter.
     pub(super) fn note_drop(&mut self, key: TensorKey) -> bool {
         let tensor = &self.history.tensors[key];
         let Some(heir) = tensor.lineage.heir.and_then(|id| self.history.find(id)) else { return false };
         let successor = &self.history.tensors[heir];
         let fresh = successor.alive && !self.steps.detector.is_of_this_step(successor.lineage.updated);
-        // An input of a whole pass is let go of long after its heir was made.
+        // An input of a whole pass is released long after its successor was made.
         let recent = self.steps.detector.is_exact() || self.now.clock - successor.lineage.born <= RECENT;
         if !(tensor.alive && fresh && recent && tensor.may_be_parameter()) {
             return false;

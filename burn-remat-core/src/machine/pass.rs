@@ -1,8 +1,8 @@
-//! Passes as they come: see [`Passes`](crate::passes::Passes).
+//! Finding passes as they come: see [`Passes`](crate::passes::Passes).
 //!
-//! A pass ends where what was saved for its backward is gone, or where its plan ends. One that has a plan begins with the plan's first
-//! operation, wherever that comes: what a program does in between is no part of any. A validation that begins in the same way
-//! goes by the plan for as long as it does the same.
+//! A pass ends where everything saved for its backward pass is gone, or where its plan ends. A pass that has a plan begins with the plan's first
+//! operation, wherever that comes: what a program does in between belongs to no pass. A validation that begins in the same way
+//! follows the plan for as long as it does the same.
 
 use super::Machine;
 use super::call::Call;
@@ -15,11 +15,11 @@ use crate::trace::{Trace, extend};
 
 use alloc::sync::Arc;
 
-/// A pass is not like another whose first result is more than so many times larger or smaller.
+/// Two passes are not alike if their first results differ in size by more than this factor.
 const MOST_TIMES: u64 = 64;
 
 impl<W: World> Machine<W> {
-    /// An operation of the program is about to be served: the pass before it may be over, and it may be a seed.
+    /// An operation of the program is about to be served: the previous pass may be over, and the operation may be a seed.
     pub(super) fn meet_operation(&mut self, thread: ThreadId, op: &Operation, call: &Call) {
         if !self.now.foreign {
             self.end_pass(self.now.clock, |machine, schedule| !machine.is_glue(schedule, op, call));
@@ -34,7 +34,7 @@ impl<W: World> Machine<W> {
 
     fn meet_one(&mut self, thread: ThreadId) {
         if self.now.foreign {
-            // What this thread has computed was not looked at. Its next pass is.
+            // What this thread has computed was not observed. Its next pass will be.
             if self.steps.detector.goes_by_passes() && self.threads.pass(thread) {
                 self.forget_step();
             }
@@ -42,7 +42,7 @@ impl<W: World> Machine<W> {
         }
         let is_updating = self.steps.detector.is_updating(self.steps.passes.last_update(), self.now.clock);
         if is_updating && !self.steps.passes.awaits_backward() {
-            // It is an optimizer's.
+            // It belongs to an optimizer.
             return;
         }
         let seed = self.steps.passes.one(self.now.clock, self.steps.position);
@@ -61,7 +61,7 @@ impl<W: World> Machine<W> {
         }
         if let Seed::After(boundary) = seed {
             self.end_planned_pass(boundary);
-            // What was written down begins in the middle of a pass.
+            // The trace begins in the middle of a pass.
             self.watch.tracer = None;
         }
         let untold = !self.steps.detector.is_exact() && self.steps.passes.seen() > 1;
@@ -70,8 +70,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Ends the pass under way if it is over: what was saved is gone, and all that its plan has is done. What comes then `is_other`, or may be
-    /// more of the glue with which it ends.
+    /// Ends the current pass if it is over: what was saved is gone, and everything in its plan is done. The next operation `is_other`, or may be
+    /// more of the glue with which the pass ends.
     pub(super) fn end_pass(&mut self, clock: u64, is_other: impl Fn(&Self, &Schedule) -> bool) {
         if !self.steps.plans_passes(self.now.clock) {
             if self.steps.passes.is_over() {
@@ -93,7 +93,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Notes to which part of the pass belongs what an operation has made.
+    /// Notes to which part of the pass the outputs of an operation belong.
     pub(super) fn note_part(&mut self, op: &Operation, inputs: &[TensorKey], outputs: &[TensorKey]) {
         if self.now.foreign {
             return;
@@ -112,7 +112,7 @@ impl<W: World> Machine<W> {
                 let lineage = &tensors[input].lineage;
                 passes.descends(lineage.part, lineage.born)
             });
-        // What a view looks at, by when that came to be.
+        // When the base of a view was made, if that counts in this pass.
         let base = inputs.first().filter(|_| op.nature.view).map(|&base| tensors[base].lineage);
         let base = base.map(|lineage| passes.counts(lineage.part, lineage.born).then_some(lineage.born));
         let part = match (descends, base) {
@@ -133,8 +133,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// The same where how to make it is not known, because it took roots: what took gradients of this pass only is one, and no new state of something
-    /// else.
+    /// The same for results that cannot be computed again, because the operation took over roots: if it took over gradients of this pass only, the result
+    /// is one too, and not new state of something else.
     pub(super) fn note_descent(&mut self, inputs: &[TensorKey], consumed: &[TensorKey], outputs: &[TensorKey]) {
         if self.now.foreign {
             return;
@@ -147,25 +147,25 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// A tensor that takes the place of another from step to step is no part of a pass.
+    /// A tensor that takes the place of another from step to step is not part of a pass.
     pub(super) fn note_no_part(&mut self, key: TensorKey) {
         self.note_let_go(key);
         self.history.tensors[key].lineage.part = Part::None;
     }
 
-    /// The program has let go of a tensor.
+    /// The program has released a tensor.
     pub(super) fn note_let_go(&mut self, key: TensorKey) {
         let tensor = &self.history.tensors[key];
         let (part, born, bytes) = (tensor.lineage.part, tensor.lineage.born, tensor.facts.bytes);
         self.steps.passes.let_go(part, born, bytes, (self.now.clock, self.steps.position));
     }
 
-    /// Takes up the plan of a pass that begins with an operation, if there is one.
+    /// Takes up the plan of a pass that begins with this operation, if there is one.
     pub(super) fn begin_pass(&mut self, op: &Operation, call: &mut Call) -> bool {
         if self.steps.detector.goes_by_marks() || self.now.foreign || self.steps.passes.seed().is_some() {
             return false;
         }
-        // Passes of two kinds may begin alike: where it is known which comes, that is waited for.
+        // Passes of two kinds may begin alike. If it is known which kind comes next, the machine waits for that.
         let is_sure = self.world.is_sure();
         if !is_sure && !self.steps.passes.is_quiet() {
             return false;
@@ -175,7 +175,7 @@ impl<W: World> Machine<W> {
         if is_sure && self.world.next().is_none_or(|next| next.structure() != schedule.structure()) {
             return false;
         }
-        // A pass that was never met: it was none.
+        // The one that left its plan never came to a backward pass, so it was not a pass.
         self.watch.left = None;
         self.watch.tracer = None;
         self.steps.number = self.steps.number.wrapping_add(1) % u32::MAX;
@@ -183,7 +183,7 @@ impl<W: World> Machine<W> {
         self.watch.most_held = self.ledger.live;
         self.note_start();
         self.clear_for(&schedule);
-        // A plan that holds more than the budget holds the least that is known.
+        // A plan that exceeds the budget holds the least that is known to be possible.
         if self.exceeds(&schedule, schedule.peak) {
             self.world.outgrown(schedule.structure());
         }
@@ -202,25 +202,25 @@ impl<W: World> Machine<W> {
         true
     }
 
-    /// The plan that is followed, where it is one of a pass and says where that ends.
+    /// The plan that is followed, if it is a plan of a pass and says where that ends.
     pub(super) fn planned_pass(&self) -> Option<&Schedule> {
         let follow = self.watch.follow.as_ref()?;
         Some(&*follow.schedule).filter(|schedule| schedule.trace.is_pass && !follow.is_mended())
     }
 
-    /// Whether a pass is under way that its plan does not end yet.
+    /// Whether a pass has begun and its plan has not come to its end.
     pub(super) fn is_in_planned_pass(&self) -> bool {
         self.planned_pass().is_some_and(|schedule| !schedule.spine.is_over(self.steps.position as usize))
     }
 
-    /// Whether a plan holds more than the budget, and more than `most`, with what was there when the pass began.
+    /// Whether a plan, counting what was held when the pass began, exceeds both the budget and `most`.
     pub(super) fn exceeds(&self, schedule: &Schedule, most: u64) -> bool {
         let foreseen = schedule.peak.saturating_add(self.steps.held_at_start);
         let foreseen = foreseen.saturating_sub(schedule.trace.held_at_start);
         self.limits().budget.is_some_and(|budget| foreseen > budget.max(most))
     }
 
-    /// Whether a plan decides nothing, so that all is held, though that is more than the budget allows.
+    /// Whether a plan keeps everything, without deciding anything, although that exceeds the budget.
     pub(super) fn needs_more(&self, schedule: &Schedule) -> bool {
         !schedule.decides.iter().any(|&decides| decides) && self.exceeds(schedule, 0)
     }
@@ -232,7 +232,7 @@ impl<W: World> Machine<W> {
         Some(expected).filter(begins).or_else(|| self.world.beginning_with(1, prefix).filter(begins))
     }
 
-    /// The plan of a pass that begins like this one does, on tensors of another size, and the signature of the operation at hand (not 0).
+    /// The plan of a pass that begins like this one but on tensors of another size, and the signature of the current operation (not 0).
     fn pass_like(&self, op: &Operation, call: &Call) -> Option<(Arc<Schedule>, u64)> {
         let bytes = op.outputs.first()?.bytes;
         let schedule = self.world.like(&[], op.kind, bytes).filter(|schedule| schedule.trace.is_pass)?;
@@ -244,12 +244,12 @@ impl<W: World> Machine<W> {
         may_be.then_some((schedule, signature))
     }
 
-    /// What is to be planned of what was written down.
+    /// The part of a trace that is to be planned.
     pub(super) fn unit_of(&self, trace: Trace) -> Trace {
         let passes = &self.steps.passes;
         let seed = passes.seed().filter(|_| self.steps.plans_passes(self.now.clock));
         let trace = Trace { seed, over: passes.over(), ..trace };
-        // Whoever rehearses wants to know what lies between passes too.
+        // A dry run also needs to know what lies between passes.
         if self.config.rehearsing { trace } else { trace.planned_part() }
     }
 }

@@ -1,9 +1,9 @@
-//! Following a plan on the live stream.
+//! Following a plan while the program runs.
 //!
-//! The plan says which storages to hold, to give up and to compute again between the operations of the step; see
-//! [`Action`]. It is never trusted for correctness: a tensor that is read is computed again whatever the plan says. The
-//! first operation that differs from the planned step, glue apart, ends the following for this step: all holds are let go, the online
-//! policy takes over, and the trace goes on from there, so that the new step can be planned too.
+//! The plan says which storages to hold, to evict and to compute again between the operations of the step; see
+//! [`Action`]. Correctness never depends on it: a tensor that is read is computed again if necessary, whatever the plan says. At the
+//! first operation, glue apart, that differs from the planned step, the plan is left for this step: all its holds are released, the online
+//! policy takes over, and the trace continues from there, so that the new step can be planned too.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ use crate::schedule::Action;
 use crate::trace::{EXTERNAL, Place, extend, origin};
 
 impl<W: World> Machine<W> {
-    /// Compares the operation at hand with the plan and takes the plan's steps before it.
+    /// Compares the current operation with the plan and carries out the plan's actions before it.
     pub(super) fn follow_before(&mut self, op: &Operation, call: &mut Call) {
         let next = self.last_position() as usize;
         let stands = match self.place_in_plan(next, self.sizes(), op, call) {
@@ -43,7 +43,7 @@ impl<W: World> Machine<W> {
         for (input, place, number) in self.planned_inputs(&schedule, at, call) {
             self.follow_input(input, place, number, schedule.holds[place as usize]);
         }
-        // What is let go of here is still read by the operation, through a view of it perhaps, which must be there first.
+        // The operation still reads what is released here, perhaps through a view of it, which must be resident first.
         let actions = &schedule.before[at];
         let lets_go = |action: &Action| matches!(action, Action::Loosen(_) | Action::ReleaseAll);
         let (first, last) = actions.split_at(actions.iter().position(lets_go).unwrap_or(actions.len()));
@@ -54,20 +54,20 @@ impl<W: World> Machine<W> {
             self.take(last)
         });
         if let Err(failure) = taken {
-            // The plan's own work failed: the operation may do without it.
+            // Work that the plan ordered failed; the operation may be able to do without it.
             self.leave_plan(at, Left::Failed(failure));
         }
     }
 
-    /// Whether what the plan foresees at the operation at hand does not fit into `most` bytes beside what else is held: by other threads, or by the program, though it was
-    /// not when the step was observed.
+    /// Whether what the plan predicts at the current operation does not fit into `most` bytes together with everything else that is held: by other threads,
+    /// or by the program although it was not held when the step was observed.
     pub(super) fn is_crowded(&self, most: u64) -> bool {
         let Some(follow) = &self.watch.follow else { return false };
         let foreseen = follow.schedule.foreseen.get(self.last_position() as usize).copied().unwrap_or(0);
         follow.foreseen(foreseen).saturating_add(follow.beside) > most
     }
 
-    /// The operation at hand is none of the plan's.
+    /// The current operation does not belong to the plan.
     fn pass_beside(&mut self, call: &mut Call) {
         call.watched = false;
         self.now.beside = true;
@@ -97,7 +97,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Notes the outputs of an operation that has run, and holds them where the plan says so.
+    /// Notes the outputs of an operation that has run, and holds them if the plan says so.
     pub(super) fn follow_outputs(&mut self, outputs: &[TensorKey], cost_ns: u64) {
         let at = self.last_position();
         let Some(follow) = &mut self.watch.follow else { return };
@@ -121,22 +121,23 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Takes the plan's steps after the operation that ran last.
+    /// Carries out the plan's actions after the operation that ran last.
     pub(super) fn follow_after(&mut self) {
         let at = self.last_position() as usize;
         let Some(follow) = &self.watch.follow else { return };
         let schedule = follow.schedule.clone();
-        if let Some(actions) = schedule.after.get(at)
-            && let Err(failure) = self.take(actions)
-        {
-            self.remember(&failure);
+        let taken = schedule.after.get(at).map_or(Ok(()), |actions| self.take(actions));
+        match (taken, schedule.held_after.get(at)) {
+            (Err(failure), _) => self.remember(&failure),
+            (Ok(()), Some(&foreseen)) if !self.is_carried() => self.compare(foreseen),
+            (Ok(()), _) => {}
         }
         let most = self.watch.most_held;
         if let Some(follow) = &mut self.watch.follow
             && follow.is_complete()
             && let Some(last) = follow.measured.last_mut()
         {
-            // What comes back behind the last operation counts as that one's: no other comes.
+            // What comes back after the last operation is attributed to that operation, because no other follows.
             *last = (*last).max(most);
         }
     }
@@ -145,7 +146,6 @@ impl<W: World> Machine<W> {
         let carried = self.is_carried();
         for action in actions {
             match action {
-                Action::Check(_) if carried => {}
                 Action::Evict(place) | Action::Compress(place) if carried => self.offer(*place, None),
                 Action::LeaveSubstitute(place, need, _) if carried => self.offer(*place, Some(*need)),
                 Action::Recompute(places) => self.recompute(places)?,
@@ -167,13 +167,12 @@ impl<W: World> Machine<W> {
                     }
                 }
                 Action::ReleaseAll => self.release_holds(),
-                Action::Check(bytes) => self.compare(*bytes),
             }
         }
         Ok(())
     }
 
-    /// The plan foresees so many bytes now.
+    /// Compares what is held with the bytes that the plan predicts at this point.
     fn compare(&mut self, foreseen: u64) {
         let Some(follow) = &self.watch.follow else { return };
         let foreseen = follow.foreseen(foreseen);
@@ -229,7 +228,7 @@ impl<W: World> Machine<W> {
             let tensor = &self.history.tensors[name.0];
             let Some(buffer) = tensor.buffer else { continue };
             if tensor.recipe.is_none() && !tensor.alive && tensor.pins == 0 {
-                // A small root is kept for what it might be needed for; the plan knows that it is not.
+                // A small root is kept in case it is needed; the plan knows that it is not.
                 self.cut(name.0, 0);
                 continue;
             }
@@ -243,10 +242,10 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Compresses a storage; gives it up where that cannot be.
+    /// Compresses a storage, or evicts it if it cannot be compressed.
     fn compress_place(&mut self, place: Place) {
         let owners = self.owners_of(place);
-        // The first owner made the buffer; nobody who looks at it may be using it.
+        // The first owner made the buffer; none of its views may be in use.
         let is_free = owners.iter().all(|name| self.history.tensors[name.0].pins == 0);
         if let Some(&(first, _)) = owners.first()
             && let Some(buffer) = self.history.tensors[first].buffer.filter(|_| is_free)
@@ -256,7 +255,7 @@ impl<W: World> Machine<W> {
         self.give_up(place);
     }
 
-    /// Brings storages back, all in one go, and holds them.
+    /// Brings storages back, all in one call, and holds them.
     fn recompute(&mut self, places: &[Place]) -> Result<(), Failure> {
         if let Some(carried) = self.carried() {
             places.iter().for_each(|&place| carried.take_back(place));
@@ -274,7 +273,7 @@ impl<W: World> Machine<W> {
         result
     }
 
-    /// Lets everything go that the plan holds.
+    /// Releases everything that the plan holds.
     pub(super) fn release_holds(&mut self) {
         let Some(follow) = &mut self.watch.follow else { return };
         for name in core::mem::take(&mut follow.held) {
@@ -282,8 +281,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Lets everything go that the plan holds, in the midst of it. What can be had again now from what goes is brought back first: a gradient that the
-    /// plan gave up for a while would take all of the pass later.
+    /// Releases everything that the plan holds, before the plan has ended. Tensors that could be computed now from what is released are brought back first:
+    /// a gradient that the plan has evicted for a while would later take the whole pass to compute.
     pub(super) fn abandon_holds(&mut self) {
         if self.watch.follow.as_ref().is_some_and(|follow| !follow.is_complete() && !follow.held.is_empty()) {
             let tensors = &self.history.tensors;
@@ -300,8 +299,8 @@ impl<W: World> Machine<W> {
         self.release_holds();
     }
 
-    /// The operation at hand is not the planned one at `at`: whether the step goes on by a plan all the same. That is one that begins with the same
-    /// operations; else the same, carried to other sizes; else one for other sizes that begins in the same way.
+    /// The current operation is not the planned one at `at`. Returns whether the step can still follow a plan: one that begins with the same
+    /// operations; otherwise the same one, carried to other sizes; otherwise one for other sizes that begins in the same way.
     fn goes_on(&mut self, at: usize, op: &Operation, call: &Call) -> bool {
         let Some(follow) = &self.watch.follow else { return false };
         let old = follow.schedule.clone();
@@ -334,7 +333,7 @@ impl<W: World> Machine<W> {
         if self.is_carried() { Sizes::Any } else { Sizes::Planned }
     }
 
-    /// The step is another one than planned: another plan begins here, or the online policy takes over.
+    /// The step differs from the planned one: another plan begins here, or the online policy takes over.
     fn differ(&mut self, at: usize, op: &Operation, call: &mut Call) {
         self.abandon_holds();
         let Some(follow) = self.watch.follow.take() else { return };
@@ -355,7 +354,7 @@ impl<W: World> Machine<W> {
                 self.world.left(left);
             }
         }
-        // What began in the middle of something else would be written down without its beginning.
+        // If it began in the middle of something else, its trace would lack the beginning.
         if !is_false_start && let Some(trace) = follow.trace() {
             if trace.is_pass {
                 self.watch.differences.leaves(old.structure(), at);
@@ -369,14 +368,14 @@ impl<W: World> Machine<W> {
         let beside = core::mem::replace(&mut self.now.beside, true);
         for key in keys {
             self.pin(key);
-            // A failure is told where it is read.
+            // A failure is reported when the tensor is read.
             let _ = self.ensure(key);
             self.unpin(key);
         }
         self.now.beside = beside;
     }
 
-    /// Gives the plan up for this step: it does not fit what happens. `done` operations of the step have run.
+    /// Abandons the plan for this step, because it does not fit what happens. `done` operations of the step have run.
     pub(super) fn leave_plan(&mut self, done: usize, why: Left) {
         self.abandon_holds();
         if let Some(follow) = self.watch.follow.take() {

@@ -1,4 +1,4 @@
-//! Where in the plan an operation stands that is not the next one to the letter: glue (see `spine.rs`) may come in any number and order.
+//! Finding the place in the plan of an operation that is not exactly the next one: glue (see `spine.rs`) may come in any number and order.
 
 use smallvec::SmallVec;
 
@@ -10,13 +10,13 @@ use crate::keys::TensorKey;
 use crate::schedule::{Action, Schedule};
 use crate::trace::{Number, Place};
 
-/// Where in a plan an operation stands.
+/// The place of an operation in a plan.
 pub(super) enum Stands {
-    /// It is this one.
+    /// It is the planned operation at this position.
     At(usize),
-    /// It is glue that was not planned. It goes through beside the plan.
+    /// It is glue that was not planned. It runs outside the plan.
     Beside,
-    /// The step is another one than planned.
+    /// The step differs from the planned one.
     Nowhere,
 }
 
@@ -27,11 +27,11 @@ pub(super) enum Sizes {
     Any,
 }
 
-/// By how many times tensors may be larger than small ones to be glue, where sizes are not those of the plan.
+/// If sizes differ from those of the plan, tensors up to this many times larger than small ones still count as glue.
 const GROWN: u64 = 16;
 
 impl<W: World> Machine<W> {
-    /// Where in the plan that is followed an operation stands, if the one at `at` comes next.
+    /// The place of an operation in the plan that is followed, if the one at `at` is next.
     pub(super) fn place_in_plan(&self, at: usize, sizes: Sizes, op: &Operation, call: &Call) -> Stands {
         let Some(follow) = &self.watch.follow else { return Stands::Nowhere };
         let schedule = &*follow.schedule;
@@ -50,26 +50,26 @@ impl<W: World> Machine<W> {
         let beside = |times: u64| self.is_below(schedule, op, call, times).then_some(Stands::Beside);
         let stands = match sizes {
             Sizes::Planned => beside(1).or_else(ahead),
-            // First those that come in the plan: what is large there may be small here.
+            // First the operations that are next in the plan: a tensor that is large there may be small here.
             Sizes::Any => ahead().or_else(|| beside(GROWN)),
         };
         stands.unwrap_or(Stands::Nowhere)
     }
 
-    /// Whether an operation makes only what is small, of what is small or lives on.
+    /// Whether an operation makes only small tensors, and those that it reads are small or live on.
     pub(super) fn is_glue(&self, schedule: &Schedule, op: &Operation, call: &Call) -> bool {
         self.is_below(schedule, op, call, 1)
     }
 
-    /// The same where what is small may be so many times as large.
+    /// The same, with a limit for small tensors that is higher by this factor.
     fn is_below(&self, schedule: &Schedule, op: &Operation, call: &Call, times: u64) -> bool {
         let is_small = |bytes: u64| schedule.spine.is_small(bytes.div_ceil(times));
         let mut ended = call.dying.iter().map(|&input| self.history.tensors[input].facts.buffer_bytes);
         op.outputs.iter().all(|output| is_small(output.buffer_bytes)) && ended.all(is_small)
     }
 
-    /// Whether the planned step is over, what it had made is mostly gone, and an operation is the first of another like it. Where the program
-    /// has kept a copy of its model no update tells.
+    /// Whether the planned step is over, most of what it made is gone, and this operation is the first of another such step. If the program
+    /// has kept a copy of its model, no update shows that.
     pub(super) fn begins_anew(&self, op: &Operation, call: &Call) -> bool {
         let Some(follow) = self.watch.follow.as_ref().filter(|_| self.steps.detector.goes_by_updates()) else {
             return false;
@@ -82,8 +82,8 @@ impl<W: World> Machine<W> {
         is_over && is_low && self.does_the_same(schedule, first, op, call, |_| None)
     }
 
-    /// Whether an operation does what the planned one at `at` does, as far as its tensors are large. Those of which `number` knows the number
-    /// in the plan are the same tensors, others look like them.
+    /// Whether an operation does the same as the planned one at `at`, as far as its tensors are large. Tensors whose number in the plan is
+    /// known to `number` must be the planned ones; others must have the same shape.
     fn does_the_same(
         &self,
         schedule: &Schedule,
@@ -126,7 +126,8 @@ impl<W: World> Machine<W> {
         call.inputs.iter().copied().filter(move |&input| !is_small(input))
     }
 
-    /// The inputs of an operation, and what the planned one at `at` calls them. Of glue there may be more or less.
+    /// The large inputs of an operation with their places and numbers in the plan, or all inputs if there are as many as planned: the number of
+    /// small ones may differ.
     pub(super) fn planned_inputs(
         &self,
         schedule: &Schedule,
@@ -143,7 +144,7 @@ impl<W: World> Machine<W> {
         self.large_inputs(schedule, call).zip(names).map(|(key, (place, number))| (key, place, number)).collect()
     }
 
-    /// Goes on in the plan at `to`: the glue before it does not come this time.
+    /// Continues in the plan at `to`: the glue before it does not come this time.
     pub(super) fn skip_glue(&mut self, from: usize, to: usize) {
         let Some(schedule) = self.watch.follow.as_ref().map(|follow| follow.schedule.clone()) else { return };
         for at in from..to {
@@ -156,12 +157,8 @@ impl<W: World> Machine<W> {
                 measures.push((planned.cost_ns, planned.scratch));
             }
             let steps = schedule.before[at].iter().chain(&schedule.after[at]);
-            // What is computed again for what does not come may not be needed.
-            let is_needed = |action: &&Action| match action {
-                Action::Check(_) => false,
-                Action::Recompute(_) => !is_mended,
-                _ => true,
-            };
+            // What would be recomputed for an operation that does not come may not be needed.
+            let is_needed = |action: &&Action| !(is_mended && matches!(action, Action::Recompute(_)));
             for action in steps.filter(is_needed) {
                 if let Err(failure) = self.take(core::slice::from_ref(action)) {
                     self.remember(&failure);

@@ -1,8 +1,8 @@
-//! When a tensor, a buffer or a recipe may go.
+//! When a tensor, a buffer or a recipe may be released.
 //!
 //! - A dead tensor that can be computed again gives up its buffer at once; its recipe stays while others depend on it.
 //! - A dead root keeps its buffer while a recipe depends on it, unless history can be [cut](Machine::cut): when everything alive
-//!   that descends from it is resident, those descendants become roots and the dead root goes. Without the cut,
+//!   that descends from it is resident, those descendants become roots and the dead root is released. Without the cut,
 //!   `w -= lr * g` would keep every `w` of the past.
 //! - A small dead root below large descendants (token ids below embeddings) is kept instead: it costs little and keeps
 //!   them evictable.
@@ -13,7 +13,7 @@ use crate::facts::TensorId;
 use crate::keys::{BufferKey, TensorKey};
 
 impl<W: World> Machine<W> {
-    /// The program lets go of a tensor.
+    /// The program releases a tensor.
     pub fn dropped(&mut self, thread: u64, id: TensorId) {
         if let Some(key) = self.history.find(id) {
             self.now.thread = thread;
@@ -25,7 +25,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// The program lets go of a tensor.
+    /// The program releases a tensor.
     pub(super) fn kill(&mut self, key: TensorKey) {
         if !self.history.tensors[key].alive {
             return;
@@ -33,7 +33,7 @@ impl<W: World> Machine<W> {
         self.trace_kill(key);
         self.note_let_go(key);
         if self.watch.follow.is_none() {
-            // A plan says itself when it needs a substitute no more: what reads it may run again.
+            // A plan itself says when it no longer needs a substitute, because what reads it may run again.
             self.drop_substitute(key);
         }
         self.history.end(key);
@@ -45,22 +45,22 @@ impl<W: World> Machine<W> {
             self.bury(key);
         }
         if !self.history.is_any_alive() {
-            // The program has ended in the midst of a plan: nothing will read what that holds.
+            // The program has ended in the middle of a plan: nothing will read what the plan holds.
             self.release_holds();
         }
     }
 
-    /// Releases what a dead tensor that nobody uses no longer needs.
+    /// Releases what a dead, unused tensor no longer needs.
     pub(super) fn bury(&mut self, key: TensorKey) {
         let tensor = &self.history.tensors[key];
         if tensor.dependents.is_empty() {
             self.history.garbage.push(key);
             self.collect();
         } else if tensor.recipe.is_some() || tensor.is_compressed() {
-            // What is compressed stays so, for those who rest on it.
+            // A compressed tensor stays compressed for those that depend on it.
             self.release_buffer(key);
         } else if !self.history.is_worth_keeping(key) {
-            // Nothing is brought back here: this may run while something else is.
+            // Nothing is brought back here, because this may run while something else is being brought back.
             self.cut(key, 0);
         }
     }
@@ -89,7 +89,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Frees what a tensor has of data.
+    /// Frees all data of a tensor.
     pub(super) fn release(&mut self, key: TensorKey) {
         self.discard_compressed(key);
         self.release_buffer(key);

@@ -1,7 +1,7 @@
-//! What cannot be computed again: which roots an operation may take, and how history is cut behind them.
+//! What cannot be computed again: which roots an operation may take over, and how history is cut behind them.
 //!
-//! A *root* has no recipe: uploads, random results (unless reseeded), uninitialised memory, the user's own operations, and what came of
-//! operations that took a root. Without the last rule, `w -= lr * g` would grow a chain through all steps.
+//! A *root* has no recipe: uploads, random results (unless reseeded), uninitialised memory, the user's own operations, and the results of
+//! operations that took over a root. Without the last rule, `w -= lr * g` would grow a chain through all steps.
 
 use alloc::vec::Vec;
 
@@ -14,14 +14,14 @@ use crate::passes::Part;
 use super::Machine;
 use super::call::{Call, Settled};
 
-/// Of the roots that were dropped, so many are looked at, the largest first.
+/// At most this many of the dropped roots are examined, the largest first.
 const LARGEST: usize = 8;
 
 impl<W: World> Machine<W> {
-    /// Decides which consumed roots the operation may really take, and whether it can be recorded.
+    /// Decides which consumed roots the operation may really take over, and whether it can be recorded.
     ///
-    /// A consumed root on which recipes depend is taken only if history can be cut there. Either way the outputs become
-    /// roots, so that no chain of updates grows behind them; only a root that is small beside the outputs is kept for
+    /// A consumed root on which recipes depend is taken over only if history can be cut there. Either way the outputs become
+    /// roots, so that no chain of updates grows behind them; only a root that is small compared with the outputs is kept for
     /// their sake.
     pub(super) fn settle_roots(&mut self, op: &Operation, call: &mut Call) -> Settled {
         for &key in &call.dying {
@@ -43,7 +43,7 @@ impl<W: World> Machine<W> {
                 let takes = !small && !tensor.held;
                 replaces |= takes;
                 replaces_in_trace |= takes && !self.is_traced_as_recordable(tensor);
-                // What the step has computed is none by how it came to be.
+                // What the step has computed is not a root by origin.
                 let takes = takes && !tensor.lineage.is.computed;
                 replaces_root |= takes;
                 replaces_other |= takes && !tensor.lineage.is.passing;
@@ -76,7 +76,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. `false`, with no change,
+    /// Makes the live descendants of `root` roots, so that nothing depends on `root` any more. Returns `false` and changes nothing
     /// if that is not possible or not worth it.
     ///
     /// Evicted descendants are computed first, if they are no more than `most` bytes.
@@ -94,7 +94,7 @@ impl<W: World> Machine<W> {
         }
         let (passing, training) = (tensors[root].lineage.is.passing, self.steps.detector.has_begun());
         let mut whole = true;
-        // All first: what is brought back for one may let go of what another rests on.
+        // All are pinned first: bringing one back may otherwise release what another depends on.
         frontier.iter().for_each(|&key| self.pin(key));
         for &key in &frontier {
             if self.history.tensors[key].is_evicted() {
@@ -114,13 +114,13 @@ impl<W: World> Machine<W> {
         whole
     }
 
-    /// Lets roots go that the program has dropped, until no more than `most` bytes are held, where all that was made of them is there: gradients, which
-    /// are needed once more, and soon, or what is small beside what it keeps evictable. O(buffers), only where more is held.
+    /// Releases roots that the program has dropped, until no more than `most` bytes are held, if everything made from them is resident: gradients, which
+    /// are needed once more soon, or what is small compared with what it keeps evictable. O(buffers), only if more is held.
     pub(super) fn cut_behind_dead_roots(&mut self, most: u64) {
         if self.ledger.live <= most {
             return;
         }
-        // What is brought back for an operation may rest on others.
+        // Another tensor that is being brought back for an operation may depend on the root.
         for root in self.dead_roots(|tensor| self.own.ready || tensor.lineage.part == Part::Backward) {
             if self.ledger.live > most && self.history.tensors.contains(root) {
                 self.cut(root, 0);
@@ -128,9 +128,9 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Brings back what was made of roots that the program has dropped, and lets them go, where that holds less than they do: without that, a
-    /// picture that was drawn with the parameters of a step keeps all of them once they are updated. Called before an operation that has so many
-    /// bytes in its outputs. O(1) where they fit beside what cannot be evicted and no parameter was updated, else O(buffers + history).
+    /// Brings back what was made from roots that the program has dropped, and releases these, if that takes fewer bytes than they do. Without this, an
+    /// image generated with the parameters of a step keeps all of them once they are updated. Called before an operation with `produced` bytes
+    /// in its outputs. O(1) if they fit in addition to what cannot be evicted and no parameter was updated, otherwise O(buffers + history).
     pub(super) fn cut_behind_large_roots(&mut self, op: &Operation, produced: u64) {
         let superseded = self.own.superseded.take();
         let Some(budget) = self.room.tensor_budget() else { return };
@@ -160,12 +160,12 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Most bytes that are to be brought back so that a root may go whose place another takes: its own; where it is a parameter, those of all that have
-    /// to stay for what was evicted, since they are updated next, and now there is still room.
+    /// Most bytes to bring back so that a root can be released: usually its own bytes. For a parameter, the bytes of all roots that must stay for
+    /// what was evicted, since these are updated next, and now there is still room.
     fn worth_bringing_back(&mut self, root: TensorKey) -> u64 {
         let Tensor { alive, facts, .. } = self.history.tensors[root];
         if alive && self.room.overrun() > 0 {
-            // The budget has proved too small: what is kept beside its successor would only add to what is held.
+            // The budget has proved too small: a root that is kept beside its successor would only add to what is held.
             return u64::MAX;
         }
         let own = facts.bytes;
@@ -177,7 +177,7 @@ impl<W: World> Machine<W> {
         if resting < below { below.max(own) } else { own }
     }
 
-    /// What would be roots if this one went, and the bytes of what is none yet.
+    /// The tensors that would become roots if this one were released, and the bytes of those that are no roots yet.
     fn resting_on(&mut self, root: TensorKey) -> Option<(Vec<TensorKey>, u64)> {
         let dependents = self.history.tensors.get(root)?.dependents.clone();
         let frontier = self.history.live_descendants(dependents)?;
@@ -196,7 +196,7 @@ impl<W: World> Machine<W> {
         roots.iter().map(|&key| self.history.tensors[key].facts.bytes).sum()
     }
 
-    /// Roots that the program has dropped and nobody uses, and that are kept for what was made of them.
+    /// Roots that the program has dropped and nobody uses, and that are kept for what was made from them.
     fn dead_roots(&self, is_meant: impl Fn(&Tensor) -> bool) -> Vec<TensorKey> {
         let is_left = |owner: &TensorKey| {
             let tensor = &self.history.tensors[*owner];
@@ -206,7 +206,7 @@ impl<W: World> Machine<W> {
         left.flat_map(|(_, entry)| entry.owners.iter().copied()).collect()
     }
 
-    /// The least that an operation makes beyond what it may write over.
+    /// The least that an operation must allocate beyond what it may overwrite.
     fn least_new(&self, op: &Operation) -> u64 {
         let taken = self.own.taken.iter().map(|&key| &self.history.tensors[key].facts);
         let over = taken.filter(|facts| op.outputs.iter().any(|output| output.shape == facts.shape));
@@ -221,17 +221,17 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// A tensor outlives the step that has computed it: it counts as computed no more.
+    /// A tensor outlives the step that computed it: it no longer counts as computed.
     pub(super) fn note_outlives(&mut self, key: TensorKey) {
         self.count_no_more(key);
         let is = &mut self.history.tensors[key].lineage.is;
         if core::mem::take(&mut is.computed) {
-            // Before steps are known, parameters may have been computed too.
+            // Before step boundaries are known, parameters may have been computed too.
             is.state |= !is.eligible && self.steps.detector.is_exact();
         }
     }
 
-    /// Forgets how to compute a resident tensor, which counts as computed all the same. [`collect`](Self::collect) must follow.
+    /// Forgets how to compute a resident tensor, which still counts as computed. [`collect`](Self::collect) must follow.
     pub(super) fn keep_data(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
         let Some(recipe) = tensor.recipe.take() else { return };
@@ -243,8 +243,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Forgets the history recorded before `clock`: what is alive and rests on it becomes a root, after it has been
-    /// brought back where it was evicted, and is kept from then on. What is `spared` goes on as before.
+    /// Forgets the history recorded before `clock`: what is alive and depends on it is brought back if it was evicted, becomes a root,
+    /// and is kept from then on. What is `spared` keeps its history.
     pub(super) fn forget_before(&mut self, clock: u64, spared: impl Fn(&Tensor) -> bool) {
         let recipes = self.history.recipes.iter().filter(|(_, recipe)| recipe.born < clock);
         let old: Vec<usize> = recipes.map(|(key, _)| key).collect();
@@ -273,7 +273,7 @@ impl<W: World> Machine<W> {
         self.collect();
     }
 
-    /// A tensor counts no more among what the step has computed and the program holds.
+    /// A tensor no longer counts towards what the step has computed and the program holds.
     pub(super) fn count_no_more(&mut self, key: TensorKey) {
         let tensor = &mut self.history.tensors[key];
         if core::mem::take(&mut tensor.lineage.is.counted) {

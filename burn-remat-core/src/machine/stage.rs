@@ -1,4 +1,4 @@
-//! Stages: parts of the program by name, and what they say about what is kept of them.
+//! Stages: named parts of the program, and their policies for what is kept of them.
 
 use super::Machine;
 use crate::driver::World;
@@ -7,16 +7,16 @@ use crate::keys::PathId;
 use crate::stages::{Entered, NO_STAGE};
 
 impl<W: World> Machine<W> {
-    /// A stage begins, on the thread whose operations come now.
+    /// A stage begins, on the thread whose operations follow.
     pub fn enter_stage(&mut self, thread: ThreadId, stage: Entered) {
         let world = &self.world;
         self.stages.enter(thread, stage, || world.stage_name(stage.name));
-        // What is to be given up must be recorded.
+        // What will be evicted must be recorded.
         self.own.records |= self.stages.any_forced;
     }
 
-    /// A stage ends. What must not be kept of it goes, unless a plan sees to that: all that has been read; what has not
-    /// been is what the stage returns.
+    /// A stage ends. What it must not keep is evicted, unless a plan does that: everything that has been read. What has not
+    /// been read is what the stage returns.
     pub fn leave_stage(&mut self, number: i64) {
         let made = self.stages.leave(number);
         if self.watch.follow.is_some() {
@@ -46,7 +46,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Counts a recomputation of what was first computed in a stage.
+    /// Counts a recomputation of something that was first computed in a stage.
     pub(super) fn count_again_in_stage(&mut self, path: PathId, ns: u64, bytes: u64) {
         if path != NO_STAGE {
             let counts = self.counters.stage(path);

@@ -1,7 +1,7 @@
-//! Going over from one plan to another in the midst of a step: two that begin in the same way have not given up the same.
+//! Switching from one plan to another in the middle of a step: two plans that begin in the same way have not evicted the same.
 //!
-//! What the new plan holds by now and the old one has given up comes back, from what is still there: later it would take all that was done so far. There
-//! is room for it once all that is of no use for that has gone. Complexity: O(operations + storages + tensors).
+//! What the new plan holds by now and the old one has evicted is brought back from what is still there; later that would take everything done so far. There
+//! is room for it once everything that is of no use for it has been released. Complexity: O(operations + storages + tensors).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,11 +16,11 @@ use crate::keys::TensorKey;
 use crate::schedule::Schedule;
 use crate::trace::{Number, Place, Trace};
 
-/// Storages and tensors of one plan, and what they are in another.
+/// The storages and tensors of one plan, mapped to those of another.
 type Renumbered = (FxHashMap<Place, Place>, FxHashMap<Number, Number>);
 
 impl<W: World> Machine<W> {
-    /// Goes over to a plan of which the first `at` operations are those that were done.
+    /// Switches to a plan whose first `at` operations are those that were done.
     pub(super) fn switch_plan(&mut self, at: usize, schedule: Arc<Schedule>) {
         let Some(mut follow) = self.watch.follow.take() else { return };
         let (old, before) = (follow.schedule.clone(), core::mem::take(&mut follow.held));
@@ -28,7 +28,7 @@ impl<W: World> Machine<W> {
         let renumbered = |(place, &name): (&Place, &Named)| Some((*places.get(place)?, name));
         let externals = follow.externals.iter().filter_map(renumbered).collect();
         let carried = follow.carried.take().map(|carried| carried.renumbered(&places, &numbers));
-        // What was measured so far speaks of this step too.
+        // What was measured so far applies to this step too.
         let measured = carried.is_some() || self.world.is_unmeasured(&schedule);
         let measures = if measured { follow.measures } else { None };
         self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, carried, ..follow });
@@ -36,7 +36,7 @@ impl<W: World> Machine<W> {
             self.carry();
         }
         let held = schedule.held_before(at);
-        // From here on what the other plan has held is held no more, unless this one holds it.
+        // What the old plan held is no longer held, unless the new one holds it.
         for &name in &before {
             if self.history.knows(name) {
                 self.history.tensors[name.0].held = false;
@@ -58,7 +58,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Holds what is there of the storages that a plan holds by now.
+    /// Holds those storages that a plan holds by now and that are resident.
     fn hold_what_is_there(&mut self, held: &[bool]) {
         for place in (0..held.len()).filter(|&place| held[place]) {
             let first = self.owners_of(place as Place).first().copied();
@@ -68,8 +68,8 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// What a plan holds by now, for what is still to come, and the one before has given up comes from what that one holds, as long as it is there:
-    /// later it would take all that was done so far. There is room for it when what is of no use for that has gone.
+    /// Brings back what the new plan holds by now for later use and the old one has evicted, while what the old one holds is still there:
+    /// later that would take everything done so far. There is room for it once everything that is of no use for it has been released.
     fn bring_in_before_switch(&mut self, schedule: &Schedule, at: usize, held: &[bool]) {
         let is_of_use = schedule.of_use_from(at, held);
         let missing = |place: usize| {
@@ -87,17 +87,17 @@ impl<W: World> Machine<W> {
                 self.give_up(place);
             }
         }
-        // All at once: none goes again for the sake of another.
+        // All at once, so that none is evicted again for the sake of another.
         let beside = core::mem::replace(&mut self.now.beside, true);
         missing.iter().for_each(|&key| self.pin(key));
-        // A failure is told where it is read.
+        // A failure is reported when the tensor is read.
         let _ = self.ensure_all(&missing);
         missing.into_iter().for_each(|key| self.unpin(key));
         self.now.beside = beside;
     }
 
-    /// The first `at` operations of two steps are the same; their storages may have other numbers, since what comes from the host and is not
-    /// read yet has one too. Gives this step's tensors the numbers of `new`.
+    /// The first `at` operations of two steps are the same. Their storages may have different numbers, since a tensor that came from the host gets
+    /// one even before it is read. Gives this step's tensors the numbers of `new`.
     fn renumber(&mut self, old: &Trace, new: &Trace, at: usize) -> Renumbered {
         let (mut places, mut numbers) = (FxHashMap::default(), FxHashMap::default());
         for (old, new) in old.ops[..at].iter().zip(&new.ops[..at]) {
@@ -114,7 +114,7 @@ impl<W: World> Machine<W> {
             }
             match (places.get(&spot.place), numbers.get(&spot.number)) {
                 (Some(&place), Some(&number)) => (spot.place, spot.number) = (place, number),
-                // It counts as having been there.
+                // It is treated as if it had existed before the step.
                 _ => spot.step = step.wrapping_sub(1),
             }
         }

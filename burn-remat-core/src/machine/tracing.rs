@@ -1,4 +1,4 @@
-//! Writes down what a step does while it runs; see [`Trace`].
+//! Traces what a step does while it runs; see [`Trace`].
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ use crate::trace::{
 };
 use crate::tracer::{LONGEST, Tracer};
 
-/// A storage that no operation of the step made.
+/// A storage that was not made by an operation of the step.
 fn from_outside(bytes: u64, uploaded: bool, appeared: Position) -> TracedStorage {
     TracedStorage { bytes, made_by: None, uploaded, appeared, died: None, reuses: None, form: None }
 }
@@ -30,12 +30,12 @@ impl<W: World> Machine<W> {
         self.steps.position.saturating_sub(1)
     }
 
-    /// What an operation does, in terms that are the same in every step.
+    /// The signature of an operation, in terms that are the same in every step.
     pub(super) fn signature(&self, op: &Operation, call: &Call) -> u64 {
         self.signature_in(op, call, Some(self.steps.number))
     }
 
-    /// The same in a step; `None` for one that begins with this operation.
+    /// The same within a given step; `None` for a step that begins with this operation.
     pub(super) fn signature_in(&self, op: &Operation, call: &Call, step: Option<u32>) -> u64 {
         let inputs = call.inputs.iter().map(|&input| {
             let tensor = &self.history.tensors[input];
@@ -50,7 +50,7 @@ impl<W: World> Machine<W> {
         tensor.buffer.map_or(tensor.facts.buffer_bytes, |buffer| self.ledger.get(buffer).bytes)
     }
 
-    /// The place of a tensor in the trace; one that comes from before the step gets one now.
+    /// The place of a tensor in the trace; a tensor from before the step gets one now.
     pub(super) fn place_of(&mut self, key: TensorKey) -> Option<Place> {
         let (position, step) = (self.last_position(), self.steps.number);
         self.watch.tracer.as_ref()?;
@@ -59,11 +59,11 @@ impl<W: World> Machine<W> {
             return Some(tensor.spot.place);
         }
         let buffer = tensor.buffer;
-        // Another thread's work, or something brought back: it was not there when the step began.
+        // Made by another thread, or brought back: it did not exist when the step began.
         let uploaded =
             buffer.is_none_or(|buffer| self.ledger.leave_foreign(buffer) || self.ledger.get(buffer).step == step);
         let bytes = self.bytes_of(key);
-        // What is read here did not go when the step began.
+        // A tensor that is read here was not evicted when the step began.
         let stays = !uploaded && buffer.is_some_and(|buffer| self.yields(buffer));
         let tracer = self.watch.tracer.as_mut()?;
         let known = buffer.and_then(|buffer| tracer.external(buffer));
@@ -89,7 +89,7 @@ impl<W: World> Machine<W> {
         Some(place)
     }
 
-    /// What an operation about to run reads, and what would do in place of one of its inputs.
+    /// What an operation that is about to run reads, and what would be enough in place of one of its inputs.
     pub(super) fn trace_inputs(&mut self, op: &Operation, inputs: &[TensorKey]) -> Traced {
         if self.watch.tracer.is_none() {
             return Traced::default();
@@ -101,7 +101,7 @@ impl<W: World> Machine<W> {
         }
         if let Some((id, need)) = op.weak
             && let Some(at) = op.inputs.iter().position(|input| input.id == id)
-            // Of one that is spared just now there is nothing to look at.
+            // An input that is being replaced by its substitute has no data to examine.
             && self.history.spared(op.weak).is_none()
             && let Some(Substitute { bytes, stand_in, cost_ns, .. }) = self.world.substitute(id, need)
         {
@@ -111,7 +111,7 @@ impl<W: World> Machine<W> {
         traced
     }
 
-    /// Writes an operation down that has run.
+    /// Traces an operation that has run.
     pub(super) fn trace_op(
         &mut self,
         op: &Operation,
@@ -151,7 +151,7 @@ impl<W: World> Machine<W> {
         debug_assert_eq!(tracer.trace.ops.len(), position as usize + 1);
     }
 
-    /// Gives what an operation made its places.
+    /// Gives the outputs of an operation their places.
     fn trace_outputs(&mut self, op: &Operation, call: &Call, outputs: &[TensorKey]) -> SmallVec<[Place; 2]> {
         let traced = &call.traced;
         let (position, step) = (self.last_position(), self.steps.number);
@@ -169,7 +169,7 @@ impl<W: World> Machine<W> {
                 (None, Some(sibling)) => writes[sibling],
                 (base, _) => {
                     let base = base.map(|base| traced.inputs[base].place);
-                    // A base that was brought back may lie in a larger buffer than the one that the step gave it.
+                    // If the base was brought back, it may lie in a larger buffer than the one the step gave it.
                     let bytes = base.map_or(bytes, |base| tracer.trace.storages[base as usize].bytes);
                     tracer.add(TracedStorage {
                         bytes,
@@ -191,7 +191,7 @@ impl<W: World> Machine<W> {
         writes
     }
 
-    /// Writes down that the operation that made a tensor of this step has updated a parameter.
+    /// Traces that the operation that made a tensor of this step has updated a parameter.
     pub(super) fn trace_update(&mut self, key: TensorKey) {
         let made_at = self.made_at(self.history.tensors[key].spot);
         if let (Some(tracer), Some(at)) = (self.watch.tracer.as_mut(), made_at)
@@ -201,18 +201,18 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether it was made in this step by an operation that can run again.
+    /// Whether a tensor was made in this step by an operation that can run again.
     pub(super) fn is_traced_as_recordable(&self, tensor: &Tensor) -> bool {
         let ops = self.watch.tracer.as_ref().map(|tracer| &tracer.trace.ops);
         self.made_at(tensor.spot).and_then(|at| ops?.get(at)).is_some_and(|op| op.recordable)
     }
 
-    /// The operation of this step that made what is at a spot.
+    /// The operation of this step that made the tensor at a spot.
     fn made_at(&self, Spot { step, origin, .. }: Spot) -> Option<usize> {
         (step == self.steps.number && origin != EXTERNAL).then_some((origin >> 8) as usize)
     }
 
-    /// Writes down that the program lets go of a tensor between operations.
+    /// Traces that the program releases a tensor between operations.
     pub(super) fn trace_drop(&mut self, key: TensorKey) {
         if !self.history.tensors[key].alive || self.is_untraced(key) || self.place_of(key).is_none() {
             return;
@@ -223,14 +223,14 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Whether a tensor is another thread's or was saved by an earlier pass, and the step has nothing to do with it.
+    /// Whether a tensor belongs to another thread or was saved by an earlier pass, and the step has not used it.
     fn is_untraced(&self, key: TensorKey) -> bool {
         let tensor = &self.history.tensors[key];
         let is_others = |buffer| self.ledger.get(buffer).foreign || self.yields(buffer);
         tensor.buffer.is_none_or(is_others) && tensor.spot.step != self.steps.number
     }
 
-    /// Writes down that the program lets go of a tensor that it still holds.
+    /// Traces that the program releases a tensor that it still held.
     pub(super) fn trace_kill(&mut self, key: TensorKey) {
         if self.watch.tracer.is_none() || self.is_untraced(key) {
             return;
@@ -242,7 +242,7 @@ impl<W: World> Machine<W> {
         }
     }
 
-    /// Writes down a tensor that came from the host, or another name of one that was there, at `place`.
+    /// Traces a tensor that came from the host, or another name of an existing one, at `place`.
     pub(super) fn trace_arrival(&mut self, key: TensorKey, place: Option<Place>) {
         let (bytes, step, position) = (self.bytes_of(key), self.steps.number, self.steps.position);
         let tensor = &mut self.history.tensors[key];
@@ -257,7 +257,7 @@ impl<W: World> Machine<W> {
         tensor.spot = Spot { step, place, origin: EXTERNAL, number };
     }
 
-    /// Writes down that the host reads a tensor.
+    /// Traces that the host reads a tensor.
     pub(super) fn trace_read(&mut self, key: TensorKey) {
         let (place, position) = (self.place_of(key), self.steps.position);
         let number = self.history.tensors[key].spot.number;
@@ -278,10 +278,10 @@ impl<W: World> Machine<W> {
         trace
     }
 
-    /// Goes on as if the first operations of this step, which were those of `trace`, had been written down.
+    /// Continues as if the first operations of this step, which were those of `trace`, had been traced.
     pub(super) fn resume_trace(&mut self, trace: &Trace, position: Position) {
         let mut tracer = Tracer::resumed(trace, position, (self.steps.held_at_start, self.watch.yielding));
-        // The program may call its stages otherwise this time.
+        // The program may use other stage names this time.
         tracer.trace.visits.resize(self.stages.visits(self.steps.number), "".into());
         let (places, numbers) = (tracer.trace.storages.len(), tracer.trace.tensors.len());
         let step = self.steps.number;
@@ -304,7 +304,7 @@ impl<W: World> Machine<W> {
                     tracer.set_external(buffer, spot.place);
                 }
             } else {
-                // Its place was never written down: it counts as having been there.
+                // Its place was never traced: it is treated as if it had existed before the step.
                 tensor.spot.step = step.wrapping_sub(1);
             }
         }

@@ -1,16 +1,16 @@
-//! Passes, told by bytes alone.
+//! Passes, recognised from bytes alone.
 
 use alloc::vec::Vec;
 
 use super::*;
 
-/// Saves ten tensors of ten bytes from `clock` on, of which the program keeps `kept`; the clock afterwards.
+/// Saves ten tensors of ten bytes each from `clock` on, of which the program keeps `kept`. Returns the clock afterwards.
 fn forward(passes: &mut Passes, clock: u64) -> u64 {
     (0..10).for_each(|_| passes.computed(10));
     clock + 10
 }
 
-/// Lets go of all but `kept` of what was made from `clock` on; whether the pass is over after each.
+/// Releases all but `kept` of what was made from `clock` on. Returns whether the pass is over after each.
 fn backward(passes: &mut Passes, made: u64, clock: u64, kept: u64) -> Vec<bool> {
     let gone = (kept..10).rev().map(|at| {
         passes.let_go(Part::Forward, made + at, 10, (clock + 10 - at, 0));
@@ -44,7 +44,7 @@ fn what_a_program_keeps_is_learned() {
     let clock = forward(&mut passes, 100);
     assert_eq!(passes.one(clock, 50), Seed::After(11 + 10 - 3 + 1));
     passes.end(20, 100);
-    assert_eq!(passes.seed(), Some(50), "the one that has begun goes on");
+    assert_eq!(passes.seed(), Some(50), "the pass that has begun goes on");
     assert!(backward(&mut passes, 100, clock, 3).last().unwrap());
 }
 
@@ -54,7 +54,7 @@ fn what_a_program_kept_once_is_unlearned() {
     let clock = forward(&mut passes, 1);
     passes.one(clock, 10);
     backward(&mut passes, 1, clock, 3);
-    // How many are let go of until the pass is over; the others go then.
+    // How many are released before the pass is over; the others are released afterwards.
     let mut pass = |made: u64| {
         let clock = forward(&mut passes, made);
         passes.one(clock, 10);
@@ -68,8 +68,8 @@ fn what_a_program_kept_once_is_unlearned() {
         }
         until
     };
-    assert_eq!(pass(100), 7, "three are taken to be kept");
-    assert_eq!(pass(200), 10, "none was");
+    assert_eq!(pass(100), 7, "three are expected to be kept");
+    assert_eq!(pass(200), 10, "none was kept");
 }
 
 #[test]
@@ -81,20 +81,20 @@ fn an_update_shows_that_a_pass_has_been_over() {
         let count = 10 - at;
         passes.let_go(Part::Forward, 1 + at, 10, (clock + count, 10 + count as Position));
         if count < 3 {
-            // Too much is there yet.
+            // Too much is still held.
             passes.update_parameter(clock + count);
         }
         assert_eq!((passes.is_over(), passes.over()), (false, None), "{count}");
     }
     passes.update_parameter(clock + 20);
-    assert_eq!((passes.is_over(), passes.over()), (true, Some(17)), "where the last was let go of");
+    assert_eq!((passes.is_over(), passes.over()), (true, Some(17)), "where the last one was released");
 }
 
 #[test]
 fn of_two_kinds_in_turns_each_is_known_by_what_it_saves() {
     let mut passes = Passes::default();
     let mut clock = 1;
-    // Of a large pass three in ten are kept, of a small one none: how many are let go of before it is over.
+    // Three in ten tensors are kept of a large pass, none of a small one: how many are released before it is over.
     let mut pass = |count: u64, kept: u64| {
         let made = clock;
         (0..count).for_each(|_| passes.computed(10));
@@ -121,7 +121,7 @@ fn of_two_kinds_in_turns_each_is_known_by_what_it_saves() {
 fn what_the_next_backward_needs_is_of_one_pass_with_it() {
     let mut passes = Passes::default();
     let mut clock = 1;
-    // A painter, a judge, the judge's backward and update, the judge once more, and a backward through both.
+    // A generator, a discriminator, the backward pass and update of the discriminator, the discriminator once more, and a backward pass through both.
     let mut round = || {
         let (made, seed) = (clock, clock + 20);
         let judge = 0..10;
@@ -164,7 +164,7 @@ fn a_one_that_is_no_seed_changes_nothing() {
     let mut passes = Passes::default();
     assert_eq!(passes.one(1, 0), Seed::Nothing, "nothing was computed");
     let clock = forward(&mut passes, 2);
-    assert_eq!(passes.one(clock, 10), Seed::Begins, "it looks like one");
+    assert_eq!(passes.one(clock, 10), Seed::Begins, "it looks like a seed");
     let clock = forward(&mut passes, 20);
     assert_eq!(passes.one(clock, 20), Seed::Nothing);
     assert!(backward(&mut passes, 20, clock, 0).iter().all(|over| !over));

@@ -1,13 +1,13 @@
-//! Operations of the world without tensors.
+//! Operations of a world without tensors.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use burn_remat_core::{Input, Kind, Nature, Need, Operation, TensorFacts, TensorId};
 
-/// What a tensor holds.
+/// The contents of a tensor.
 pub type Content = u64;
 
-/// The kind of operation with which an autodiff begins a backward pass.
+/// The kind of operation with which autodiff begins a backward pass.
 pub const ONE: Kind = 77;
 
 pub fn hash(of: impl Hash) -> u64 {
@@ -21,13 +21,13 @@ pub fn hash(of: impl Hash) -> u64 {
 pub enum Works {
     /// It makes new results.
     New,
-    /// It writes over an input that it may take.
+    /// It overwrites an input that it may take over.
     InPlace,
-    /// It looks at its input in another way.
+    /// It makes a view of its input.
     View,
     /// It draws random numbers.
     Random,
-    /// Nobody knows.
+    /// Unknown.
     Opaque,
 }
 
@@ -38,7 +38,7 @@ pub struct Asked {
     pub inputs: Vec<TensorId>,
     /// The input of which it needs less than the contents.
     pub weak: Option<TensorId>,
-    /// Inputs that the program has no more.
+    /// Inputs that the program releases.
     pub last: Vec<TensorId>,
     /// Outputs and their bytes.
     pub outputs: Vec<(TensorId, u64)>,
@@ -64,7 +64,7 @@ impl Asked {
         }
     }
 
-    /// What output `k` holds.
+    /// The contents of output `k`.
     pub fn content(&self, k: usize, inputs: &[Content], drawn: u64) -> Content {
         let drawn = if matches!(self.works, Works::Random | Works::Opaque) { drawn } else { 0 };
         hash((self.kind, k, inputs, drawn))

@@ -1,10 +1,10 @@
-//! A world without tensors: every buffer is a number that says what a tensor of plain Burn would hold.
+//! A world without tensors: every buffer is a number that stands for what the tensor would contain in plain Burn.
 //!
 //! It runs what the machine commands, and counts bytes by itself. It shares no code with the machine, so it is the naive
-//! observer: what a program reads is compared with a plain interpretation of it, and what is held with what the machine says.
+//! observer: what a program reads is compared with a plain interpretation of the program, and what is held with what the machine says.
 //!
 //! Larger than the rule: `run`, because it is all that the observer does for one command, in the order in which it is done.
-#![allow(dead_code, unused_imports, reason = "each test uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test uses only some of it")]
 
 pub mod asked;
 pub mod naive;
@@ -33,44 +33,44 @@ pub struct Sim {
     handles: BTreeMap<TensorId, Handle>,
     buffers: BTreeMap<u64, u64>,
     compressed: BTreeMap<TensorId, (Content, u64)>,
-    /// What stands for evicted tensors where less than the contents is needed: here it is the contents.
+    /// What is left in place of evicted tensors of which less than the contents is needed. Here it is the contents.
     substitutes: BTreeMap<TensorId, Content>,
     /// Bytes of all tensors that have had data.
     sizes: BTreeMap<TensorId, u64>,
     /// Recorded operations, and what they drew.
     kept: BTreeMap<OpKey, (Asked, u64)>,
-    /// Operation at hand, and what it draws.
+    /// The current operation.
     pub asked: Option<Asked>,
-    /// Upload at hand.
+    /// The current upload.
     pub upload: Option<(Content, u64)>,
-    /// What random operations have drawn, in order.
+    /// How much random operations have drawn, in total and last.
     pub drawn: u64,
     pub last_drawn: u64,
     next: u64,
     /// Most bytes held at once.
     pub peak: u64,
-    /// Fails at this command, if any.
+    /// The number of the command that fails, if any.
     pub fails_at: Option<u64>,
     pub commands: u64,
-    /// Of which the results can be compressed.
+    /// Whether results can be compressed.
     pub compresses: bool,
     /// What happened, in words.
     pub log: Vec<String>,
     pub logs: bool,
-    /// Whether steps are written down.
+    /// Whether steps are traced.
     pub traces: bool,
-    /// The last step that was, and the signatures of all.
+    /// The last traced step, and the signatures of all.
     pub trace: Option<Trace>,
     pub signatures: Vec<u64>,
-    /// How the operation at hand went when it first ran, for a recording.
+    /// The outcome of the current operation when it first ran, for a recording.
     pub went: OperationCall,
     /// The plan of all steps.
     pub plan: Option<Arc<Schedule>>,
-    /// What is known of another kind of step.
+    /// The plan of another kind of step, if it is known.
     pub other: Option<Arc<Schedule>>,
-    /// Whether it is known that `plan` comes next.
+    /// Whether it is certain that `plan` comes next.
     pub sure: bool,
-    /// Steps that went by it, and what the others left it for.
+    /// Steps that followed the plan, and why the others left it.
     pub followed: Vec<Followed>,
     pub left: Vec<Left>,
 }
@@ -89,7 +89,7 @@ impl Sim {
         self.handles.get(&id).map(|handle| handle.content)
     }
 
-    /// Tensors with data, and recorded operations.
+    /// The number of tensors with data, compressed tensors and recorded operations.
     pub fn sizes(&self) -> (usize, usize, usize) {
         (self.handles.len(), self.compressed.len(), self.kept.len())
     }
@@ -99,7 +99,7 @@ impl Sim {
         self.buffers.insert(self.next, bytes);
         self.sizes.insert(id, bytes);
         let handle = Handle { buffer: self.next, content };
-        assert!(self.handles.insert(id, handle).is_none(), "tensor {id} had data already");
+        assert!(self.handles.insert(id, handle).is_none(), "tensor {id} already had data");
         Buffer::Known { identity: self.next, bytes }
     }
 
@@ -124,7 +124,7 @@ impl Driver for Sim {
     fn run(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
         let (asked, takes, drawn) = match run.source {
             Source::AtHand { only_read } => {
-                let asked = self.asked.take().expect("an operation is at hand");
+                let asked = self.asked.take().expect("there is a current operation");
                 self.drawn += 1;
                 let drawn = run.seed.map_or(self.drawn, hash);
                 self.last_drawn = drawn;
@@ -157,7 +157,7 @@ impl Driver for Sim {
         let mut went = OperationCall { ns: ran.ns, substitute: self.went.substitute, ..OperationCall::default() };
         let mut free: Vec<u64> = takes.iter().filter_map(|id| Some(self.handles.get(id)?.buffer)).collect();
         free.retain(|&buffer| self.owners(buffer) == 1);
-        // The input that it writes over, if any.
+        // The input that it overwrites, if any.
         let over = asked.inputs.iter().position(|id| asked.last.contains(id));
         let over = over.and_then(|at| Some((at, self.handles.get(&asked.inputs[at])?.buffer)));
         for (k, (&id, &(_, bytes))) in run.outputs.iter().zip(&asked.outputs).enumerate() {
@@ -180,7 +180,7 @@ impl Driver for Sim {
             };
             went.made.push(match (asked.works, over) {
                 (Works::View, _) => Made::View(0),
-                // Whether it may now or not.
+                // Whether it may do so now or not.
                 (Works::InPlace, Some((at, buffer))) if self.buffers[&buffer] == bytes => Made::Over(at, bytes),
                 _ => Made::New(bytes),
             });
@@ -206,7 +206,7 @@ impl Driver for Sim {
 
     fn arrive(&mut self, id: TensorId) -> Result<Buffer, Failure> {
         self.fails()?;
-        let (content, bytes) = self.upload.take().expect("data is at hand");
+        let (content, bytes) = self.upload.take().expect("there is a current upload");
         let buffer = self.add(id, content, bytes);
         self.peak = self.peak.max(self.bytes());
         Ok(buffer)
@@ -223,7 +223,7 @@ impl Driver for Sim {
     }
 
     fn forget(&mut self, op: OpKey) {
-        assert!(self.kept.remove(&op).is_some(), "operation {op} was forgotten before");
+        assert!(self.kept.remove(&op).is_some(), "operation {op} had already been forgotten");
     }
 
     fn output(&mut self, op: OpKey, k: usize) -> TensorFacts {
@@ -263,7 +263,7 @@ impl Driver for Sim {
     }
 
     fn drop_substitute(&mut self, id: TensorId) {
-        assert!(self.substitutes.remove(&id).is_some(), "tensor {id} has left nothing");
+        assert!(self.substitutes.remove(&id).is_some(), "tensor {id} has left no substitute");
     }
 
     fn name(&self, kind: Kind) -> String {
@@ -283,7 +283,7 @@ impl Driver for Sim {
             Event::Budget { first_step, budget } => self.say(|| format!("first step {first_step}, budget {budget}")),
             Event::GaveUp => self.say(|| "gave up".to_owned()),
             Event::Failed(failure) => self.say(|| format!("failed: {failure}")),
-            Event::Deviates { at, live, foreseen } => self.say(|| format!("after {at}: {live}, foreseen {foreseen}")),
+            Event::Deviates { at, live, foreseen } => self.say(|| format!("after {at}: {live}, predicted {foreseen}")),
         }
     }
 }
@@ -333,19 +333,19 @@ impl Planning for Sim {
     }
 }
 
-/// A program on a machine, beside its plain interpretation.
+/// A program on a machine, together with its plain interpretation.
 pub struct Program {
     pub machine: Machine<Sim>,
-    /// What the program's tensors should hold.
+    /// The contents that the program's tensors should have.
     pub expected: BTreeMap<TensorId, Content>,
     pub bytes: BTreeMap<TensorId, u64>,
     next: TensorId,
     drawn: u64,
-    /// Tensors that may hold nothing, because something has failed.
+    /// Whether tensors may hold no data because something has failed.
     pub any_failed: bool,
     /// Most bytes that plain Burn would need at once for one operation: its inputs and outputs.
     pub largest: u64,
-    /// What it has asked for.
+    /// What it has requested so far.
     pub asked: Vec<Asking>,
 }
 
@@ -381,7 +381,7 @@ impl Program {
         id
     }
 
-    /// Runs an operation; `last` are those of its inputs that the program has no more.
+    /// Runs an operation; `last` are those of its inputs that the program releases.
     pub fn run(
         &mut self,
         thread: u64,
@@ -394,7 +394,7 @@ impl Program {
         self.run_weakly(thread, kind, works, (inputs, None), last, outputs)
     }
 
-    /// Runs an operation that may need less of one of its inputs than the contents.
+    /// Runs an operation that may need less than the contents of one of its inputs.
     pub fn run_weakly(
         &mut self,
         thread: u64,
@@ -453,20 +453,20 @@ impl Program {
         self.asked.push(Asking::Read { thread, tensor: id, last: false });
         let read = self.machine.read(thread, id, false, |machine| Ok(machine.world().content(id)));
         match read {
-            Ok(content) => assert_eq!(content, Some(expected), "tensor {id} holds something else"),
+            Ok(content) => assert_eq!(content, Some(expected), "tensor {id} has other contents"),
             Err(failure) => assert!(self.any_failed || &*failure == "planted", "{failure}"),
         }
         self.check();
     }
 
-    /// Machine and observer count the same.
+    /// Checks that machine and observer count the same.
     pub fn check(&self) {
         assert_eq!(self.machine.holdings().bytes, self.machine.world().bytes());
         assert!(self.machine.holdings().fixed <= self.machine.holdings().bytes);
     }
 }
 
-/// What a step on a parameter of so many bytes does.
+/// The trace of a step on a parameter of this many bytes.
 pub fn trace_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Trace> {
     let mut program =
         Program::new(Config { budget: burn_remat_core::Asked::Bytes(1 << 30), rehearsing: true, ..Config::default() });
@@ -474,10 +474,10 @@ pub fn trace_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Trace> {
     let parameter = program.upload(1, bytes);
     (0..3).for_each(|_| step(&mut program, parameter));
     program.machine.mark(1);
-    Arc::new(program.machine.world_mut().trace.take().expect("the step was written down"))
+    Arc::new(program.machine.world_mut().trace.take().expect("the step was traced"))
 }
 
-/// What is written of a step is the step.
+/// Checks that a step can be written and read back unchanged.
 fn reads_back(trace: &Trace) {
     let read: Trace = serde_json::from_str(&serde_json::to_string(trace).unwrap()).unwrap();
     assert_eq!(read.read_back().as_ref(), Ok(trace));

@@ -1,17 +1,17 @@
-//! A policy that keeps nothing: what a program needs at least if all that can be computed again is, each time that it is needed.
+//! A policy that keeps nothing: what a program needs if everything that can be computed again is computed again each time it is needed.
 //!
-//! It shares no code with the machine and knows the program only. A schedule of any sense holds no more.
+//! It shares no code with the machine and knows only the program. No sensible schedule holds more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn_remat_core::{Asking, OperationCall, TensorId};
 
-/// How a tensor came to be.
+/// How a tensor was made.
 struct Made {
     bytes: u64,
-    /// The operation's inputs, and the bytes that it makes beside them; `None` for what cannot be computed again.
+    /// The operation's inputs, and the bytes that it makes in addition to them; `None` for what cannot be computed again.
     by: Option<(Vec<TensorId>, u64)>,
-    /// The tensor that a view looks at.
+    /// The tensor that this one is a view of.
     base: Option<TensorId>,
 }
 
@@ -22,7 +22,7 @@ struct Naive {
     most: u64,
 }
 
-/// Most bytes that it holds at once, for a program that draws other numbers each time that it draws.
+/// Most bytes that it holds at once, for a program whose random operations are not repeatable.
 pub fn most(asked: &[Asking]) -> u64 {
     let mut naive = Naive::default();
     for asking in asked {
@@ -62,7 +62,7 @@ impl Naive {
         self.stand(0);
     }
 
-    /// What is held beside the roots goes on top of them.
+    /// Notes that the roots are held, and `beside` bytes besides them.
     fn stand(&mut self, beside: u64) {
         let mut roots = BTreeSet::new();
         let (mut seen, mut open): (BTreeSet<TensorId>, Vec<TensorId>) =
@@ -80,7 +80,7 @@ impl Naive {
         self.most = self.most.max(roots + beside);
     }
 
-    /// Bytes of tensors beside the roots.
+    /// Bytes of tensors that are not roots.
     fn bytes_of(&self, tensors: &[TensorId]) -> u64 {
         let buffers: BTreeSet<TensorId> = tensors.iter().map(|&id| self.buffer(id)).collect();
         buffers.iter().filter(|id| self.made[id].by.is_some()).map(|id| self.made[id].bytes).sum()
@@ -94,12 +94,12 @@ impl Naive {
         id
     }
 
-    /// Most bytes beside the roots until an operation on these inputs has run, which makes so many beside them.
+    /// Most bytes besides the roots until an operation on these inputs has run that makes `beside` bytes.
     fn to_run(&self, inputs: &[TensorId], beside: u64) -> u64 {
         self.to_have(inputs).max(self.bytes_of(inputs) + beside)
     }
 
-    /// Most bytes beside the roots until these tensors are there, whichever comes last.
+    /// Most bytes besides the roots until these tensors are there, whichever comes last.
     fn to_have(&self, tensors: &[TensorId]) -> u64 {
         let mut most = 0;
         for &id in tensors {

@@ -1,4 +1,4 @@
-//! Programs made at random.
+//! Random programs.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Program, Works};
 
-/// Has a program follow so many random instructions.
+/// Makes a program follow this many random instructions.
 pub fn run(program: Program, seed: u64, length: usize, fails_at: Option<u64>) -> Program {
     run_with(program, seed, length, fails_at, true)
 }
 
-/// The same, where the program may let go of what cannot be computed again, or not; and uploads less if not.
+/// The same, with a choice whether the program may release what cannot be computed again; if not, it uploads less.
 pub fn run_with(mut program: Program, seed: u64, length: usize, fails_at: Option<u64>, roots_go: bool) -> Program {
     let mut roots: BTreeSet<u64> = BTreeSet::new();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -70,7 +70,7 @@ pub fn run_with(mut program: Program, seed: u64, length: usize, fails_at: Option
     program
 }
 
-/// Operations of a kind work alike.
+/// All operations of one kind work alike.
 fn works_of(kind: Kind) -> Works {
     match kind % 12 {
         0 => Works::Random,

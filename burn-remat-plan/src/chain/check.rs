@@ -1,20 +1,21 @@
 //! Decides whether a chain plan is valid and within a budget. Shares no code with `simulate` or any planner.
 //!
-//! A state is a triple `(A, S, g)`: the boundaries held bare, those held saved, and the boundary whose gradient is
-//! held. The first state is `({0}, {}, n)`. With `H = A ∪ S`, step by step (sets after the step in primes):
+//! A state is a triple `(A, S, g)`: the boundaries held as a bare activation, those held as a saved set, and the
+//! boundary whose gradient is held. The first state is `({0}, {}, n)`. With `H = A ∪ S`, step by step (primes mark
+//! the sets after the step):
 //!
 //! - `Fall i` needs `i ∈ H`; `A' = A \ {i+1}`, `S' = S ∪ {i+1}`.
 //! - `Fck i` needs `i ∈ H`; `A' = A ∪ {i+1}` unless `i+1 ∈ S`.
-//! - `Fn i` needs `i ∈ A`; as `Fck i`, and `i` leaves `A`.
+//! - `Fn i` needs `i ∈ A`; like `Fck i`, but `i` leaves `A`.
 //! - `B i` needs `g = i+1`, `i+1 ∈ S` and `i ∈ H`; `i+1` leaves `S`, `i` leaves `A`, `g' = i`.
-//! - `D i` needs `i ∈ H`; `i` leaves both.
+//! - `D i` needs `i ∈ H`; `i` leaves `A` and `S`.
 //!
-//! Memory during a step is counted afresh over everything held before or after it, a boundary in the larger of its
-//! roles once, both gradients of a `B`, and the scratch of the operation. A plan is valid at a budget if every need is
-//! met, memory never exceeds the budget, and the last state has `g = 0`.
+//! Memory during a step is counted afresh over everything held before or after it: each boundary once, in the larger
+//! of its roles, both gradients of a `B`, and the scratch of the operation. A plan is valid at a budget if every
+//! requirement is met, memory never exceeds the budget, and the last state has `g = 0`.
 //!
-//! All violations are returned. After an unmet need the step is taken to have happened, so that one fault does not
-//! hide the next.
+//! All violations are returned. A step with an unmet requirement still takes effect, so that one fault does not hide
+//! the next.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +52,7 @@ pub enum ChainViolation {
         what: ChainStep,
     },
     /// A backward operation without its saved set.
-    #[error("step {step} (`{what}`): needs what `Fall{}` saves", what.stage())]
+    #[error("step {step} (`{what}`): the saved set of `Fall{}` is not held", what.stage())]
     NotSaved {
         /// Index of the step.
         step: usize,
@@ -116,7 +117,7 @@ impl State {
     }
 }
 
-/// Bytes of everything in either state, from scratch.
+/// Bytes of everything held in either state, counted afresh.
 fn bytes_during(chain: &Chain, before: &State, after: &State) -> u64 {
     let mut total = 0;
     let held = [&before.bare, &before.saved, &after.bare, &after.saved].into_iter().flatten().copied();
@@ -139,7 +140,7 @@ fn bytes_during(chain: &Chain, before: &State, after: &State) -> u64 {
     total
 }
 
-/// Needs of `what` that `state` does not meet.
+/// Requirements of `what` that `state` does not meet.
 fn unmet(state: &State, step: usize, what: ChainStep) -> Vec<ChainViolation> {
     let i = what.stage();
     let mut found = Vec::new();
@@ -161,7 +162,7 @@ fn unmet(state: &State, step: usize, what: ChainStep) -> Vec<ChainViolation> {
     found
 }
 
-/// All violations of `plan` at `budget`; empty where it is valid. See the module's source for the definition.
+/// All violations of `plan` at `budget`; empty if it is valid. See the module's source for the definition.
 /// Complexity: O(steps · stages).
 pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation> {
     let n = chain.stages().len();

@@ -1,14 +1,14 @@
 //! The smallest feasible budget of a chain, over all schedules.
 //!
-//! *Lower half.* What every schedule holds at some time: [`Terms::least_bytes`].
+//! *Lower bound.* The bytes that every schedule holds at some time: [`Terms::least_bytes`].
 //!
-//! *Upper half.* A plan that was found: the persistent schedule of least memory. Chains of more than 400 stages are
-//! planned in groups of stages first; where that needs more than the lower half, the schedule that goes forward anew
-//! from the input for every stage, and up to 1600 stages the exact persistent minimum.
+//! *Upper bound.* The peak of a known plan: the persistent schedule of least memory. Chains of more than 400 stages are
+//! first planned in groups of stages. If that needs more than the lower bound, two more schedules are tried: the one
+//! that runs forward again from the input for every stage and, up to 1600 stages, the exact persistent minimum.
 //!
-//! Between the halves the exact search over all schedules bisects, on chains that are short enough for it.
+//! Between the two bounds, the exact search over all schedules bisects, on chains that are short enough for it.
 //!
-//! Complexity: O(n³) for the upper half; the search visits a bounded number of states.
+//! Complexity: O(n³) for the upper bound; the search visits a bounded number of states.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::allowance::Allowance;
 use crate::planners::chain_exact::{Exact, exact};
 use crate::planners::chain_persistent::least_persistent;
 
-/// Most time that [`minimum`] gives the exact search.
+/// Time limit of the exact search in [`minimum`].
 const SEARCH_TIME: Duration = Duration::from_secs(10);
 
-/// The smallest feasible budget of a chain: see the source of [`minimum`].
+/// The smallest feasible budget of a chain, as found by [`minimum`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainMinimum {
-    /// No schedule at all fits in less.
+    /// No schedule fits in less.
     pub lower_bound: u64,
     /// The smallest budget for which a plan is known: the peak of [`plan`](Self::plan).
     pub achieved: u64,
@@ -41,7 +41,7 @@ impl ChainMinimum {
     }
 }
 
-/// Finds the smallest feasible budget of `chain`, the chain's input included.
+/// Finds the smallest feasible budget of `chain`, including the chain's input.
 ///
 /// ```
 /// use burn_remat_plan::chain::{self, Chain, ChainStage};
@@ -62,7 +62,7 @@ pub(crate) fn minimum_within(chain: &Chain, allowance: Allowance) -> ChainMinimu
     let mut lower_bound = terms.least_bytes();
     let mut plan = ChainPlan { steps: least_persistent(&terms, lower_bound, allowance.memory) };
     let mut achieved = simulate(chain, &plan).peak_bytes;
-    // Where only memory counts, every operation is free.
+    // Only memory matters here, so every operation is free.
     let joined = Grouped::joining_idle(&terms.without_costs());
     let mut probe = lower_bound;
     while lower_bound < achieved {

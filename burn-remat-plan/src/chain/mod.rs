@@ -1,9 +1,9 @@
 //! The chain model of Beaumont et al.: stages in a row, each with a forward and a backward operation.
 //!
 //! A [`Chain`] has stages `0..n`, the last of which is the loss. *Boundary* `i` is what stage `i` reads; boundary 0
-//! is the chain's input, boundary `n` what the loss stage yields. A boundary is held in one of two forms: as the bare
-//! *activation*, or as the *saved* set of the stage before it (everything that stage's backward operation needs, the
-//! activation among it). The gradient at boundary `i + 1` is what the backward operation of stage `i` reads.
+//! is the chain's input, boundary `n` the output of the loss stage. A boundary is held in one of two forms: as the bare
+//! *activation*, or as the *saved* set of the stage before it (everything that the stage's backward operation needs,
+//! including the activation). The gradient at boundary `i + 1` is what the backward operation of stage `i` reads.
 //!
 //! | here                                   | report (stage `ℓ = i + 1`)              |
 //! | -------------------------------------- | --------------------------------------- |
@@ -16,9 +16,9 @@
 //!
 //! # What the steps do (the report's Table 1)
 //!
-//! At the start boundary 0 is held bare, and so is the gradient of the last stage. Indices count from 0.
+//! At the start, boundary 0 is held bare, and the gradient of the last stage is held too. Indices count from 0.
 //!
-//! | step    | report   | needs                                                   | releases                                | then holds beside the rest          |
+//! | step    | report   | needs                                                   | releases                                | additionally holds                  |
 //! | ------- | -------- | ------------------------------------------------------- | --------------------------------------- | ----------------------------------- |
 //! | `Fall2` | `F_all`  | boundary 2, either form                                 | nothing                                 | boundary 3, saved                   |
 //! | `Fck2`  | `F_ck`   | boundary 2, either form                                 | nothing                                 | boundary 3, bare                    |
@@ -26,10 +26,10 @@
 //! | `B2`    | `B`      | gradient 3, boundary 3 saved, boundary 2 in either form | gradient 3, boundary 3; boundary 2 if bare | gradient 2                       |
 //! | `D2`    | (none)   | boundary 2, either form                                 | boundary 2                              |                                     |
 //!
-//! During a step memory is everything held before it, plus what it newly holds, plus its scratch: inputs + outputs +
-//! scratch, and the chain's input counts. A boundary counts once: where `Fall` meets its output bare, the saved set
-//! takes its place, and where `Fck` or `Fn` meets it saved, it stays saved. `D` is our addition: it lets a schedule
-//! give up a checkpoint early, so that schedules need not be *persistent*.
+//! During a step, memory is everything held before it, plus what the step adds, plus its scratch: inputs + outputs +
+//! scratch, including the chain's input. A boundary counts once: if the output of `Fall` is already held bare, the
+//! saved set replaces it; if the output of `Fck` or `Fn` is already held saved, it stays saved. `D` is our addition: it
+//! lets a schedule release a checkpoint early, so that schedules need not be *persistent*.
 //!
 //! Every backward operation runs exactly once, from the last stage to the first.
 
@@ -55,7 +55,7 @@ use crate::error::ChainError;
 /// Index of a stage, from 0.
 pub type StageId = usize;
 
-/// One stage: costs in any one unit, sizes in bytes.
+/// One stage: costs in any unit (the same for all stages), sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChainStage {
@@ -65,7 +65,7 @@ pub struct ChainStage {
     pub backward_cost: f64,
     /// Size of the activation that the stage passes on.
     pub activation_bytes: u64,
-    /// Size of all that the backward operation needs of the forward one, the activation included, the input not.
+    /// Size of everything that the backward operation needs from the forward one: with the activation, without the input.
     pub saved_bytes: u64,
     /// Size of the gradient of the activation.
     pub gradient_bytes: u64,
@@ -96,11 +96,11 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Validates. Complexity: O(stages).
+    /// Creates a chain and validates it. Complexity: O(stages).
     ///
     /// # Errors
     ///
-    /// The first violation, with the field that holds it: see [`ChainError`].
+    /// The first problem, with the field that contains it: see [`ChainError`].
     pub fn new(
         name: impl Into<String>,
         input_bytes: u64,
@@ -117,7 +117,7 @@ impl Chain {
                 }
             }
         }
-        // A planner may run a forward operation once per stage behind it: that much must not overflow.
+        // A planner may run a forward operation once for every later stage: even that total must not overflow.
         let costs: f64 = stages.iter().map(|stage| stage.forward_cost + stage.backward_cost).sum();
         if !(costs * (stages.len() + 1) as f64).is_finite() {
             return Err(ChainError::CostOverflow { total: costs });

@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use super::StageId;
 
-/// One step; the [module](super) tells what each needs, holds and releases.
+/// One step; the [module](super) says what each step needs, holds and releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainStep {
-    /// `Fall3`: runs the forward operation of stage 3, keeps its input and saves all that its backward one needs.
+    /// `Fall3`: runs the forward operation of stage 3, keeps its input and saves everything that its backward operation needs.
     SaveAll(StageId),
     /// `Fck3`: runs the forward operation of stage 3 and keeps its input as a checkpoint.
     KeepInput(StageId),
@@ -42,7 +42,7 @@ impl fmt::Display for ChainStep {
     }
 }
 
-/// A text that is no [`ChainStep`].
+/// A text that is not a [`ChainStep`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a step of a chain: write `Fall3`, `Fck3`, `Fn3`, `B3` or `D3` for stage 3")]
 pub struct ParseChainStepError(pub String);

@@ -1,6 +1,6 @@
 //! What a chain plan costs: memory at every step, peak and makespan.
 //!
-//! One pass over the steps with a running sum. It expects a valid plan and does not decide validity; that is the work
+//! One pass over the steps with a running sum. It expects a valid plan and does not decide validity; that is the job
 //! of [`check`](super::check()), which shares no code with this file.
 
 use super::{Chain, ChainPlan, ChainStep};
@@ -8,7 +8,7 @@ use super::{Chain, ChainPlan, ChainStep};
 /// Memory over the steps of a chain plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainTimeline {
-    /// Bytes held during each step; for a release what remains after it.
+    /// Bytes held during each step; for a release, what remains after it.
     pub bytes: Vec<u64>,
     /// Most bytes held at any step, and at the start.
     pub peak_bytes: u64,
@@ -19,7 +19,7 @@ pub struct ChainTimeline {
 /// Sizes of what a simulation holds.
 struct Memory<'a> {
     chain: &'a Chain,
-    /// Bytes held for each boundary, 0 where it is not held.
+    /// Bytes held for each boundary, 0 if it is not held.
     boundary: Vec<u64>,
     /// Whether a boundary is held as a saved set.
     saved: Vec<bool>,
@@ -37,7 +37,7 @@ impl Memory<'_> {
         boundary.checked_sub(1).map_or(self.chain.input_gradient_bytes, |i| self.chain.stages[i].gradient_bytes)
     }
 
-    /// Performs the step and returns the bytes held meanwhile.
+    /// Performs the step and returns the bytes held during it.
     fn run(&mut self, step: ChainStep) -> u64 {
         let i = step.stage();
         let stage = &self.chain.stages[i];

@@ -1,8 +1,9 @@
-//! What chain planners compute with: costs and the bytes that each operation adds, free of their origin.
+//! The figures that chain planners compute with: costs, and the bytes that each operation adds, wherever they come from.
 //!
-//! A [`Chain`] gives the terms of the report. A graph's chain of stages (see [`views`](crate::views)) knows more than
-//! the format can say, such as values that both gradients of a stage share, so the terms are a little finer: scratch
-//! of `F_all` and of the other forward operations apart, and one figure for all that `B` adds.
+//! A [`Chain`] gives the terms of the report. A chain of stages taken from a graph (see [`views`](crate::views))
+//! contains more than the format can express, such as values that both gradients of a stage share. So the terms are a
+//! little finer: scratch is separate for `F_all` and for the other forward operations, and one figure covers all that
+//! `B` adds.
 
 use super::{Chain, ChainStep, StageId};
 
@@ -19,11 +20,11 @@ pub(crate) struct Terms {
     pub saved: Vec<u64>,
     /// Bytes held on the backward side while the backward operation of the stage is the next one due.
     pub gradient: Vec<u64>,
-    /// Scratch of the forward operation where it does not save.
+    /// Scratch of the forward operation when it does not save.
     pub pass_scratch: Vec<u64>,
-    /// Scratch of the forward operation where it saves.
+    /// Scratch of the forward operation when it saves.
     pub save_scratch: Vec<u64>,
-    /// Bytes during the backward operation beside its saved set and its input.
+    /// Bytes during the backward operation besides its saved set and its input.
     pub backward_bytes: Vec<u64>,
 }
 
@@ -57,7 +58,7 @@ impl Terms {
         self.scaled(|bytes| bytes.div_ceil(unit))
     }
 
-    /// The same terms in units of `unit` bytes, rounded to the nearest: what they say of memory is no promise.
+    /// The same terms in units of `unit` bytes, rounded to the nearest unit: peaks computed from them are only estimates.
     pub fn in_nearest_units(&self, unit: u64) -> Self {
         self.scaled(|bytes| bytes.saturating_add(unit / 2) / unit)
     }
@@ -76,7 +77,7 @@ impl Terms {
         }
     }
 
-    /// The largest number of bytes that divides all sizes; 1 where all are 0.
+    /// The largest number of bytes that divides all sizes; 1 if all are 0.
     pub fn common_unit(&self) -> u64 {
         let sizes = [
             &self.activation,
@@ -89,23 +90,23 @@ impl Terms {
         sizes.into_iter().flatten().fold(0, |a, &b| gcd(a, b)).max(1)
     }
 
-    /// Bytes while stage `i` runs forward without saving, its input counted, the backward side not.
+    /// Bytes while stage `i` runs forward without saving, counting its input but not the backward side.
     pub fn transit(&self, i: StageId) -> u64 {
         self.activation[i] + self.activation[i + 1] + self.pass_scratch[i]
     }
 
-    /// As [`transit`](Self::transit) with the input not counted.
+    /// Like [`transit`](Self::transit), but without the input.
     pub fn departure(&self, i: StageId) -> u64 {
         self.activation[i + 1] + self.pass_scratch[i]
     }
 
-    /// Bytes that running stage `s` forward and at last backward takes with the backward side of `t` held meanwhile
-    /// and the input of `s` not counted (`m_all` in the report).
+    /// Bytes needed to run stage `s` forward and finally backward while the backward side of `t` is held, not counting
+    /// the input of `s` (`m_all` in the report).
     pub fn save_need(&self, s: StageId, t: StageId) -> u64 {
         self.saved[s] + (self.gradient[t] + self.save_scratch[s]).max(self.backward_bytes[s])
     }
 
-    /// Peak of the schedule that saves everything, all boundaries counted.
+    /// Peak of the schedule that saves everything, counting all boundaries.
     pub fn store_all_peak(&self) -> u64 {
         let last = self.len() - 1;
         let mut held = self.activation[0];
@@ -126,7 +127,7 @@ impl Terms {
     pub fn least_bytes(&self) -> u64 {
         let n = self.len();
         let last_gradient = self.gradient[n - 1];
-        // The input of a stage in its lighter form; that of stage 0 is counted for all.
+        // The input of a stage in its lighter form; that of stage 0 is added below for all stages.
         let lighter = |i: StageId| i.checked_sub(1).map_or(0, |below| self.activation[i].min(self.saved[below]));
         let mut most = last_gradient;
         let mut least_gradient = u64::MAX;
@@ -176,26 +177,26 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Several stages taken as one.
+/// A chain whose stages are joined into groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped {
     /// Terms of the groups.
     pub terms: Terms,
-    /// First stage of each group, and the number of stages at the end.
+    /// First stage of each group, followed by the number of stages.
     starts: Vec<StageId>,
 }
 
 impl Grouped {
-    /// Joins neighbours until at most `groups` are left, with equal shares of cost and of saved bytes as nearly as
-    /// whole stages allow. A group runs its stages one after the other, keeps either all saved sets or none.
+    /// Joins neighbours until at most `groups` are left, with shares of cost and of saved bytes as equal as whole
+    /// stages allow. A group runs its stages one after the other and keeps either all of their saved sets or none.
     pub fn of(terms: &Terms, groups: usize) -> Self {
         let n = terms.len();
         let starts = if n <= groups { (0..=n).collect() } else { balanced_starts(terms, groups) };
         Self::at(terms, starts)
     }
 
-    /// Joins each stage that costs and holds nothing with the one behind it: the terms are those of the chain without
-    /// such stages, and so is every optimum.
+    /// Joins each stage that costs and holds nothing with the one after it: the terms, and every optimum, are those of
+    /// the chain without such stages.
     pub fn joining_idle(terms: &Terms) -> Self {
         let n = terms.len();
         let starts = (0..=n).filter(|&i| i == 0 || i == n || !terms.is_idle(i - 1)).collect();
@@ -240,18 +241,18 @@ impl Grouped {
         Self { terms: grouped, starts }
     }
 
-    /// As [`expand`](Self::expand) for groups [joined with idle stages](Self::joining_idle), in any schedule: what
-    /// lies inside of a group weighs nothing and is kept.
+    /// Like [`expand`](Self::expand), for groups [joined with idle stages](Self::joining_idle), in any schedule: what
+    /// lies inside a group takes no memory and is kept.
     pub fn expand_idle(&self, steps: &[ChainStep]) -> Vec<ChainStep> {
         self.expand_inside(steps, ChainStep::KeepInput)
     }
 
-    /// Steps over the stages for steps over the groups.
+    /// Converts steps over the groups into steps over the stages.
     pub fn expand(&self, steps: &[ChainStep]) -> Vec<ChainStep> {
         self.expand_inside(steps, ChainStep::Pass)
     }
 
-    /// Goes forward by `inside` through the stages of a group behind its first.
+    /// Runs the stages of a group after its first forward with `inside`.
     fn expand_inside(&self, steps: &[ChainStep], inside: fn(StageId) -> ChainStep) -> Vec<ChainStep> {
         let mut out = Vec::new();
         for &step in steps {
@@ -274,19 +275,19 @@ impl Grouped {
     }
 }
 
-/// Where `groups` groups begin, ending with the number of stages; no group is empty.
+/// The first stages of `groups` groups, followed by the number of stages; no group is empty.
 fn balanced_starts(terms: &Terms, groups: usize) -> Vec<StageId> {
     let n = terms.len();
     let cost = terms.forward_cost.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     let bytes = (terms.saved.iter().sum::<u64>() as f64).max(1.0);
-    // A third of the weight each to cost, bytes and mere number.
+    // A third of the weight each for cost, bytes and the number of stages.
     let weight = |i: StageId| terms.forward_cost[i] / cost + terms.saved[i] as f64 / bytes + 1.0 / n as f64;
     let total: f64 = (0..n).map(weight).sum();
     let mut starts = vec![0];
     let mut done = 0.0;
     for i in 0..n {
         let left = groups - starts.len();
-        // Each of the groups still to come needs a stage; no more than that many may be left over.
+        // Each remaining group needs a stage: if only that many stages are left, each becomes a group.
         if i > starts[starts.len() - 1] && left > 0 {
             let due = done >= total * starts.len() as f64 / groups as f64;
             if due || n - i == left {

@@ -150,7 +150,7 @@ impl Graph {
         builder.build()
     }
 
-    /// Writes the graph in the format `remat-graph/1`, a value or an op per line.
+    /// Writes the graph in the format `remat-graph/1`, one value or op per line.
     pub fn to_json(&self) -> String {
         let values = self.values().iter().map(|v| FileValue { bytes: v.bytes, name: v.name.clone() });
         format!(
@@ -168,7 +168,7 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// [`GraphError::Io`] where the file cannot be read as text, else as [`from_json`](Self::from_json).
+    /// [`GraphError::Io`] if the file cannot be read as text, otherwise the errors of [`from_json`](Self::from_json).
     pub fn read(path: impl AsRef<Path>) -> Result<Self, GraphError> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path).map_err(|error| io(path, &error))?;
@@ -179,7 +179,7 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// [`GraphError::Io`] where the file cannot be written.
+    /// [`GraphError::Io`] if the file cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), GraphError> {
         let path = path.as_ref();
         std::fs::write(path, self.to_json()).map_err(|error| io(path, &error))

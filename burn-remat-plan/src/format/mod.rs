@@ -17,25 +17,25 @@
 //! | field | meaning |
 //! | --- | --- |
 //! | `name` | optional, like every other `name` |
-//! | `constant_bytes` | bytes that are there all the time beside the values; 0 if left out |
-//! | `values` | what ops read and write: its `bytes`. One that no op outputs is an input: there from the start to its last use, and never computed again |
-//! | `ops` | in the order of execution: `cost` (any one unit), `inputs` and `outputs` (numbers of values, from 0) |
-//! | `scratch_bytes` | bytes that the op takes while it runs; 0 if left out |
+//! | `constant_bytes` | bytes that are always held, in addition to the values; 0 if left out |
+//! | `values` | what ops read and write, each with its `bytes`. A value that no op outputs is an input: resident from the start to its last use, and never computed again |
+//! | `ops` | the operations in execution order: `cost` (in any unit, the same for all), `inputs` and `outputs` (indices of values, from 0) |
+//! | `scratch_bytes` | extra bytes that the op needs while it runs; 0 if left out |
 //! | `recomputable` | whether it may run again; `true` if left out |
-//! | `phase`, `stage` | optional: `forward`, `backward` or `update`; a name of the part of the model |
-//! | `alternatives` | optional: other ways to the same outputs, each with `name`, `cost`, `inputs`, `scratch_bytes` |
-//! | `results` | values that are there at the end; the last op's outputs if left out |
+//! | `phase`, `stage` | both optional: `forward`, `backward` or `update`; the name of the part of the model |
+//! | `alternatives` | optional: other ways to compute the same outputs, each with `name`, `cost`, `inputs`, `scratch_bytes` |
+//! | `results` | values that are resident at the end; the last op's outputs if left out |
 //!
 //! # A plan
 //!
-//! `steps` are computations of ops, `"+3"` or, by its first alternative, `"+3:0"`, and evictions of values, `"-5"`; beside them the planner's name, `status` (`optimal`, `feasible`, `infeasible`,
-//! `no_solution`), `stop_reason` (`proved`, `gap`, `time_limit`, `heuristic`), `makespan` and `lower_bound` in the unit of the costs, `overhead` over the store-all makespan,
-//! `peak_bytes`, and, where no plan fits, `minimum_budget` and `blocking_op`.
+//! `steps` are computations of ops (`"+3"`, or `"+3:0"` with the op's first alternative) and evictions of values (`"-5"`). The other fields are the planner's
+//! name, `status` (`optimal`, `feasible`, `infeasible`, `no_solution`), `stop_reason` (`proved`, `gap`, `time_limit`, `heuristic`), `makespan` and `lower_bound`
+//! in the unit of the costs, `overhead` over the store-all makespan, `peak_bytes` and, if no plan fits, `minimum_budget` and `blocking_op`.
 //!
 //! # Errors
 //!
 //! Unknown keys, wrong tags and wrong types are errors that name the field; what the types themselves forbid (a
-//! cycle, an index out of range) is found where they are built. Numbers survive writing and reading to the last bit.
+//! cycle, an index out of range) is reported when they are built. Numbers are written and read back exactly.
 
 mod graph;
 mod plan;
@@ -47,11 +47,11 @@ pub use recording::{RECORDING_FORMAT, graph_of_recording};
 
 use serde::de::DeserializeOwned;
 
-/// A text that is no JSON, or JSON of another shape.
+/// Text that is not JSON, or JSON with the wrong structure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// No JSON, or a field of the wrong type, missing or unknown.
+    /// Not JSON, or a field that is missing, unknown or of the wrong type.
     #[error("{}{message}", field_text(field))]
     Json {
         /// Path of the field, such as `ops[3].cost`; `.` is the file as a whole.
@@ -59,15 +59,15 @@ pub enum FormatError {
         /// What is wrong with it, with line and column.
         message: String,
     },
-    /// Another format.
+    /// A file in another format.
     #[error("`format` is `{found}`, not `{expected}`")]
     Tag {
         /// The tag found.
         found: String,
-        /// The tag that the reader knows.
+        /// The tag expected.
         expected: &'static str,
     },
-    /// A step that is none.
+    /// A text that is not a step.
     #[error("`steps[{index}]`: {message}")]
     Step {
         /// Index of the step.
@@ -81,7 +81,7 @@ fn field_text(field: &str) -> String {
     if field == "." { String::new() } else { format!("`{field}`: ") }
 }
 
-/// The `format` tag of a JSON text, whatever else it holds.
+/// The `format` tag of a JSON text, whatever else it contains.
 ///
 /// ```
 /// assert_eq!(burn_remat_plan::format::tag(r#"{"format": "remat-chain/1", "stages": []}"#).unwrap(), "remat-chain/1");
@@ -89,16 +89,16 @@ fn field_text(field: &str) -> String {
 ///
 /// # Errors
 ///
-/// [`FormatError::Json`] where the text is no JSON object with a text under `format`.
+/// [`FormatError::Json`] if the text is not a JSON object with a string under `format`.
 pub fn tag(text: &str) -> Result<String, FormatError> {
     #[derive(serde::Deserialize)]
-    #[serde(expecting = "an object with a text under `format`")]
+    #[serde(expecting = "an object with a string under `format`")]
     struct Tagged {
         format: String,
     }
     if text.trim_start().starts_with('[') {
         parse::<Vec<serde::de::IgnoredAny>>(text)?;
-        let message = "this is a list; a file holds one object, `{ \"format\": .., .. }`".to_owned();
+        let message = "this is a list, but a file contains one object, `{ \"format\": .., .. }`".to_owned();
         return Err(FormatError::Json { field: ".".to_owned(), message });
     }
     parse::<Tagged>(text).map(|tagged| tagged.format)
@@ -113,7 +113,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, FormatError> {
     Ok(value)
 }
 
-/// The path of the field at fault; that of the file where the text ended or broke off before a field was known.
+/// The path of the field at fault, or `.` if the text ended or broke off before a field was known.
 fn field_of(path: &serde_path_to_error::Path) -> String {
     let path = path.to_string();
     path.strip_suffix('?').map_or_else(
@@ -129,13 +129,13 @@ fn message_of(error: &serde_json::Error) -> String {
     if error.is_eof() {
         format!("the text ends in the middle of the JSON, at line {} column {}", error.line(), error.column())
     } else if error.is_syntax() {
-        format!("this is no JSON: {error}")
+        format!("this is not JSON: {error}")
     } else {
         error.to_string()
     }
 }
 
-/// [`parse`], after a look at the tag: a file of another format is better called that than faulted for its keys.
+/// Like [`parse`], but checks the tag first: for a file in another format, an error about the tag says more than one about an unknown key.
 fn parse_tagged<T: DeserializeOwned>(text: &str, expected: &'static str) -> Result<T, FormatError> {
     let found = tag(text)?;
     if found == expected { parse(text) } else { Err(FormatError::Tag { found, expected }) }

@@ -12,7 +12,7 @@ use crate::planner::{AnyPlan, Outcome, Status, StopReason};
 /// The tag of a plan file.
 pub const PLAN_FORMAT: &str = "remat-plan/1";
 
-/// A plan file. What a reader needs is `steps`; all else tells where they come from and what they cost.
+/// A plan file. A reader needs only `steps`; all other fields say where they come from and what they cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanFile {
@@ -27,7 +27,7 @@ pub struct PlanFile {
     pub stop_reason: Option<StopReason>,
     /// Cost of the plan.
     pub makespan: Option<f64>,
-    /// Makespan over that of store-all, less 1.
+    /// Makespan divided by the store-all makespan, minus 1.
     pub overhead: Option<f64>,
     /// Most bytes resident at once.
     pub peak_bytes: Option<u64>,
@@ -35,9 +35,9 @@ pub struct PlanFile {
     pub lower_bound: Option<f64>,
     /// Time the planner took.
     pub solve_seconds: Option<f64>,
-    /// Where there is no plan: the smallest budget known to be feasible.
+    /// If there is no plan: the smallest budget known to be feasible.
     pub minimum_budget: Option<u64>,
-    /// Where there is no plan: the op that needs it.
+    /// If there is no plan: the op that needs it.
     pub blocking_op: Option<usize>,
     /// `feng-huang`: the values kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ impl PlanFile {
         }
     }
 
-    /// The file of a request for which there is no plan: `infeasible` where that is proved, else `no_solution`. `None` for
+    /// The file of a request for which there is no plan: `infeasible` if that is proved, else `no_solution`. `None` for
     /// any other error.
     pub fn of_infeasible(planner: &str, error: &PlanError) -> Option<Self> {
         match error {
@@ -106,12 +106,12 @@ impl PlanFile {
     ///
     /// # Errors
     ///
-    /// [`FormatError`], which names the field at fault. Steps are read by [`steps`](Self::steps).
+    /// [`FormatError`], which names the field at fault. The steps are only parsed by [`steps`](Self::steps).
     pub fn from_json(text: &str) -> Result<Self, FormatError> {
         parse_tagged(text, PLAN_FORMAT)
     }
 
-    /// Writes the file, in one line.
+    /// Writes the file on one line.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string(self).expect("texts, integers and finite numbers always serialize");
         text + "\n"
@@ -121,7 +121,7 @@ impl PlanFile {
     ///
     /// # Errors
     ///
-    /// [`FormatError::Step`] with the index of the first text that is no step.
+    /// [`FormatError::Step`] with the index of the first text that is not a step.
     pub fn steps<S: FromStr<Err: std::fmt::Display>>(&self) -> Result<Vec<S>, FormatError> {
         let read = |(index, text): (usize, &String)| {
             text.parse().map_err(|error: S::Err| FormatError::Step { index, message: error.to_string() })
@@ -133,13 +133,13 @@ impl PlanFile {
     ///
     /// # Errors
     ///
-    /// As [`steps`](Self::steps).
+    /// The same as [`steps`](Self::steps).
     pub fn plan(&self) -> Result<Plan, FormatError> {
         Ok(Plan { steps: self.steps::<Step>()? })
     }
 }
 
-/// Makespan over that of store-all, less 1. Where nothing costs anything there is no overhead.
+/// Makespan divided by the store-all makespan, minus 1. If nothing costs anything, there is no overhead.
 fn overhead(makespan: f64, store_all: f64) -> f64 {
     if store_all > 0.0 { makespan / store_all - 1.0 } else { 0.0 }
 }

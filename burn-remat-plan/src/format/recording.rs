@@ -1,12 +1,12 @@
-//! The graph in a recording, `remat-recording/1`: a file of one JSON object per line that burn-remat writes, of which the last may be the graph
-//! that was planned.
+//! The graph in a recording (`remat-recording/1`). A recording is a file with one JSON object per line, written by burn-remat. Its last line may be the
+//! graph that was planned.
 
 use super::{FormatError, tag};
 
 /// The tag of a recording, on its first line.
 pub const RECORDING_FORMAT: &str = "remat-recording/1";
 
-/// The text of the graph in a recording; `None` where the text is no recording.
+/// The text of the graph in a recording; `None` if the text is not a recording.
 ///
 /// ```
 /// use burn_remat_plan::format::graph_of_recording;
@@ -18,7 +18,7 @@ pub const RECORDING_FORMAT: &str = "remat-recording/1";
 ///
 /// # Errors
 ///
-/// [`FormatError::Json`] where the recording has none: nothing had been planned when it ended.
+/// [`FormatError::Json`] if the recording has no graph: nothing had been planned when it ended.
 pub fn graph_of_recording(text: &str) -> Option<Result<&str, FormatError>> {
     let is_recording = tag(text.lines().next()?).is_ok_and(|tag| tag == RECORDING_FORMAT);
     let last = text.lines().next_back().filter(|_| is_recording)?;

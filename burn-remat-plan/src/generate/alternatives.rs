@@ -1,25 +1,25 @@
-//! Other implementations for the ops of a network, after those that MONeT chooses from.
+//! Alternative implementations for the ops of a network, modelled on those that MONeT chooses from.
 //!
 //! - A 3x3 convolution with stride 1 has two faster algorithms, forward and backward: Winograd's on 6x6 tiles, whose
-//!   transformed input and output are 36/16 of their bytes, and the same with an eighth of the batch at a time.
-//! - Any other convolution with a window has one: a multiplication of patches, an eighth of the batch at a time.
-//! - The backward op of a batch normalization may read the output in place of the input (Bulò et al. 2018), at a quarter
-//!   more: two operations per number to undo the affine map, beside eight.
-//! - That of a ReLU may read the input in place of the output, at the same cost.
+//!   transformed input and output take 36/16 of their bytes, and the same with an eighth of the batch at a time.
+//! - Any other convolution larger than 1x1 has one: a multiplication of patches, an eighth of the batch at a time.
+//! - The backward op of a batch normalization may read the output instead of the input (Bulò et al. 2018), at a quarter
+//!   more cost: two operations per number to undo the affine map, in addition to eight.
+//! - The backward op of a ReLU may read the input instead of the output, at the same cost.
 //!
 //! The defaults stay as they are, without scratch, so the graph without its alternatives is the graph as published.
-//! Bytes follow from the shapes. How much faster an algorithm is (`FASTEST`, `FASTER`) is chosen, not measured.
+//! Bytes follow from the shapes. How much faster an algorithm is (`FASTEST`, `FASTER`) is assumed, not measured.
 
 use super::net::{BackwardVariant, Kind, Layer, Net, Variant};
 
-/// Cost of an algorithm with its whole workspace, in parts of the default's.
+/// Cost of an algorithm with its whole workspace, as a fraction of the default's cost.
 const FASTEST: f64 = 0.75;
-/// Cost where the batch goes through the workspace in eight parts.
+/// Cost if the batch goes through the workspace in eight parts.
 const FASTER: f64 = 0.85;
-/// Parts of the batch.
+/// Number of parts of the batch.
 const PARTS: u64 = 8;
 
-/// Adds them to every layer of `net` that has such a kind.
+/// Adds the alternatives to every layer of `net` whose kind has any.
 pub fn add(net: &mut Net) {
     for node in 0..net.layers.len() {
         let input_bytes = net.layers[node].inputs.first().map_or(0, |&input| net.layers[input].bytes);

@@ -5,8 +5,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::chain::{Chain, ChainStage};
 
-/// A chain of 1 to `most` stages with small whole numbers everywhere, zeros among them; in one of five a saved set may be
-/// smaller than its activation. The same arguments give the same chain. (For the chain of a network see
+/// A chain of 1 to `most` stages with small whole numbers everywhere, including zeros. In one chain out of five, a saved
+/// set may be smaller than its activation. The same arguments give the same chain. (For the chain of a network see
 /// [`ChainView`](crate::views::chain_of::ChainView).)
 ///
 /// ```
@@ -35,5 +35,5 @@ pub fn random_chain(seed: u64, most: usize) -> Chain {
     };
     let stages = (0..count).map(|_| stage()).collect();
     let (input, gradient) = (rng.random_range(0..=largest), rng.random_range(0..=largest));
-    Chain::new(format!("random-{seed}"), input, gradient, stages).expect("one stage or more, small whole numbers")
+    Chain::new(format!("random-{seed}"), input, gradient, stages).expect("at least one stage, and small whole numbers")
 }

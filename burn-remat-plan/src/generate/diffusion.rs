@@ -15,8 +15,8 @@ const GROUPS: u64 = 32;
 const TEXT: Shape = Shape { channels: 768, height: 77, width: 1 };
 
 /// The U-Net of Stable Diffusion 1 (Rombach et al. 2021) on latents of 64x64, with `depth` residual blocks on each level
-/// of the encoder and one more on each of the decoder; each has self- and cross-attention on the upper three levels.
-/// Depth 2 is the published one.
+/// of the encoder and one more on each level of the decoder. On the upper three levels, each block has self- and
+/// cross-attention. The published network has depth 2.
 pub fn diffusion_unet(batch: u64, depth: usize) -> Net {
     let mut net = Net::new("diffusion-unet", batch, Shape { channels: 4, height: 64, width: 64 });
     let text = net.input("text", TEXT);
@@ -97,7 +97,7 @@ impl Context {
         net.add(&format!("{name}.add"), skip, y)
     }
 
-    /// Self-attention, attention to the text and a gated feed-forward part, each behind a normalization.
+    /// Self-attention, attention to the text and a gated feed-forward part, each after a normalization.
     fn transformer(&self, net: &mut Net, name: &str, image: Node) -> Node {
         let shape = net.shape(image);
         let (width, sequence) = (shape.channels, Shape { height: shape.height * shape.width, width: 1, ..shape });

@@ -1,4 +1,4 @@
-//! Families of small convolutional nets, one shape each, with a depth.
+//! Families of small convolutional nets: each has one structure, in any depth.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -16,7 +16,7 @@ fn head(mut net: Net, x: Node) -> Net {
     net
 }
 
-/// A chain of `depth` convolutions that halves the image and doubles the channels now and then, four times at most.
+/// A chain of `depth` convolutions that halves the image and doubles the channels at intervals, at most four times.
 pub fn linear(batch: u64, depth: usize) -> Net {
     let mut net = Net::new("linear", batch, image(64, 64));
     let every = depth.div_ceil(5).max(1);
@@ -90,7 +90,8 @@ pub fn inception(batch: u64, depth: usize) -> Net {
     head(net, x)
 }
 
-/// `depth` random layers: a convolution of any earlier layer, a sum or a concatenation of two, recent ones preferred.
+/// `depth` random layers: a convolution or ReLU of one of the last six layers, its sum or concatenation with the last
+/// one, or a batch normalization.
 pub fn random(batch: u64, depth: usize, seed: u64) -> Net {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut net = Net::new("random", batch, Shape { channels: 4, height: 32, width: 32 });
@@ -113,7 +114,7 @@ pub fn random(batch: u64, depth: usize, seed: u64) -> Net {
             }
         };
     }
-    // Everything that nobody reads joins the end, so that no layer is idle.
+    // Layers that no other layer reads go into the end, so that no layer is unused.
     let mut read = vec![false; net.layers.len()];
     for layer in &net.layers {
         layer.inputs.iter().for_each(|&input| read[input] = true);

@@ -1,11 +1,11 @@
-//! From a [`Net`] to a graph, as automatic differentiation would run it.
+//! Turns a [`Net`] into a graph, as automatic differentiation would run it.
 //!
 //! The forward ops come first, in the order of the layers. The backward ops follow in reverse order. A backward op
 //! reads the gradient of its layer's output and what its layer saved (inputs, output, both or neither), and writes
-//! the gradient of each of its layer's inputs except the network's input. Where a layer feeds several others, its
-//! gradient arrives in parts that are added up pairwise, each as soon as it is there. A sum passes its gradient on in
-//! the same storage, so it has no backward op, except where an input is smaller than the sum. Gradients of parameters live in the constant bytes; a backward op that
-//! writes nothing else, or that feeds an update, writes a token of zero bytes.
+//! the gradient of each of its layer's inputs except the network's input. If a layer feeds several others, its
+//! gradient arrives in parts, each of which is added as soon as it is available. A sum passes its gradient on in the
+//! same storage, so it has no backward op, unless an input is smaller than the sum. Gradients of parameters are part of
+//! the constant bytes; a backward op that writes nothing else, or that feeds an update, writes a token of zero bytes.
 
 use super::Pass;
 use super::net::{Backward, BackwardVariant, Layer, Net, Node};
@@ -19,7 +19,7 @@ const F32: u64 = 4;
 ///
 /// # Errors
 ///
-/// [`GraphError::Empty`] where `net` has no layer beside its input, [`GraphError::TooLarge`] where the sizes are beyond
+/// [`GraphError::Empty`] if `net` has no layer besides its input, [`GraphError::TooLarge`] if the sizes do not fit in
 /// 63 bits.
 pub fn lower(net: &Net, pass: Pass) -> Result<Graph, GraphError> {
     let mut lowering = Lowering::new(net, pass);
@@ -36,9 +36,9 @@ struct Lowering<'a> {
     builder: GraphBuilder,
     /// The value of each layer's output.
     outputs: Vec<ValueId>,
-    /// What each layer computes for its backward op alone.
+    /// What each layer computes only for its backward op.
     statistics: Vec<Option<ValueId>>,
-    /// The gradient of each layer's output, as far as its parts have arrived.
+    /// The gradient of each layer's output: the sum of the parts that have arrived so far.
     gradients: Vec<Option<ValueId>>,
     /// Tokens of the gradients of parameters, with their layers.
     parameter_gradients: Vec<(Node, ValueId)>,
@@ -122,7 +122,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// The gradient of an input that the sum `node` spreads out.
+    /// The gradient of an input that the sum `node` broadcasts.
     fn added_up(&mut self, node: Node, input: Node, gradient: ValueId) -> ValueId {
         let (layer, to) = (&self.net.layers[node], &self.net.layers[input]);
         if !to.needs_gradient {
@@ -136,7 +136,7 @@ impl<'a> Lowering<'a> {
 
     fn backward_op(&mut self, node: Node, gradient: Option<ValueId>) {
         let layer = &self.net.layers[node];
-        // The loss that ends the network starts from the constant 1; where a sum ends it, there is nothing to read.
+        // The last layer, the loss, starts from the constant 1. If it is a sum, it has saved nothing, so its own output is read.
         let (reads_inputs, reads_output) = match layer.backward {
             Backward::Op { reads_inputs, reads_output } => (reads_inputs, reads_output),
             Backward::Shared | Backward::Spread => (false, true),
@@ -195,7 +195,7 @@ impl<'a> Lowering<'a> {
     fn arrive(&mut self, node: Node, part: ValueId) {
         let layer = &self.net.layers[node];
         if !layer.needs_gradient {
-            return; // nobody asks for the gradient of an input or a mask
+            return; // no one needs the gradient of an input or a mask
         }
         self.gradients[node] = Some(match self.gradients[node] {
             None => part,
@@ -215,7 +215,7 @@ impl<'a> Lowering<'a> {
             for (node, token) in tokens {
                 let layer = &self.net.layers[node];
                 let done = self.builder.value(0, format!("{}.weights", layer.name));
-                // Gradient descent with momentum: about four operations per parameter. It changes state: once only.
+                // Gradient descent with momentum: about four operations per parameter. It changes state, so it runs only once.
                 let mut op =
                     Op::new(format!("{}.update", layer.name), 4.0 * layer.parameters as f64, vec![token], vec![done]);
                 op.recomputable = false;
@@ -274,9 +274,9 @@ mod tests {
                 "a.grad: input.out a.out a.grad -> a.weights.grad",
             ]
         );
-        // Weights and biases: two layers of 2 * 2 + 2, with their gradients, in four bytes each.
+        // Weights and biases: two layers of 2 * 2 + 2, with their gradients, four bytes each.
         assert_eq!(graph.constant_bytes(), 2 * 2 * 6 * 4);
-        // The first layer needs no gradient of the image: half of the multiply-adds.
+        // The first layer needs no gradient of the image, which saves half of the multiply-adds.
         assert_eq!(graph.ops()[7].cost, f64::from(4 * 2 * 16 * 2 + 32 - 2 * 2 * 16 * 2));
     }
 

@@ -2,18 +2,18 @@
 //!
 //! Four kinds, all deterministic:
 //!
-//! - **Families** ([`linear`], [`residual`], [`unet`], [`dense`], [`inception`], [`random`]): small convolutional nets of
-//!   one shape each, with a depth.
+//! - **Families** ([`linear`], [`residual`], [`unet`], [`dense`], [`inception`], [`random`]): small convolutional nets,
+//!   each with one structure, in any depth.
 //! - **Large families** ([`gpt`] in three styles, [`mixture_of_experts`], [`encoder_decoder`], [`vit`],
-//!   [`diffusion_unet`], [`lstm`]): published sizes with the depth left open, up to thousands of ops.
+//!   [`diffusion_unet`], [`lstm`]): published sizes in any depth, up to thousands of ops.
 //! - **Published networks** ([`vgg16`], [`vgg19`], [`mobilenet`], [`resnet50`], [`unet416x608`], [`densenet161`]): layer
 //!   tables from the papers, on 224x224 images (416x608 for U-Net, as in Checkmate).
-//! - **Nasty cases** ([`random_graph`], [`random_training_graph`], [`random_chain`]): every feature that a graph may have, zero sizes and costs included, for tests.
+//! - **Nasty cases** ([`random_graph`], [`random_training_graph`], [`random_chain`]): every feature that a graph may have, including zero sizes and costs, for tests.
 //!
 //! All but the last are described layer by layer ([`net`]) and lowered to a graph ([`lower`]) for the
-//! forward pass alone or for a whole training step. Costs are floating-point operations (a multiply-add counts two),
+//! forward pass alone or for a whole training step. Costs are floating-point operations (a multiply-add counts as two),
 //! computed from the shapes; sizes are bytes of `f32` times the batch. Parameters, and in a training step their
-//! gradients, are in the graph's constant bytes, as in Checkmate: a planner cannot evict them.
+//! gradients, belong to the graph's constant bytes, as in Checkmate: a planner cannot evict them.
 //!
 //! ```
 //! use burn_remat_plan::generate::{Options, by_name};
@@ -61,27 +61,27 @@ pub enum Pass {
     TrainingWithUpdate,
 }
 
-/// In how many ways the ops of a graph may run.
+/// Which implementations the ops of a graph have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Implementations {
-    /// As the network has it: one, except that a ReLU of VGG may read its output in place of its input.
+    /// As published: one per op, except that the backward op of a ReLU in VGG may read the output instead of the input.
     Published,
-    /// More, after MONeT's: see [`alternatives`].
+    /// Several, modelled on MONeT's: see [`alternatives`].
     Several,
 }
 
-/// What [`by_name`] is asked for.
+/// Options of [`by_name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// Images or sequences per step.
     pub batch: u64,
-    /// How much of a training step.
+    /// Which part of a training step to generate.
     pub pass: Pass,
     /// Depth of a family, in its own unit (layers, blocks or levels); the published networks ignore it.
     pub depth: usize,
     /// Seed of the random family; the others ignore it.
     pub seed: u64,
-    /// In how many ways ops may run.
+    /// Which implementations the ops have.
     pub implementations: Implementations,
 }
 
@@ -97,12 +97,12 @@ impl Default for Options {
 #[non_exhaustive]
 pub enum GenerateError {
     /// A name that is not in [`NAMES`].
-    #[error("there is no generated graph `{name}`; known: {}", names_text())]
+    #[error("there is no graph called `{name}`; known names: {}", names_text())]
     UnknownName {
         /// The name asked for.
         name: String,
     },
-    /// A batch or depth of zero, or a depth beyond the family's.
+    /// A batch or depth of zero or above its maximum.
     #[error("`{field}` is {number}: it must be from 1 to {most}")]
     OutOfRange {
         /// The option.
@@ -117,11 +117,11 @@ pub enum GenerateError {
     Graph(#[from] GraphError),
 }
 
-/// The names that [`by_name`] knows, each with a line about it.
+/// The names that [`by_name`] knows, each with a short description.
 pub const NAMES: [(&str, &str); 20] = [
     ("linear", "a chain of convolutions; depth: layers"),
     ("residual", "blocks of two convolutions with a skip connection; depth: blocks"),
-    ("unet", "encoder and decoder with skip connections across; depth: levels, at most 8"),
+    ("unet", "encoder and decoder with skip connections between them; depth: levels, at most 8"),
     ("dense", "every layer reads all layers before it; depth: layers, at most 64"),
     ("inception", "blocks of four parallel branches; depth: blocks"),
     ("random", "a random net of convolutions, sums and concatenations; depth: layers"),
@@ -131,21 +131,21 @@ pub const NAMES: [(&str, &str); 20] = [
     ("resnet50", "He et al. 2015, 224x224"),
     ("unet416x608", "Ronneberger et al. 2015 with padded convolutions, 416x608"),
     ("densenet161", "Huang et al. 2016, growth 48, 224x224"),
-    ("gpt", "GPT-2 with dropout, scores in memory, width 1024; depth: layers, at most 1000 (24: medium)"),
-    ("gpt-flash", "the same with flash attention"),
-    ("gpt-elementary", "gpt where norms, softmax, GELU and dropout are several ops each"),
-    ("encoder-decoder", "Vaswani et al. 2017, base, with dropout; depth: layers on each side, at most 1000 (6)"),
-    ("diffusion-unet", "U-Net of Stable Diffusion 1 with attention; depth: blocks per level, at most 100 (2)"),
-    ("vit", "ViT-B/16, 224x224; depth: layers, at most 1000 (12)"),
-    ("lstm", "language model of one LSTM layer, unrolled; depth: steps, at most 10000"),
-    ("mixture-of-experts", "gpt-flash, every second layer with eight experts; depth: layers, at most 1000"),
+    ("gpt", "GPT-2 with dropout, scores in memory, width 1024; depth: layers, at most 1000 (medium: 24)"),
+    ("gpt-flash", "gpt with flash attention"),
+    ("gpt-elementary", "gpt with norms, softmax, GELU and dropout split into several ops each"),
+    ("encoder-decoder", "Vaswani et al. 2017, base, with dropout; depth: layers per side, at most 1000 (published: 6)"),
+    ("diffusion-unet", "Stable Diffusion 1 U-Net with attention; depth: blocks per level, at most 100 (published: 2)"),
+    ("vit", "ViT-B/16, 224x224; depth: layers, at most 1000 (published: 12)"),
+    ("lstm", "language model with one LSTM layer, unrolled; depth: steps, at most 10000"),
+    ("mixture-of-experts", "gpt-flash with eight experts in every second layer; depth: layers, at most 1000"),
 ];
 
 fn names_text() -> String {
     NAMES.map(|(name, _)| name).join(", ")
 }
 
-/// Largest batch that [`by_name`] takes.
+/// Largest batch that [`by_name`] accepts.
 const MOST_BATCH: u64 = 1 << 40;
 /// Largest depth of the families whose size grows in proportion to it.
 const MOST_DEPTH: u64 = 100_000;
@@ -154,7 +154,7 @@ const MOST_DEPTH: u64 = 100_000;
 ///
 /// # Errors
 ///
-/// An unknown name, an option out of range, or sizes of more than 2^63 - 1 bytes together.
+/// An unknown name, an option out of range, or sizes that add up to more than 2^63 - 1 bytes.
 pub fn by_name(name: &str, options: &Options) -> Result<Graph, GenerateError> {
     let deepest = match name {
         "unet" => 8,

@@ -1,8 +1,8 @@
 //! A network as a list of layers with shapes, from which costs and sizes follow.
 //!
 //! A layer is one op of the forward pass; [`lower`](super::lower) adds the backward pass. Convolutions are padded so
-//! that the output is the input divided by the stride, rounded up. Nothing here can overflow: sizes saturate, and the
-//! graph's own validation refuses what is then too large.
+//! that the output has the size of the input divided by the stride, rounded up. Nothing here can overflow: sizes
+//! saturate, and the graph's own validation rejects what is then too large.
 
 /// Index of a layer of a [`Net`]. Index 0 is the network's input.
 pub type Node = usize;
@@ -19,7 +19,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Numbers of one image.
+    /// Number of elements of one image.
     pub fn elements(self) -> u64 {
         self.channels.saturating_mul(self.height).saturating_mul(self.width)
     }
@@ -37,7 +37,7 @@ pub enum Backward {
     },
     /// The gradient of the output is the gradient of every input, in the same storage: a sum.
     Shared,
-    /// A sum that spreads smaller inputs out: their gradients are added up, each by an op of its own.
+    /// A sum that broadcasts smaller inputs: the gradient of each of them is summed by an op of its own.
     Spread,
 }
 
@@ -53,9 +53,9 @@ pub struct Variant {
 /// Another way to run the backward op of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackwardVariant {
-    /// Name, to be put behind that of the op.
+    /// Name, to be appended to that of the op.
     pub name: &'static str,
-    /// Cost in parts of the op's own.
+    /// Cost relative to the op's own.
     pub cost_factor: f64,
     /// It reads the layer's inputs.
     pub reads_inputs: bool,
@@ -65,7 +65,7 @@ pub struct BackwardVariant {
     pub scratch_bytes: u64,
 }
 
-/// What a layer does, as far as other implementations depend on it.
+/// What a layer does, as far as its alternative implementations depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A convolution over all channels.
@@ -93,22 +93,22 @@ pub struct Layer {
     pub cost: f64,
     /// Cost of its backward op with the gradients of all inputs.
     pub backward_cost: f64,
-    /// Share of the backward cost that goes to the gradient of an input, saved where the network's input is read.
+    /// Part of the backward cost that goes to the gradient of an input; saved if that is the network's input.
     pub input_gradient_cost: f64,
-    /// Trainable numbers.
+    /// Number of trainable parameters.
     pub parameters: u64,
     /// Scratch of the forward op; its backward op has the same.
     pub scratch_bytes: u64,
     /// How gradients pass.
     pub backward: Backward,
-    /// Layers whose outputs the backward op reads, itself among them or not, where the flags of [`Backward`] are too
-    /// coarse to say it.
+    /// Layers whose outputs the backward op reads, perhaps including this one, if the flags of [`Backward`] are too
+    /// coarse to express that.
     pub saves: Option<Vec<Node>>,
-    /// Bytes of a second output that only the backward op reads: means and deviations, the sums of a softmax.
+    /// Bytes of a second output that only the backward op reads: means and deviations, or the sums of a softmax.
     pub statistics_bytes: u64,
-    /// An input of the network: there from the start, no op makes it.
+    /// Whether it is an input of the network: resident from the start, computed by no op.
     pub is_input: bool,
-    /// Whether a gradient flows to it: not to inputs, masks and indices.
+    /// Whether a gradient flows to it; none flows to inputs, masks and indices.
     pub needs_gradient: bool,
     /// Whether the forward op may run again.
     pub recomputable: bool,
@@ -143,7 +143,7 @@ pub const fn window(size: u64, stride: u64) -> Window {
     Window { size, stride }
 }
 
-/// How many kernels a layer of tokens takes.
+/// How many kernels a token layer takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernels {
     /// One for each layer.
@@ -152,7 +152,7 @@ pub enum Kernels {
     Elementary,
 }
 
-/// A network under construction. The layers read only layers before them.
+/// A network under construction. Layers read only earlier layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Net {
     /// Name of the graph.
@@ -161,7 +161,7 @@ pub struct Net {
     pub batch: u64,
     /// The layers; entry 0 is the input and has no op.
     pub layers: Vec<Layer>,
-    /// How many ops a layer of tokens takes.
+    /// How many ops a token layer takes.
     pub kernels: Kernels,
     shapes: Vec<Shape>,
     stage: String,
@@ -182,7 +182,7 @@ impl Net {
         net
     }
 
-    /// Another input.
+    /// Adds another input.
     pub fn input(&mut self, name: &str, shape: Shape) -> Node {
         let node = self.push(name, &[], shape, 0.0, Backward::Shared);
         self.layers[node].is_input = true;
@@ -201,12 +201,12 @@ impl Net {
         self.shapes[node]
     }
 
-    /// Sum of the trainable numbers.
+    /// Total number of trainable parameters.
     pub fn parameters(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.parameters))
     }
 
-    /// Adds a layer whose forward op takes `flops` per image and whose backward op takes as much.
+    /// Adds a layer whose forward op takes `flops` per image and whose backward op takes the same.
     pub fn push(&mut self, name: &str, inputs: &[Node], shape: Shape, flops: f64, backward: Backward) -> Node {
         let cost = flops * self.batch as f64;
         self.layers.push(Layer {
@@ -260,7 +260,7 @@ impl Net {
         self.convolution(name, x, channels, window, channels, activation)
     }
 
-    /// A convolution without bias, as it stands before a normalization.
+    /// A convolution without bias, as used before a normalization.
     pub fn conv_no_bias(&mut self, name: &str, x: Node, channels: u64, window: Window) -> Node {
         self.convolution(name, x, channels, window, 0, Activation::None)
     }
@@ -283,7 +283,7 @@ impl Net {
         node
     }
 
-    /// A convolution of each channel by itself, without bias.
+    /// A separate convolution of each channel, without bias.
     pub fn depthwise(&mut self, name: &str, x: Node, window: Window) -> Node {
         let from = self.shape(x);
         let shape = strided(from, window.stride);
@@ -326,7 +326,7 @@ impl Net {
         node
     }
 
-    /// ReLU as an op of its own whose backward op reads the input, as in the graphs published with MONeT; that it reads
+    /// ReLU as an op of its own whose backward op reads the input, as in the graphs published with MONeT; reading
     /// the output is an alternative of the op (MONeT's output-activated implementation).
     pub fn relu_of_input(&mut self, name: &str, x: Node) -> Node {
         let shape = self.shape(x);
@@ -348,7 +348,7 @@ impl Net {
         self.push(name, &[x], shape, flops, Backward::Op { reads_inputs: true, reads_output: true })
     }
 
-    /// Average pooling: its backward op reads the gradient alone.
+    /// Average pooling: its backward op reads only the gradient.
     pub fn average_pool(&mut self, name: &str, x: Node, window: Window) -> Node {
         let shape = strided(self.shape(x), window.stride);
         let flops = (window.size * window.size) as f64 * shape.elements() as f64;
@@ -369,7 +369,7 @@ impl Net {
         self.push(name, &[a, b], shape, shape.elements() as f64, Backward::Shared)
     }
 
-    /// Concatenation along the channels: its backward op cuts the gradient into copies.
+    /// Concatenation along the channels: its backward op copies out the parts of the gradient.
     pub fn concat(&mut self, name: &str, parts: &[Node]) -> Node {
         let channels = parts.iter().map(|&part| self.shape(part).channels).sum();
         let shape = Shape { channels, ..self.shape(parts[0]) };
@@ -382,7 +382,7 @@ impl Net {
         self.stage("loss").cross_entropy("loss", x)
     }
 
-    /// The same within the network.
+    /// The same, for use within the network.
     pub fn cross_entropy(&mut self, name: &str, x: Node) -> Node {
         let from = self.shape(x);
         let shape = Shape { channels: 1, ..from };

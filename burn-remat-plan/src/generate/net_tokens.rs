@@ -1,4 +1,4 @@
-//! Layers of networks of tokens: maps, norms, activations, attention and dropout.
+//! Layers of token networks: linear maps, norms, activations, attention and dropout.
 //!
 //! A sequence has the shape `[d_model, seq, 1]`, attention scores `[heads, seq, seq]`; an image is a sequence to those
 //! layers that treat every position alike. What each backward op reads is what automatic differentiation saves: the
@@ -6,21 +6,21 @@
 //! dropout. Flash attention (Dao et al. 2022) saves query, key, value, output and one sum per row, and its backward op
 //! computes the scores again.
 //!
-//! With [`Kernels::Elementary`] norms, softmax, GELU, dropout and the split into heads are several ops each, as in a
-//! framework that has no kernel for them, with the values that these save.
+//! With [`Kernels::Elementary`], norms, softmax, GELU, dropout and the split into heads are several ops each, as in a
+//! framework that has no kernel for them, with the values that these ops save.
 
 use super::net::{Backward, Kernels, Net, Node, Shape, window};
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attention {
-    /// Scores, softmax and weighted sum are ops of their own.
+    /// Scores, softmax and weighted sum are separate ops.
     Plain,
-    /// One op that holds no scores.
+    /// One op that does not store the scores.
     Flash,
 }
 
-/// What attention looks at, and how.
+/// Settings of an attention layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     /// Number of heads.
@@ -29,13 +29,13 @@ pub struct Heads {
     pub attention: Attention,
     /// The mask of the scores, if there is one.
     pub mask: Option<Node>,
-    /// Whether the softmax goes through a dropout.
+    /// Whether dropout is applied to the softmax.
     pub dropout: bool,
 }
 
 impl Net {
-    /// An elementwise or reducing layer with `flops` per number of the larger of output and inputs, whose backward op
-    /// reads the outputs of `saves`.
+    /// An elementwise or reducing layer with `flops` per element of the largest of its output and inputs, whose
+    /// backward op reads the outputs of `saves`.
     fn plain(&mut self, name: &str, inputs: &[Node], shape: Shape, flops: f64, saves: Vec<Node>) -> Node {
         let most = inputs.iter().map(|&input| self.shape(input).elements()).max().unwrap_or(0);
         let work = flops * most.max(shape.elements()) as f64;
@@ -44,12 +44,12 @@ impl Net {
         node
     }
 
-    /// The number that the next layer gets.
+    /// The index that the next layer will get.
     fn next(&self) -> Node {
         self.layers.len()
     }
 
-    /// A table of `vocabulary` rows, read by token, with `more` further weights that are added (positions).
+    /// A table of `vocabulary` rows, indexed by token, with `more` further weights that are added (positions).
     pub fn embedding(&mut self, name: &str, tokens: Node, vocabulary: u64, d_model: u64, more: u64) -> Node {
         let shape = Shape { channels: d_model, ..self.shape(tokens) };
         let node = self.plain(name, &[tokens], shape, 1.0, vec![tokens]);
@@ -72,7 +72,7 @@ impl Net {
         self.weighted(name, x, shape, macs, from.channels * units, super::net::Activation::None)
     }
 
-    /// A linear map whose weights another layer has.
+    /// A linear map that uses the weights of another layer.
     pub fn linear_shared(&mut self, name: &str, x: Node, units: u64) -> Node {
         let node = self.linear_no_bias(name, x, units);
         self.layers[node].parameters = 0;
@@ -115,7 +115,7 @@ impl Net {
         node
     }
 
-    /// GELU by the error function.
+    /// GELU, computed with the error function.
     pub fn gelu(&mut self, name: &str, x: Node) -> Node {
         let shape = self.shape(x);
         if self.kernels == Kernels::Fused {
@@ -144,23 +144,23 @@ impl Net {
         self.plain(name, &[x], Shape { channels: from.channels / 2, ..from }, 9.0, vec![x])
     }
 
-    /// Product number by number.
+    /// Elementwise product.
     pub fn product(&mut self, name: &str, a: Node, b: Node) -> Node {
         self.plain(name, &[a, b], self.shape(a), 1.0, vec![a, b])
     }
 
-    /// Sum of a layer and a smaller one that is spread out over it.
+    /// Sum of a layer and a smaller one that is broadcast to its shape.
     pub fn add_spread(&mut self, name: &str, x: Node, small: Node) -> Node {
         let shape = self.shape(x);
         self.push(name, &[x, small], shape, shape.elements() as f64, Backward::Spread)
     }
 
-    /// A copy of a part of a layer: its backward op reads the gradient alone.
+    /// A copy of a part of a layer: its backward op reads only the gradient.
     pub fn select(&mut self, name: &str, x: Node, shape: Shape) -> Node {
         self.plain(name, &[x], shape, 1.0, vec![])
     }
 
-    /// What may be made only once and needs no gradient.
+    /// A random layer: it may be computed only once and needs no gradient.
     fn random(&mut self, name: &str, shape: Shape, bytes_each: u64) -> Node {
         let node = self.push(name, &[], shape, shape.elements() as f64, Backward::Shared);
         let layer = &mut self.layers[node];
@@ -170,7 +170,7 @@ impl Net {
         node
     }
 
-    /// Dropout: a random mask, a byte for each number (elementary: four), and the product with it.
+    /// Dropout: a random mask of one byte per element (four with elementary kernels), and the product with it.
     pub fn dropout(&mut self, name: &str, x: Node) -> Node {
         let shape = self.shape(x);
         let fused = self.kernels == Kernels::Fused;
@@ -201,7 +201,7 @@ impl Net {
         node
     }
 
-    /// Attention of `query` to `key` and `value`, with the heads side by side again at the end.
+    /// Attention of `query` to `key` and `value`, with the heads concatenated again at the end.
     pub fn attention(&mut self, name: &str, [query, key, value]: [Node; 3], heads: Heads) -> Node {
         if heads.attention == Attention::Flash {
             return self.flash(name, [query, key, value], heads);
@@ -232,7 +232,7 @@ impl Net {
         x
     }
 
-    /// One op; with dropout it reads the state of the random numbers, from which the backward op makes the same ones.
+    /// One op; with dropout, it reads the generator's state, from which the backward op draws the same random numbers.
     fn flash(&mut self, name: &str, [query, key, value]: [Node; 3], heads: Heads) -> Node {
         let (from, to) = (self.shape(query), self.shape(key));
         let one = Shape { channels: 1, height: 1, width: 1 };
@@ -243,7 +243,7 @@ impl Net {
         let node = self.plain(name, &inputs, from, 0.0, saves);
         let macs = from.channels as f64 * from.height as f64 * to.height as f64;
         let scores = (heads.heads * from.height * to.height) as f64;
-        // Two products forward; backward the scores again and four more.
+        // Two products forward; in the backward op, the scores again and four more.
         self.layers[node].cost = (4.0 * macs + 6.0 * scores) * self.batch as f64;
         self.layers[node].backward_cost = (10.0 * macs + 8.0 * scores) * self.batch as f64;
         let rows = heads.heads * from.height;
@@ -251,7 +251,7 @@ impl Net {
         node
     }
 
-    /// A convolution of an image with bias, as its own op.
+    /// A 3x3 convolution with bias, as its own op.
     pub fn conv3(&mut self, name: &str, x: Node, channels: u64, stride: u64) -> Node {
         self.conv(name, x, channels, window(3, stride), super::net::Activation::None)
     }
@@ -262,7 +262,7 @@ impl Net {
         self.plain(name, &[x], Shape { height: 2 * from.height, width: 2 * from.width, ..from }, 1.0, vec![])
     }
 
-    /// The expert of each token by rank, `ways` for each: indices, without a gradient.
+    /// The indices of the `ways` best experts of each token, without a gradient.
     pub fn top_indices(&mut self, name: &str, probabilities: Node, ways: u64) -> Node {
         let shape = Shape { channels: ways, ..self.shape(probabilities) };
         let node = self.plain(name, &[probabilities], shape, 4.0, vec![]);
@@ -270,7 +270,7 @@ impl Net {
         node
     }
 
-    /// Rows of `x` by `indices`, or a sum with rows that go to these places; its backward op reads the indices.
+    /// Gathers rows at `indices`, or adds rows at these positions; its backward op reads the indices.
     pub fn rows(&mut self, name: &str, inputs: &[Node], indices: Node, shape: Shape) -> Node {
         let all: Vec<Node> = inputs.iter().copied().chain([indices]).collect();
         self.plain(name, &all, shape, 1.0, vec![indices])
@@ -297,7 +297,7 @@ mod tests {
 
     const SMALL: Shape = Shape { channels: 4, height: 3, width: 1 };
 
-    /// A map, then `layers`, then a loss.
+    /// A linear map, then `layers`, then a loss.
     fn graph(kernels: Kernels, layers: impl FnOnce(&mut Net, Node) -> Node) -> Graph {
         let mut net = Net::new("small", 2, SMALL);
         net.kernels = kernels;
@@ -307,7 +307,7 @@ mod tests {
         lower(&net, Pass::TrainingWithUpdate).unwrap()
     }
 
-    /// Names of what the op called `name` reads.
+    /// Names of the values that the op called `name` reads.
     fn reads<'a>(graph: &'a Graph, name: &str) -> Vec<&'a str> {
         let op = graph.ops().iter().find(|op| op.name == name).unwrap_or_else(|| panic!("no op {name}"));
         op.inputs.iter().map(|&value| graph.values()[value].name.as_str()).collect()

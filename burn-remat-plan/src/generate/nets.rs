@@ -32,18 +32,18 @@ fn vgg(name: &str, batch: u64, blocks: VggBlocks) -> Net {
     net
 }
 
-/// VGG16 on 224x224 images (Simonyan & Zisserman 2014, configuration D). Convolution and ReLU are ops of their own.
+/// VGG16 on 224x224 images (Simonyan & Zisserman 2014, configuration D). Convolution and ReLU are separate ops.
 pub fn vgg16(batch: u64) -> Net {
     vgg("vgg16", batch, [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)])
 }
 
-/// VGG19 on 224x224 images (Simonyan & Zisserman 2014, configuration E). Convolution and ReLU are ops of their own.
+/// VGG19 on 224x224 images (Simonyan & Zisserman 2014, configuration E). Convolution and ReLU are separate ops.
 pub fn vgg19(batch: u64) -> Net {
     vgg("vgg19", batch, [(2, 64), (2, 128), (4, 256), (4, 512), (4, 512)])
 }
 
 /// MobileNet (version 1, width 1.0) on 224x224 images (Howard et al. 2017, table 1). Convolution, normalization and ReLU
-/// are ops of their own.
+/// are separate ops.
 pub fn mobilenet(batch: u64) -> Net {
     // Output channels and stride of each separable convolution.
     const BLOCKS: [(u64, u64); 13] = [
@@ -92,7 +92,7 @@ pub fn unet416x608(batch: u64) -> Net {
     unet_of("unet416x608", batch, image(416, 608), 64, 4)
 }
 
-/// A U-Net with `levels` halvings, `width` channels at the top, doubled at every level.
+/// A U-Net with `levels` halvings and `width` channels at the top, doubled at every level.
 pub(super) fn unet_of(name: &str, batch: u64, input: Shape, width: u64, levels: usize) -> Net {
     let mut net = Net::new(name, batch, input);
     let mut x: Node = 0;
@@ -126,7 +126,7 @@ fn double_conv(net: &mut Net, name: &str, x: Node, channels: u64) -> Node {
 mod tests {
     use super::*;
 
-    /// Multiply-adds of the forward pass in thousand millions, elementwise work included as half of its operations.
+    /// Multiply-adds of the forward pass in billions; elementwise work counts as half of its operations.
     fn giga_macs(net: &Net) -> f64 {
         net.layers.iter().map(|layer| layer.cost).sum::<f64>() / 2e9
     }
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(vgg16(1).parameters(), 138_357_544);
         assert_eq!(vgg19(1).parameters(), 143_667_240);
         assert_eq!(mobilenet(1).parameters(), 4_231_976);
-        // The published net reads one channel: 31,030,658. Two more channels of 3x3x64 weights.
+        // The published net reads one channel and has 31,030,658 parameters. Two more channels add 3x3x64 weights each.
         assert_eq!(unet416x608(1).parameters(), 31_030_658 + 2 * 9 * 64);
     }
 

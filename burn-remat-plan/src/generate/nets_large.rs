@@ -3,8 +3,8 @@
 use super::net::{Activation, Net, Node, window};
 use super::nets::{image, norm_relu};
 
-/// ResNet-50 on 224x224 images (He et al. 2015, table 1; the first convolution of a stage has the stride, as there).
-/// Convolution, normalization, ReLU and sum are ops of their own.
+/// ResNet-50 on 224x224 images (He et al. 2015, table 1; the first convolution of a stage has the stride, as in the paper).
+/// Convolution, normalization, ReLU and sum are separate ops.
 pub fn resnet50(batch: u64) -> Net {
     let mut net = Net::new("resnet50", batch, image(224, 224));
     let mut x = stem(&mut net, 64);
@@ -17,7 +17,7 @@ pub fn resnet50(batch: u64) -> Net {
     classifier(net, x)
 }
 
-/// A 7x7 convolution with normalization, and a pooling: 224x224 to 56x56.
+/// A 7x7 convolution with normalization, and pooling: 224x224 to 56x56.
 fn stem(net: &mut Net, channels: u64) -> Node {
     net.stage("stem");
     let x = net.conv_no_bias("stem.conv", 0, channels, window(7, 2));
@@ -53,7 +53,7 @@ fn bottleneck(net: &mut Net, name: &str, x: Node, width: u64, stride: u64) -> No
 }
 
 /// DenseNet-161 on 224x224 images (Huang et al. 2016: growth 48, bottleneck and compression). Every layer of a block
-/// concatenates its output to all that came before, as an op with a result of its own.
+/// concatenates its output to everything before it, in an op with its own result.
 pub fn densenet161(batch: u64) -> Net {
     const GROWTH: u64 = 48;
     let mut net = Net::new("densenet161", batch, image(224, 224));

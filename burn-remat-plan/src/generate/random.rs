@@ -1,4 +1,4 @@
-//! Random graphs for tests: every feature that a graph may have, from a seed.
+//! Random graphs for tests, generated from a seed, with every feature that a graph may have.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -8,12 +8,12 @@ use super::lower::lower;
 use super::net::{Backward, Net, Node, Shape, Variant};
 use crate::graph::{Alternative, Graph, GraphBuilder, Op, ValueId};
 
-/// What a random graph may hold. Each chance is a probability from 0 to 1.
+/// What a random graph may contain. Each chance is a probability from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RandomGraphOptions {
-    /// Fewest ops.
+    /// Smallest number of ops.
     pub least_ops: usize,
-    /// Most ops; for [`random_training_graph`], of the forward pass.
+    /// Largest number of ops; for [`random_training_graph`], of forward ops.
     pub most_ops: usize,
     /// Largest value, in bytes.
     pub most_bytes: u64,
@@ -25,13 +25,13 @@ pub struct RandomGraphOptions {
     pub once_only: f64,
     /// Chance that a size or a cost is zero.
     pub zero: f64,
-    /// Chance that an op reads an input of the graph, a new one or one already there.
+    /// Chance that an op reads an input of the graph, either a new one or an existing one.
     pub input: f64,
     /// Chance that an op has scratch.
     pub scratch: f64,
-    /// Chance that an op reads each of three further values from anywhere before.
+    /// Chance, drawn three times, that an op reads one more of the earlier values.
     pub skip: f64,
-    /// Chance that an op has another implementation, and again that it has a second one.
+    /// Chance that an op has an alternative, and then that it has a second one.
     pub alternative: f64,
     /// Chance that a value is a result.
     pub result: f64,
@@ -61,13 +61,13 @@ impl Default for RandomGraphOptions {
 }
 
 impl RandomGraphOptions {
-    /// The defaults with graphs of `least` to `most` ops.
+    /// The defaults, but with graphs of `least` to `most` ops.
     pub fn ops(least: usize, most: usize) -> Self {
         Self { least_ops: least, most_ops: most, ..Self::default() }
     }
 
     /// The plainest graphs of `least` to `most` ops: one output each, all recomputable, no zeros, no scratch, no
-    /// alternatives, no constants, the last op's output the only result.
+    /// alternatives, no constants, and the last op's output as the only result.
     pub fn plain(least: usize, most: usize) -> Self {
         Self {
             multi_output: 0.0,
@@ -110,19 +110,19 @@ impl Dice<'_> {
         self.rng.random_range(least..=self.knobs.most_ops.max(least))
     }
 
-    /// One of `len` things, the later ones preferred.
+    /// An index below `len`; later ones are more likely.
     fn recent(&mut self, len: usize) -> usize {
         let (a, b) = (self.rng.random_range(0..len), self.rng.random_range(0..len));
         a.max(b)
     }
 }
 
-/// A random valid graph: no phases, ops that read mostly what is recent and now and then anything before. Sizes and
+/// A random valid graph, without phases. Its ops read mostly recent values and occasionally older ones. Sizes and
 /// costs are small whole numbers, so that sums are exact. The same seed and knobs give the same graph.
 ///
 /// # Panics
 ///
-/// Where the knobs allow sizes beyond 63 bits.
+/// If the knobs allow sizes that do not fit in 63 bits.
 pub fn random_graph(seed: u64, knobs: &RandomGraphOptions) -> Graph {
     let mut dice = Dice { rng: ChaCha8Rng::seed_from_u64(seed), knobs };
     let mut builder = GraphBuilder::new(format!("random-{seed}"));
@@ -172,7 +172,7 @@ pub fn random_graph(seed: u64, knobs: &RandomGraphOptions) -> Graph {
         last = outputs;
     }
     let mut results: Vec<ValueId> = values.into_iter().filter(|_| dice.chance(knobs.result)).collect();
-    // Mostly the last op counts; sometimes nothing does.
+    // Usually, the outputs of the last op are the results; sometimes there are none.
     if results.is_empty() && (knobs.result == 0.0 || dice.chance(0.9)) {
         results = last;
     }
@@ -180,12 +180,12 @@ pub fn random_graph(seed: u64, knobs: &RandomGraphOptions) -> Graph {
     builder.build().expect("the generator builds valid graphs while its sizes fit in 63 bits")
 }
 
-/// A random training step: a random forward graph of one-output layers that ends in a loss, and its backward pass,
+/// A random training step: a random forward graph of single-output layers that ends in a loss, and its backward pass,
 /// lowered like the networks. Phases and stages are set. `multi_output`, `input` and `result` have no effect.
 ///
 /// # Panics
 ///
-/// Where the knobs allow sizes beyond 63 bits.
+/// If the knobs allow sizes that do not fit in 63 bits.
 pub fn random_training_graph(seed: u64, knobs: &RandomGraphOptions) -> Graph {
     let mut dice = Dice { rng: ChaCha8Rng::seed_from_u64(seed), knobs };
     let one = Shape { channels: 1, height: 1, width: 1 };
@@ -202,7 +202,7 @@ pub fn random_training_graph(seed: u64, knobs: &RandomGraphOptions) -> Graph {
             }
         }
         if k + 1 == count {
-            inputs.append(&mut unread); // the loss reads whatever nobody else did
+            inputs.append(&mut unread); // the loss reads whatever no other layer reads
         }
         inputs.sort_unstable();
         inputs.dedup();

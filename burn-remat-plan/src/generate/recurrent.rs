@@ -2,10 +2,10 @@
 
 use super::net::{Net, Node, Shape};
 
-/// A language model of one LSTM layer (Hochreiter & Schmidhuber 1997; sizes of Zaremba et al. 2014), unrolled over
-/// `steps` tokens: an embedding, four gates, a prediction and a loss at each.
+/// A language model with one LSTM layer (Hochreiter & Schmidhuber 1997; sizes from Zaremba et al. 2014), unrolled over
+/// `steps` tokens: an embedding, four gates, a prediction and a loss for each.
 ///
-/// All steps share their weights; each has the parameters only at the first step, whose backward op is the last.
+/// All steps share their weights. Only the first step's layers have parameters, because their backward ops come last.
 pub fn lstm(batch: u64, steps: usize) -> Net {
     const WIDTH: u64 = 650;
     const VOCABULARY: u64 = 10_000;

@@ -1,10 +1,10 @@
-//! Families of transformers, one shape each, with a depth: the number of layers.
+//! Families of transformers: each has one structure, with any number of layers.
 
 use super::net::{Kernels, Net, Node, Shape, window};
 use super::net_tokens::{Attention, Heads};
 use super::nets::image;
 
-/// GPT-2's vocabulary, and the positions of its table.
+/// Size of GPT-2's vocabulary, and number of positions.
 const GPT_VOCABULARY: u64 = 50_257;
 const GPT_SEQUENCE: u64 = 1024;
 /// Width and heads of GPT-2 medium, whatever the depth.
@@ -16,7 +16,7 @@ const GPT_HEADS: u64 = 16;
 pub struct GptStyle {
     /// Attention with or without scores in memory.
     pub attention: Attention,
-    /// Ops of norms, softmax, GELU and dropout.
+    /// Whether norms, softmax, GELU and dropout are one op each or several.
     pub kernels: Kernels,
 }
 
@@ -36,7 +36,7 @@ impl Block {
         if self.heads.dropout { net.dropout(name, x) } else { x }
     }
 
-    /// Queries from `x`, keys and values from `memory`, and the map behind attention.
+    /// Queries from `x`, keys and values from `memory`, and the linear map after attention.
     fn attend(&self, net: &mut Net, name: &str, x: Node, memory: Node) -> Node {
         let width = net.shape(x).channels;
         let query = net.linear(&format!("{name}.query"), x, width);
@@ -70,7 +70,7 @@ impl Block {
         net.add(&format!("{name}.add1"), x, y)
     }
 
-    /// Normalization comes last in each part; `memory` is what a decoder looks at beside itself.
+    /// Normalization comes last in each part; `memory` is what a decoder attends to besides itself.
     fn post_norm(&self, net: &mut Net, name: &str, mut x: Node, memory: Option<Node>) -> Node {
         net.stage(name);
         let y = self.attend(net, name, x, x);
@@ -88,8 +88,8 @@ impl Block {
     }
 }
 
-/// GPT-2 (Radford et al. 2019) with `depth` layers as wide as those of its medium size, 1,024 tokens, dropout
-/// everywhere; depth 24 is that size.
+/// GPT-2 (Radford et al. 2019) with `depth` layers of the width of GPT-2 medium, 1,024 tokens, and dropout everywhere.
+/// GPT-2 medium has depth 24.
 pub fn gpt(name: &str, batch: u64, depth: usize, style: GptStyle) -> Net {
     let mut net = Net::new(name, batch, tokens(GPT_SEQUENCE));
     net.kernels = style.kernels;
@@ -98,8 +98,9 @@ pub fn gpt(name: &str, batch: u64, depth: usize, style: GptStyle) -> Net {
     gpt_end(net, x)
 }
 
-/// The same with a mixture of eight experts in place of every second feed-forward part, two for each token, each with
-/// room for a quarter more tokens than its share (Shazeer et al. 2017, Lepikhin et al. 2020); flash attention.
+/// The same with flash attention and a mixture of eight experts instead of every second feed-forward part. Each token
+/// goes to two experts, and each expert has room for a quarter more tokens than its share (Shazeer et al. 2017,
+/// Lepikhin et al. 2020).
 pub fn mixture_of_experts(batch: u64, depth: usize) -> Net {
     let mut net = Net::new("mixture-of-experts", batch, tokens(GPT_SEQUENCE));
     let (block, mut x) = gpt_start(&mut net, Attention::Flash);
@@ -160,8 +161,8 @@ fn experts(net: &mut Net, block: &Block, name: &str, x: Node) -> Node {
     net.add(&format!("{name}.add2"), x, y)
 }
 
-/// The transformer of Vaswani et al. 2017, base width, `depth` layers on each side, 512 tokens on each side, dropout
-/// everywhere; depth 6 is the published one. Every layer of the decoder reads the encoder's output.
+/// The transformer of Vaswani et al. 2017 with base width, `depth` layers and 512 tokens on each side, and dropout
+/// everywhere. The published network has depth 6. Every layer of the decoder reads the encoder's output.
 pub fn encoder_decoder(batch: u64, depth: usize) -> Net {
     const WIDTH: u64 = 512;
     const LENGTH: u64 = 512;
@@ -187,8 +188,8 @@ pub fn encoder_decoder(batch: u64, depth: usize) -> Net {
     net
 }
 
-/// ViT-B/16 (Dosovitskiy et al. 2020) on 224x224 images with `depth` layers, without dropout; depth 12 is the
-/// published one.
+/// ViT-B/16 (Dosovitskiy et al. 2020) on 224x224 images with `depth` layers, without dropout. The
+/// published network has depth 12.
 pub fn vit(batch: u64, depth: usize) -> Net {
     const WIDTH: u64 = 768;
     let mut net = Net::new("vit", batch, image(224, 224));

@@ -1,45 +1,45 @@
 //! A lower bound on the makespan of every schedule within a budget.
 //!
-//! *Class of schedules.* All that [`check`](mod@crate::check) accepts. First computations come in the program's order;
-//! beside that any op that may run again does so anywhere, in any order and any number of times, each time in any of its
-//! implementations; values are evicted at any time. So a bound holds for every planner of this crate.
+//! *Class of schedules.* Everything that [`check`](mod@crate::check) accepts. First computations come in the program's
+//! order; apart from that, any op that may run again can do so anywhere, in any order and any number of times, each time
+//! with any of its implementations; values can be evicted at any time. So a bound holds for every planner of this crate.
 //!
-//! Two methods, each with what the other lacks:
+//! Two methods complement each other:
 //!
-//! - A *relaxation*, below, weighs all values of large graphs against each other, but keeps them in part and forgets
-//!   what is resident between its moments. Where there is some room it is tight.
-//! - A *search of states* ([`state_bound`]) keeps them whole and counts all memory. On graphs of some fifty ops, and on
-//!   larger ones near the smallest feasible budget, it is exact or nearly so.
+//! - A *relaxation*, described below, weighs all values of large graphs against each other, but may keep a fraction of a
+//!   value and ignores what is resident between its moments. It is tight if the budget leaves some room.
+//! - A *search of states* ([`state_bound`]) keeps values whole and counts all memory. On graphs of about fifty ops, and
+//!   on larger ones near the smallest feasible budget, it is exact or nearly so.
 //!
-//! *Relaxation.* Choose some *moments*: first computations of ops t1 < t2 < .. . Of a schedule remember only which
+//! *Relaxation.* Choose some *moments*: first computations of ops t1 < t2 < .. . Of a schedule, record only which
 //! values are resident while each of these ops runs (`keep`), and which ops run again at least once between two of
-//! these moments (`again`). Whatever the schedule does, these 0/1 facts obey:
+//! these moments (`again`). Whatever the schedule does, these 0/1 variables obey:
 //!
 //! 1. what is resident at a moment, with the outputs and scratch of its op, fits in the budget; the inputs of its op
 //!    are resident;
 //! 2. a value that is resident at a moment was resident at the moment before, or was computed in between;
 //! 3. an op whose first computation lies between two moments has each input kept from the earlier moment or computed
-//!    in between; so has an op that runs again; so has, behind the last moment, a result.
+//!    in between; the same holds for an op that runs again and, after the last moment, for a result.
 //!
 //! The cost is at least that of all first computations plus that of all `again`. Order within an interval, memory
-//! between the moments and the number of repeats are given up; so is integrality, which leaves a linear program. A part
-//! of it comes back: rule 1 is also stated in units of the sizes that most of the bytes are in, all sizes and the room
-//! rounded down to whole units (Gomory 1958, Chvatal 1973), since only whole values are kept.
+//! between the moments and the number of repeats are ignored; so is integrality, which leaves a linear program. Some
+//! integrality is restored: rule 1 is also stated in units of the sizes that account for most of the bytes, with all sizes
+//! and the room rounded down to whole units (Gomory 1958, Chvatal 1973), since only whole values are kept.
 //!
-//! *Bound.* The program is solved roughly by a first-order method (`pdhg.rs`). Any non-negative multipliers `y` of
+//! *Bound.* The program is solved approximately by a first-order method (`pdhg.rs`). Any non-negative multipliers `y` of
 //! its rows give a valid bound, because the variables lie in a box: `b y - sum max(0, A'y - c)`. So the bound never
-//! rests on convergence. Rounding is covered by a margin of 1e-9 of the sum of all magnitudes. What fits and what does
-//! not is decided in whole bytes.
+//! depends on convergence. Rounding is covered by a margin of 1e-9 of the sum of all magnitudes. Whether something fits
+//! is decided in whole bytes.
 //!
-//! *Levels.* One moment makes a small program that converges at once and is often tight already: a knapsack of values
-//! with the closure of what each missing one costs. More moments make a tighter program that converges slowly. The
-//! bound tries single moments, the most crowded and those whose op itself leaves least room, then 2, 3, 5, .. spread
-//! over the crowded part, until time is up.
+//! *Levels.* One moment gives a small program that converges at once and is often already tight: a knapsack of values,
+//! in which each missing value costs the closure of ops that recomputes it. More moments give a tighter program that
+//! converges slowly. The bound tries single moments (the most crowded, and those whose op itself leaves the least room),
+//! then 2, 3, 5, .. moments spread over the crowded part, until time is up.
 //!
-//! *Alternatives.* An op with several implementations has a fact `again` for each, and for its first computation one
-//! fact `chosen` for each, of which one holds; it costs what that implementation costs above the cheapest. Rules 1 and 3
-//! then count the scratch and ask for the inputs of what is chosen. First computations before the first moment count
-//! with their least cost.
+//! *Alternatives.* An op with several implementations has a variable `again` for each, and for its first computation a
+//! variable `chosen` for each, one of which is 1; it costs what that implementation costs above the cheapest. Rules 1 and
+//! 3 then count the scratch and require the inputs of what is chosen. First computations before the first moment count
+//! at their least cost.
 //!
 //! Complexity: rows, columns and non-zeros are about moments x (ops + uses); one iteration is linear in them.
 
@@ -62,24 +62,24 @@ use relax::Relaxation;
 pub struct Effort {
     /// Wall-clock limit.
     pub time_limit: Duration,
-    /// About the most bytes at once.
+    /// Approximate limit on the bytes held at once.
     pub bytes: u64,
-    /// Most iterations per level; with a generous time limit it makes the bound reproducible.
+    /// Limit on the iterations per level; with a generous time limit, it makes the bound reproducible.
     pub iterations: u64,
     /// Stop when the bound reaches this makespan.
     pub enough: f64,
 }
 
 impl Effort {
-    /// No limit but time and a quarter of a GiB.
+    /// No limits except the time and a quarter of a GiB.
     pub fn time(limit: Duration) -> Self {
         Self { time_limit: limit, bytes: MOST_BYTES, iterations: u64::MAX, enough: f64::INFINITY }
     }
 }
 
-/// A makespan that no schedule of `graph` within `budget` bytes falls below.
+/// A lower bound on the makespan of every schedule of `graph` within `budget` bytes.
 ///
-/// Where no schedule fits at all, any number may come out, but never less than the cost of running every op once.
+/// If no schedule fits at all, the result may be any number that is at least the cost of running every op once.
 ///
 /// ```
 /// use std::time::Duration;
@@ -110,7 +110,7 @@ pub fn lower_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
     state_bound(graph, budget, states).max(relaxed)
 }
 
-/// The bound of the relaxation with these moments alone, ascending: for tests and experiments.
+/// The bound of the relaxation with only these moments (ascending), for tests and experiments.
 pub fn lower_bound_at(graph: &Graph, budget: u64, moments: &[OpId], effort: Effort) -> f64 {
     climb(graph, budget, effort, &[moments.to_vec()], &mut Vec::new())
 }
@@ -119,16 +119,16 @@ pub fn lower_bound_at(graph: &Graph, budget: u64, moments: &[OpId], effort: Effo
 #[derive(Clone, Debug)]
 pub(crate) struct Hint {
     pub moment: OpId,
-    /// To which part (0 to 1) each value is kept.
+    /// The fraction (0 to 1) of each value that is kept.
     pub kept: Vec<f64>,
     /// The implementation of each op for its first computation, from the moment on.
     pub first: Vec<usize>,
-    /// The implementation of each op where it is computed again behind the moment.
+    /// The implementation of each op when it is computed again after the moment.
     pub again: Vec<usize>,
     pub bound: f64,
 }
 
-/// The single-moment levels alone: their bound, and the hints, the tightest first.
+/// Only the single-moment levels: their bound, and the hints, the tightest first.
 pub(crate) fn hints(graph: &Graph, budget: u64, effort: Effort) -> (f64, Vec<Hint>) {
     let mut levels = levels(graph, budget);
     levels.retain(|level| level.len() == 1);
@@ -138,7 +138,7 @@ pub(crate) fn hints(graph: &Graph, budget: u64, effort: Effort) -> (f64, Vec<Hin
     (bound, hints)
 }
 
-/// The levels of several moments alone.
+/// Only the levels with several moments.
 pub(crate) fn joint_bound(graph: &Graph, budget: u64, effort: Effort) -> f64 {
     let mut levels = levels(graph, budget);
     levels.retain(|level| level.len() > 1);
@@ -157,7 +157,7 @@ fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints
         if relax::bytes_of(graph, moments.len()) > effort.bytes {
             continue;
         }
-        // No level may use more than a part of what is left.
+        // No level may use more than a part of the time left.
         let deadline = Deadline::after(end.left().mul_f64(0.35));
         let Some(relaxation) = Relaxation::new(graph, budget, moments, deadline) else { continue };
         if moments.len() > 1 && relaxation.entries() > MOST_ENTRIES {
@@ -176,7 +176,7 @@ fn climb(graph: &Graph, budget: u64, effort: Effort, levels: &[Vec<OpId>], hints
         }
         let mut bound = base + gain;
         if whole && bound.is_finite() {
-            // Whole costs make whole makespans.
+            // Whole costs give whole makespans.
             bound = (bound - 1e-6 * (1.0 + gain.abs())).ceil();
         }
         log::debug!("lower bound: {} moments, {} entries: {bound}", moments.len(), relaxation.entries());
@@ -211,7 +211,7 @@ fn levels(graph: &Graph, budget: u64) -> Vec<Vec<OpId>> {
     levels
 }
 
-/// What a bound takes at most by default.
+/// Default limit on the bytes of a bound.
 const MOST_BYTES: u64 = 1 << 28;
 
 /// How many moments are tried alone.

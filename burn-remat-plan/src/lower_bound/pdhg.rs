@@ -1,4 +1,4 @@
-//! A first-order method for `min c x, A x >= b, 0 <= x <= 1`, made for good multipliers rather than for a solution.
+//! A first-order method for `min c x, A x >= b, 0 <= x <= 1`, designed to find good multipliers rather than a solution.
 //!
 //! Primal-dual hybrid gradient with diagonal step sizes (Pock & Chambolle 2011), restarts at the average and a primal
 //! weight that balances the two step lengths (as in PDLP, Applegate et al. 2021). Departure: only the dual bound at
@@ -55,8 +55,8 @@ impl Program {
         self.right.push(right / scale);
     }
 
-    /// Adds that the sum of `items`, each with its factor, is at most `most`. Numbers that a float does not hold are
-    /// rounded so that the row asks for less.
+    /// Adds the row that the sum of `items`, each with its factor, is at most `most`. Numbers that a float cannot
+    /// represent are rounded so that the row demands less.
     pub fn at_most(&mut self, items: &[(u32, u64)], most: i128) {
         let mut row = Row::default();
         for &(column, factor) in items {
@@ -121,7 +121,7 @@ impl Sparse {
 pub(super) struct Solved {
     /// No solution costs less.
     pub bound: f64,
-    /// A solution that goes with it, roughly.
+    /// A solution that roughly matches the bound.
     pub solution: Vec<f64>,
     /// The multipliers that prove the bound.
     multipliers: Vec<f64>,
@@ -150,7 +150,7 @@ impl Point {
     }
 }
 
-/// After how many entries the clock is read.
+/// How many entries are processed between two readings of the clock.
 const CLOCK: usize = 30_000;
 
 impl Solver {
@@ -187,7 +187,7 @@ impl Solver {
         (sum - 1e-9 * magnitude) * self.unit
     }
 
-    /// By column, how much more [`Solved::bound`] would be if the column were zero. Several columns add up.
+    /// For each column, how much larger [`Solved::bound`] would be if the column were zero. Several columns add up.
     pub fn regrets(&self, solved: &Solved) -> Vec<f64> {
         let regret = |(column, cost): (usize, &f64)| {
             let (price, terms) = self.by_column.product_with_magnitude(column, &solved.multipliers);
@@ -219,7 +219,7 @@ impl Solver {
         }
     }
 
-    /// The best bound found in so many iterations, or until `deadline`, or once it reaches `enough`.
+    /// The best bound found in `iterations` iterations, or until `deadline`, or until it reaches `enough`.
     pub fn solve(&self, iterations: u64, deadline: Deadline, enough: f64) -> Solved {
         let mut point = Point { x: vec![0.0; self.cost.len()], y: vec![0.0; self.right.len()] };
         let mut origin = Point { x: point.x.clone(), y: point.y.clone() };

@@ -36,8 +36,8 @@ pub(super) fn spread(crowded: &[(OpId, u64)], count: usize) -> Vec<OpId> {
         .collect()
 }
 
-/// The crowded moments whose op leaves least room for anything else, at most a tenth of the budget: near the smallest
-/// feasible budget they tell more than those at which most would be resident. Of ops with equal room, the latest.
+/// The crowded moments whose op leaves the least room for anything else, at most a tenth of the budget: near the smallest
+/// feasible budget, they say more than those with the most resident bytes. Of ops with equal room, the latest.
 pub(super) fn tight_moments(graph: &Graph, budget: u64, crowded: &[(OpId, u64)]) -> Vec<OpId> {
     let needs = needs(graph);
     let room = |op: OpId| budget.saturating_sub(needs[op]);
@@ -50,7 +50,7 @@ pub(super) fn tight_moments(graph: &Graph, budget: u64, crowded: &[(OpId, u64)])
 /// How many tight moments are tried.
 const TIGHT: usize = 3;
 
-/// The sizes that most of the bytes are in pieces of, at most [`UNITS`].
+/// The sizes that account for most of the bytes, at most [`UNITS`] of them.
 fn units(items: &[(u32, u64)]) -> Vec<u64> {
     let mut bytes = std::collections::BTreeMap::<u64, u128>::new();
     for &(_, size) in items.iter().filter(|&&(_, size)| size > 1) {
@@ -62,7 +62,7 @@ fn units(items: &[(u32, u64)]) -> Vec<u64> {
     sizes
 }
 
-/// How many rounded rows a moment has at most.
+/// The largest number of rounded rows that a moment has.
 const UNITS: usize = 3;
 
 const NONE: u32 = u32::MAX;
@@ -78,28 +78,28 @@ pub(super) struct Relaxation {
 
 struct Builder<'g> {
     graph: &'g Graph,
-    /// Per op what it reads in all its implementations.
+    /// Per op: the values that all its implementations read.
     inputs: Vec<Vec<ValueId>>,
-    /// The implementations worth a thought, op by op.
+    /// The implementations worth considering, op by op.
     ways: Vec<Choice>,
-    /// Per op its first way, and the number of all at the end.
+    /// Per op: its first way; at the end, the number of all ways.
     first_way: Vec<usize>,
     program: Program,
     moments: Vec<OpId>,
-    /// Per moment and value: the variable `keep`, `FIXED` where it is certain, `NONE` where the value cannot matter.
+    /// Per moment and value: the variable `keep`, `FIXED` if it is certain, `NONE` if the value cannot matter.
     keep: Vec<Vec<u32>>,
-    /// Per interval behind a moment and way: the variable `again`.
+    /// Per interval after a moment and per way: the variable `again`.
     again: Vec<Vec<u32>>,
-    /// Per way: the variable `chosen`, `NONE` where there is no choice or the first computation comes before all moments.
+    /// Per way: the variable `chosen`, `NONE` if there is no choice or the first computation comes before all moments.
     chosen: Vec<u32>,
 }
 
 const FIXED: u32 = u32::MAX - 1;
 
-/// About what an entry takes, in the program and in its solution.
+/// Approximate bytes of an entry, in the program and in its solution.
 const BYTES_PER_ENTRY: u64 = 80;
 
-/// About what the relaxation of so many moments takes, and its solution.
+/// Approximate bytes of a relaxation with this many moments, and of its solution.
 pub(super) fn bytes_of(graph: &Graph, moments: usize) -> u64 {
     let ops = graph.ops().iter();
     let uses: usize =
@@ -108,7 +108,7 @@ pub(super) fn bytes_of(graph: &Graph, moments: usize) -> u64 {
 }
 
 impl Relaxation {
-    /// The relaxation with these moments; `None` where the deadline comes first.
+    /// The relaxation with these moments; `None` if the deadline comes first.
     pub fn new(graph: &Graph, budget: u64, moments: &[OpId], deadline: Deadline) -> Option<Self> {
         let inputs = graph
             .ops()
@@ -153,7 +153,7 @@ impl Relaxation {
         Some(Self { program, keep, ways, first_way, chosen, again })
     }
 
-    /// To which part each value is kept at the first moment of a solution.
+    /// The fraction of each value that a solution keeps at the first moment.
     pub fn kept(&self, solution: &[f64]) -> Vec<f64> {
         let part = |&column: &u32| match column {
             NONE => 0.0,
@@ -163,18 +163,18 @@ impl Relaxation {
         self.keep[0].iter().map(part).collect()
     }
 
-    /// By value, how much more the bound would be if it were not kept at the first moment, given that by column.
+    /// For each value, how much larger the bound would be if it were not kept at the first moment, given that by column.
     pub fn regrets(&self, by_column: &[f64]) -> Vec<f64> {
         let regret = |&column: &u32| if column < FIXED { by_column[column as usize] } else { 0.0 };
         self.keep[0].iter().map(regret).collect()
     }
 
-    /// Per op the implementation that a solution chooses most for its first computation.
+    /// Per op: the implementation that a solution chooses most for its first computation.
     pub fn first(&self, solution: &[f64]) -> Vec<usize> {
         self.most(&self.chosen, solution)
     }
 
-    /// Per op the implementation in which a solution computes it most again behind the first moment.
+    /// Per op: the implementation that a solution uses most when it computes the op again after the first moment.
     pub fn again(&self, solution: &[f64]) -> Vec<usize> {
         self.most(&self.again[0], solution)
     }
@@ -199,11 +199,11 @@ impl<'g> Builder<'g> {
         self.graph.producer(value).is_none_or(|op| op < moment)
     }
 
-    /// Creates the variables of a moment and of the interval behind it.
+    /// Creates the variables of a moment and of the interval after it.
     fn columns(&mut self, at: usize, budget: u64) {
         let moment = self.moments[at];
         let ops = self.graph.ops();
-        // Values that the first computations from the moment on may profit from.
+        // Values that the first computations from the moment on may benefit from.
         let mut useful = vec![false; self.graph.values().len()];
         for &value in self.graph.results() {
             useful[value] = true;
@@ -228,7 +228,7 @@ impl<'g> Builder<'g> {
             }
         }
         let mut keep = vec![NONE; useful.len()];
-        // Whole bytes: sizes have 63 bits, more than a float holds.
+        // Whole bytes: sizes have 63 bits, more than a float can represent.
         let mut room = i128::from(budget) - i128::from(self.bytes_of_op(moment));
         let possible: Vec<ValueId> =
             (0..useful.len()).filter(|&value| useful[value] && self.produced_before(value, moment)).collect();
@@ -242,7 +242,7 @@ impl<'g> Builder<'g> {
                 room -= i128::from(self.graph.bytes(value));
             }
         }
-        // What does not fit by itself beside these is never kept; a row of the program would say so only in the limit.
+        // A value that alone does not fit beside these is never kept; a row of the program would say so only in the limit.
         for value in possible {
             if keep[value] == NONE && i128::from(self.graph.bytes(value)) <= room {
                 keep[value] = self.program.column(0.0);
@@ -252,7 +252,7 @@ impl<'g> Builder<'g> {
         self.again.push(again);
     }
 
-    /// What is resident at a moment beside the values that are kept.
+    /// Bytes resident at a moment in addition to the values that are kept.
     fn bytes_of_op(&self, moment: OpId) -> u64 {
         let op = &self.graph.ops()[moment];
         self.graph.constant_bytes() + self.graph.bytes_of(&op.outputs) + least_scratch(op)
@@ -261,12 +261,12 @@ impl<'g> Builder<'g> {
     fn memory(&mut self, at: usize, budget: u64) {
         let moment = self.moments[at];
         let mut room = i128::from(budget) - i128::from(self.bytes_of_op(moment));
-        // What takes room if a variable is one.
+        // The bytes that each variable takes up if it is 1.
         let mut items: Vec<(u32, u64)> = Vec::new();
         for (way, column) in self.choice_of_first(moment) {
             let (inputs, _, scratch) = self.implementation(way);
             items.push((column, scratch - least_scratch(&self.graph.ops()[moment])));
-            // What it reads is there.
+            // What it reads must be resident.
             for &value in inputs {
                 let keep = self.keep[at][value];
                 if keep != FIXED {
@@ -287,7 +287,7 @@ impl<'g> Builder<'g> {
             }
         }
         self.program.at_most(&items, room);
-        // Where there is no room at all there is no schedule.
+        // If there is no room at all, there is no schedule.
         if let Ok(room) = u64::try_from(room) {
             for unit in units(&items) {
                 let whole: Vec<(u32, u64)> = items.iter().map(|&(column, bytes)| (column, bytes / unit)).collect();
@@ -305,7 +305,7 @@ impl<'g> Builder<'g> {
         implementation(&self.graph.ops()[op], k)
     }
 
-    /// Where `op` has several ways: a variable for each, of which one is chosen for the first computation, at what it
+    /// If `op` has several ways: a variable for each, one of which is chosen for the first computation, at what it
     /// costs above the cheapest.
     fn choice_of_first(&mut self, op: OpId) -> Vec<(usize, u32)> {
         let ways = self.ways_of(op);
@@ -328,7 +328,7 @@ impl<'g> Builder<'g> {
         chosen
     }
 
-    /// Adds: kept at the moment, or computed again in the interval behind it, is at least `user` (a variable) plus
+    /// Adds a row: kept at the moment, or computed again in the interval after it, is at least `user` (a variable) plus
     /// `constant`.
     fn available(&mut self, at: usize, value: ValueId, user: Option<u32>, constant: f64) {
         let keep = self.keep[at][value];

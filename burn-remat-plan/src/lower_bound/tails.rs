@@ -1,7 +1,7 @@
-//! What is spent from a moment on, whatever is resident then: the relaxation with that moment alone.
+//! A lower bound on what is spent from a moment on, whatever is resident then: the relaxation with only that moment.
 //!
-//! The relaxation counts repeats behind its first moment only, so its bound is one on what is spent from there on. Its
-//! multipliers tell more: by how much the bound rises if a value is not resident at the moment (`Tail::regrets`, the
+//! The relaxation counts only repeats after its first moment, so it bounds what is spent from there on. Its
+//! multipliers say more: by how much the bound rises if a value is not resident at the moment (`Tail::regrets`, the
 //! price of the variable `keep` above its cost, which is what fixing it at zero adds to the bound that the multipliers
 //! prove). The searches of `states` use both.
 
@@ -14,10 +14,10 @@ use crate::graph::{Graph, OpId};
 
 /// What is spent from a moment on.
 pub(super) struct Tail {
-    /// How many first computations are done before what it counts.
+    /// How many first computations are done before what the bound counts.
     pub done: usize,
     pub bound: f64,
-    /// By value, how much more that is if the value is not resident at the moment. Several values add up.
+    /// By value: how much larger the bound is if the value is not resident at the moment. Several values add up.
     pub regrets: Vec<f64>,
 }
 
@@ -26,12 +26,12 @@ fn tail(graph: &Graph, budget: u64, moment: OpId, iterations: u64, deadline: Dea
     let solver = Solver::new(&relaxation.program);
     let solved = solver.solve(iterations, deadline, f64::INFINITY);
     let regrets = relaxation.regrets(&solver.regrets(&solved));
-    // Which implementation the op of the moment itself runs in is spent then.
+    // The bound includes the choice of an implementation for the op of the moment itself.
     let chooses = !graph.ops()[moment].alternatives.is_empty();
     Some(Tail { done: moment + usize::from(!chooses), bound: solved.bound, regrets })
 }
 
-/// The tails of some crowded moments, within so many iterations and bytes each: the latest first, as many as `limit` allows.
+/// The tails of some crowded moments, each within `iterations` and `bytes`: the latest first, as many as `limit` allows.
 pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, bytes: u64, limit: Duration) -> Vec<Tail> {
     let deadline = Deadline::after(limit);
     if relax::bytes_of(graph, 1) > bytes {
@@ -54,5 +54,5 @@ pub(super) fn tails(graph: &Graph, budget: u64, iterations: u64, bytes: u64, lim
     moments.into_iter().rev().enumerate().take_while(in_time).filter_map(tail_of).collect()
 }
 
-/// Of how many moments tails are computed.
+/// About how many moments get a tail.
 const TAILS: usize = 24;

@@ -1,8 +1,8 @@
-//! The exhaustive search of small graphs, to close the gap between the halves.
+//! The exhaustive search on small graphs, to close the gap between the bounds.
 //!
-//! Method: bisection with the exact search of `planners::search`, on the graph with all costs zero. Of states of equal cost
-//! that search goes on with the one that is furthest in the program, so that it dives for any schedule that fits; where it
-//! runs out of states no schedule does. Where it gives up, only larger budgets are tried on.
+//! Method: bisection with the exact search of `planners::search`, on the graph with all costs zero. Among states of equal
+//! cost, that search continues with the one furthest in the program, so that it dives for any schedule that fits; if it runs
+//! out of states, no schedule fits. If it gives up, only larger budgets are tried from then on.
 //!
 //! Complexity: at most [`MOST_PROBES`] searches of [`STATES`] states.
 
@@ -13,14 +13,14 @@ use crate::sequence::plan_of_choices;
 
 use super::upper::Best;
 
-/// Most states of one search.
+/// Limit on the states of one search.
 const STATES: usize = 20_000;
-/// Most searches.
+/// Limit on the number of searches.
 const MOST_PROBES: usize = 25;
-/// Most searches that may give up: these are the long ones.
+/// Limit on the searches that may give up, because these are the long ones.
 const MOST_GIVEN_UP: usize = 3;
 
-/// Tries budgets from `low` to the peak of `best`, which it improves; returns what is then known to bound every schedule.
+/// Tries budgets from `low` to the peak of `best`, which it improves; returns the lower bound known by then.
 pub(super) fn close(graph: &Graph, mut low: u64, best: &mut Best, limits: Allowance) -> u64 {
     if low >= best.peak || graph.values().len() > 64 {
         return low;
@@ -40,7 +40,7 @@ pub(super) fn close(graph: &Graph, mut low: u64, best: &mut Best, limits: Allowa
         probe = next + best.peak.saturating_sub(next) / 2;
     }
     if best.peak < found_before {
-        // A plan found without looking at costs may be dear.
+        // A plan found without regard to costs may be expensive.
         if let Verdict::Optimal(order) = exact(graph, best.peak, states) {
             *best = Best::new(graph, plan_of_choices(graph, &order));
         }

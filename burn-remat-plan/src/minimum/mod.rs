@@ -1,16 +1,16 @@
 //! The smallest feasible budget, with its certificate.
 //!
-//! *Lower half.* What some moment of every schedule holds (`need.rs`).
+//! *Lower bound.* What every schedule must hold at some moment (`need.rs`).
 //!
-//! *Upper half.* The smallest peak of the plans that several methods find (`upper.rs`).
+//! *Upper bound.* The smallest peak of the plans that several methods find (`upper.rs`).
 //!
-//! On small graphs an exhaustive search closes what is left between the halves, as far as it gets (`exhaust.rs`).
+//! On small graphs, an exhaustive search closes the gap between the bounds as far as it can (`exhaust.rs`).
 //!
-//! Where the halves meet, [`Minimum::is_exact`]. Between them lies the question whether *unlimited* recomputation
+//! If the bounds are equal, [`Minimum::is_exact`] returns true. Otherwise it is open whether *unlimited* recomputation
 //! helps, a pebbling problem (PSPACE-hard in general).
 //!
-//! Complexity: O(n + uses) for the lower half; for the upper one see there. [`minimum_within`] keeps to a limit on time and
-//! on memory: it then knows less.
+//! Complexity: O(n + uses) for the lower bound; for the upper bound see `upper.rs`. [`minimum_within`] keeps to limits on
+//! time and memory, which may leave a wider gap.
 
 mod exhaust;
 mod upper;
@@ -28,24 +28,24 @@ pub use crate::need::SetBy;
 /// The smallest feasible budget of a graph: see the [module](self).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Minimum {
-    /// No schedule at all fits in less.
+    /// No schedule fits in less.
     pub lower_bound: u64,
     /// The smallest budget for which a plan is known: the peak of [`plan`](Self::plan).
     pub achieved: u64,
     /// A plan with that peak.
     pub plan: Plan,
-    /// The op that needs it, as [`set_by`](Self::set_by) says: for the start the first op, for the end the last.
+    /// The op that needs it, as [`set_by`](Self::set_by) says: for the start, the first op; for the end, the last.
     pub blocking_op: OpId,
     /// The moment at which `together` are resident.
     pub set_by: SetBy,
     /// The values that must be resident together at that moment, ascending: with the constant bytes and `scratch_bytes`
-    /// they make up `lower_bound`, except where an exhaustive search of a small graph proved more without finding a plan
-    /// that holds no more.
+    /// they add up to `lower_bound`, unless an exhaustive search of a small graph proved a higher bound without finding a
+    /// plan that attains it.
     pub together: Vec<ValueId>,
     /// The scratch at that moment: that of the lightest implementation of its op.
     pub scratch_bytes: u64,
-    /// [`StopReason::Proved`] where the halves meet, [`StopReason::TimeLimit`] where the search was cut short and more
-    /// time may narrow the gap, [`StopReason::Heuristic`] where more time would not help.
+    /// [`StopReason::Proved`] if the bounds are equal, [`StopReason::TimeLimit`] if the search was cut short and more
+    /// time may narrow the gap, [`StopReason::Heuristic`] if more time would not help.
     pub stop_reason: StopReason,
 }
 
@@ -66,8 +66,8 @@ impl Minimum {
     }
 }
 
-/// Finds the smallest feasible budget of `graph`, within the limits of a [`Request::new`]: a minute, which graphs of some
-/// tens of thousands of ops do not need.
+/// Finds the smallest feasible budget of `graph` within the limits of [`Request::new`]: a minute, which even graphs of tens
+/// of thousands of ops do not need.
 ///
 /// ```
 /// use burn_remat_plan::{GraphBuilder, Op, minimum};
@@ -86,8 +86,8 @@ pub fn minimum(graph: &Graph) -> Minimum {
     minimum_within(graph, &Request::new(0))
 }
 
-/// As [`minimum`], within the time and the memory that `request` allows; its budget plays no part. What was found is
-/// valid wherever the search was cut short: [`Minimum::stop_reason`] tells.
+/// Like [`minimum`], but within the time and memory that `request` allows; its budget is ignored. The result is valid even
+/// if the search was cut short, which [`Minimum::stop_reason`] reports.
 pub fn minimum_within(graph: &Graph, request: &Request) -> Minimum {
     let limits = request.allowance();
     let (certified, set_by) = largest(graph);
@@ -114,7 +114,7 @@ pub fn minimum_within(graph: &Graph, request: &Request) -> Minimum {
     Minimum { lower_bound, achieved, plan, blocking_op, set_by, together, scratch_bytes, stop_reason }
 }
 
-/// The computation at which a plan holds its peak, and the values that it then holds.
+/// The computation at which a plan reaches its peak, and the values that it then holds.
 fn peak_of(graph: &Graph, best: &Best) -> Option<(Step, OpId, Vec<ValueId>)> {
     let timeline = simulate(graph, &best.plan);
     let at = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes)?;

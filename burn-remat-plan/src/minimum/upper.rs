@@ -1,21 +1,23 @@
-//! The upper half: the plan of smallest peak that is found in little time.
+//! The upper bound: the plan with the smallest peak that can be found in little time.
 //!
-//! Method, until a plan meets the lower half:
+//! Method, until a plan reaches the lower bound:
 //!
-//! 1. Checkpoints of segments of many sizes (see `planners::segments`): far from the least, but there at once, however little time there is.
-//! 2. To [`MOST_OPS`] ops: `online` by bisection.
-//! 3. A constructive pass (see `planners::search`) at the lower half, and where that fails the smallest budget at which a
-//!    pass succeeds, by bisection down from the least so far.
-//! 4. To [`MOST_OPS`] ops: the schedules of least memory of `revolve` and `chain-dp`. Beyond, the first plans
-//!    of a table over the chain of the network's blocks (`planners::search`'s `spine`), whose schedules of least memory would compute too much.
-//! 5. 2 to 4 first for the graph where what runs after the store-all peak runs once (`views::once`), then for all of it.
-//! 6. What is found loses the repeats that it can do without.
-//! 7. Where ops have alternatives, the same once more in the implementations of the least working set.
+//! 1. Checkpoints at the ends of segments of many sizes (see `planners::segments`): far from the smallest peak, but found at once, however little time
+//!    there is.
+//! 2. Up to [`MOST_OPS`] ops: `online` by bisection.
+//! 3. A constructive pass (see `planners::search`) at the lower bound and, if that fails, at the smallest budget at which
+//!    a pass succeeds, by bisection down from the smallest peak so far.
+//! 4. Up to [`MOST_OPS`] ops: the least-memory schedules of `revolve` and `chain-dp`. For larger graphs: the first plans
+//!    of a table over the chain of the network's blocks (`spine` in `planners::search`), because the least-memory schedules of that chain would compute too
+//!    much.
+//! 5. Steps 2 to 4 run first on a graph in which what runs after the store-all peak runs only once (`views::once`), then on the whole graph.
+//! 6. Repeats that the plan can do without are removed.
+//! 7. If ops have alternatives, all of this is done once more with the implementations of the smallest working set.
 //!
-//! After the deadline no further attempt is made; the store-all plan is always there. An attempt may take a part of what is left until then: the
-//! first is at the lower half, where a pass over a large graph may go on for long and find nothing.
+//! After the deadline, no further attempt is made; the store-all plan is always available. An attempt may take only a share of the time left: the first
+//! one is at the lower bound, where a pass over a large graph may run for a long time and find nothing.
 //!
-//! Passes are cut off at `40 n + 20000` computations, and `online` is too, so that the plan is always one that can be
+//! Passes are cut off at `40 n + 20000` computations, and so is `online`, so that the plan is always short enough to be
 //! written down.
 //!
 //! Complexity: at most 50 sets of checkpoints, 50 passes and as many runs of `online`; O(n³) for at most 400 stages of a chain.
@@ -40,22 +42,22 @@ use crate::simulate::{Timeline, simulate};
 use crate::views::once::once_past_the_peak;
 use crate::views::plain::Plain;
 
-/// Up to so many ops all methods are tried.
+/// Up to this many ops, all methods are tried.
 const MOST_OPS: usize = 2500;
-/// Most budgets tried by one method.
+/// Largest number of budgets tried by one method.
 const MOST_ROUNDS: usize = 25;
-/// One attempt may take one part in so many of the time that is left.
+/// One attempt may take one part in this many of the time that is left.
 const TIME_SHARE: u32 = 4;
-/// What runs after the peak runs once in the search of one part in so many of the time.
+/// The search in which what runs after the peak runs only once gets one part in this many of the time.
 const ONCE_SHARE: u32 = 2;
 
-/// The plan of smallest peak so far.
+/// The plan with the smallest peak so far.
 #[derive(Clone)]
 pub(super) struct Best {
     pub plan: Plan,
     pub peak: u64,
     makespan: f64,
-    /// Whether an attempt at less was given up for want of time.
+    /// Whether an attempt at a smaller peak was given up for lack of time.
     pub cut_short: bool,
 }
 
@@ -65,12 +67,12 @@ impl Best {
         Self { plan, peak, makespan, cut_short: false }
     }
 
-    /// Takes `plan` over where its peak is smaller, or the same at less cost.
+    /// Takes `plan` if its peak is smaller, or the same at less cost.
     pub fn offer(&mut self, graph: &Graph, plan: Plan) {
         self.take(Self::new(graph, plan));
     }
 
-    /// The same with a plan that is known.
+    /// The same with a plan that is already measured.
     fn take(&mut self, other: Self) {
         if (other.peak, other.makespan) < (self.peak, self.makespan) {
             (self.plan, self.peak, self.makespan) = (other.plan, other.peak, other.makespan);
@@ -78,7 +80,7 @@ impl Best {
     }
 }
 
-/// The best plan of `graph`, of which none holds less than `lower`.
+/// The best plan of `graph`, no plan of which holds less than `lower`.
 pub(super) fn best(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     let mut best = by_default(graph, lower, limits);
     if has_alternatives(graph) && lower < best.peak {
@@ -103,7 +105,7 @@ fn by_default(graph: &Graph, lower: u64, limits: Allowance) -> Best {
     if segments.peak <= lower {
         return segments;
     }
-    // The others go down from the store-all peak all the same: what they find at a larger budget may hold less than what they find at a smaller one.
+    // The other methods still start from the store-all peak: what they find at a larger budget may hold less than what they find at a smaller one.
     let part = Allowance { deadline: limits.deadline.within(limits.deadline.left() / ONCE_SHARE), ..limits };
     let mut once = store_all.clone();
     if let Some(graph) = once_past_the_peak(graph) {
@@ -123,12 +125,12 @@ fn by_segments(graph: &Graph, mut best: Best, step_limit: usize, deadline: Deadl
     best
 }
 
-/// A plan that holds less than the `best`, if one is found, of at most so many steps.
+/// A plan of at most `step_limit` steps that holds less than `best`, if one is found.
 fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), limits: Allowance) -> Best {
     let deadline = limits.deadline;
     let is_small = graph.ops().len() <= MOST_OPS;
     if is_small {
-        // First: of plans that hold equally little those of `online` take least time.
+        // `online` comes first: among plans that hold equally little, its plans take the least time.
         let online = |budget, deadline| plan_within(graph, budget, deadline).map(|plan| tightened(graph, &plan));
         bisect(graph, (lower, deadline), MOST_ROUNDS, &mut best, online);
     }
@@ -157,14 +159,14 @@ fn searched(graph: &Graph, mut best: Best, (lower, step_limit): (u64, usize), li
     best
 }
 
-/// About the most that the chain planners take for the least memory: a dozen tables of cubic size, which are not
-/// interrupted.
+/// About the longest that the chain planners take to find the least memory: a dozen tables of cubic size, which are
+/// not interrupted.
 fn time_of_chains(graph: &Graph) -> Duration {
     let stages = (graph.ops().len() as f64 / 2.0).min(400.0);
     Duration::from_secs_f64(0.002 + 4e-9 * stages.powi(3))
 }
 
-/// Bisects between `low`, which is tried first, and the best peak. What finds no plan in its share of the time counts as if there were none.
+/// Bisects between `low`, which is tried first, and the best peak. If an attempt finds no plan in its share of the time, it counts as if there were none.
 fn bisect(
     graph: &Graph,
     (mut low, deadline): (u64, Deadline),
@@ -223,6 +225,6 @@ mod tests {
             None
         });
         assert_eq!((tried.borrow()[0], tried.borrow().len()), (0, 4));
-        assert!(!best.cut_short, "none of them took its time");
+        assert!(!best.cut_short, "no attempt used up its time");
     }
 }

@@ -1,8 +1,8 @@
 //! Memory over time, in a bounded number of bins.
 //!
-//! A bin is a run of steps that take no more than one part in [`BINS`] of the whole together, or a single longer one; so two
-//! neighbours take more than that, and there are no more than twice as many. Of each bin its highest step is kept with all that is
-//! held during it. Steps that take no time belong to the bin of what comes before them, or after where nothing does.
+//! A bin is a run of steps that together take at most one part in [`BINS`] of the whole time, or a single longer step. So two
+//! neighbours take more than that, and there are at most twice as many bins. For each bin, the highest step is kept with everything
+//! that is held during it. Steps that take no time belong to the bin before them, or after them if there is none before.
 
 use crate::graph::{Graph, ValueId};
 use crate::plan::Step;
@@ -13,7 +13,7 @@ use super::run::Run;
 use super::spans::starts;
 use super::texts::Names;
 
-/// Bins that would do if all were as long as they may be.
+/// The number of bins if all were as long as they may be.
 const BINS: f64 = 400.0;
 
 /// The bins of a run, and what each of the layers holds in them.
@@ -98,7 +98,7 @@ fn cuts(graph: &Graph, run: &Run) -> Vec<Cut> {
     cuts
 }
 
-/// What is resident, and the bytes of that by layer.
+/// The resident values, and their bytes by layer.
 struct State<'a> {
     graph: &'a Graph,
     layers: &'a Layers,

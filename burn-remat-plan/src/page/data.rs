@@ -1,4 +1,4 @@
-//! From runs to what the page holds.
+//! Turns runs into the data of the page.
 
 use std::collections::BTreeSet;
 
@@ -14,21 +14,21 @@ use super::texts::Names;
 use super::{CostUnit, Page, bins, spans};
 
 impl Page<'_> {
-    /// All that the page shows.
+    /// Everything that the page shows.
     pub(super) fn data(&self) -> Data {
         let graph = self.graph;
         let given = self.plan.as_ref();
-        // Of equally dear plans the one that was asked about is shown.
+        // Among plans of equal cost, the given one is shown.
         let mut candidates: Vec<&Run> = given.iter().map(|(run, _)| run).collect();
         candidates.push(&self.store_all);
         candidates.extend(self.tried.iter().map(|(_, run)| run));
-        // A plan that does not keep its budget is one for what it holds.
+        // A plan that exceeds its budget counts as a plan for its own peak.
         let given_budget = given.map(|(run, budget)| budget.unwrap_or(0).max(run.peak_bytes()));
         let budgets = self.tried.iter().map(|(budget, _)| *budget).chain(given_budget);
-        // More than what is held without evictions makes no difference.
+        // A budget above the peak without evictions makes no difference.
         let most = self.store_all.peak_bytes();
         let stops = stops(&candidates, budgets.filter(|&budget| budget < most).chain([most]).collect());
-        // Only runs that are shown are in the page, the one without evictions first.
+        // The page contains only runs that it shows, the one without evictions first.
         let store_all = usize::from(given.is_some());
         let shown: BTreeSet<usize> = stops.iter().map(|stop| stop.view).chain(given.map(|_| 0)).collect();
         let shown: Vec<usize> =

@@ -1,8 +1,8 @@
 //! How memory is divided into bands.
 //!
-//! The values that hold most over time without evictions (bytes times time) have a band of their own. The other activations are summed in
-//! the order in which they come about, so that deep models show their depth; other gradients and the inputs are one band each. A value is in
-//! one band, and the bands are the same for all plans, so that they keep their colours.
+//! The values that take up the most memory over time without evictions (bytes times time) have a band of their own. The other activations are
+//! summed in groups, in the order in which they are computed, so that deep models show their depth; other gradients and the inputs are one band
+//! each. A value is in one band, and the bands are the same for all plans, so that they keep their colours.
 
 use crate::graph::{Graph, ValueId};
 use crate::plan::Step;
@@ -12,9 +12,9 @@ use super::rows::kind_of;
 use super::run::Run;
 use super::texts::Names;
 
-/// Most bands of single activations, and of single gradients.
+/// Largest number of bands of single activations, and of single gradients.
 const MOST_SINGLE: [usize; 2] = [30, 10];
-/// Bands into which the other activations are divided, where there are many.
+/// Number of bands into which the other activations are divided, if there are many.
 const GROUPS: usize = 8;
 
 /// The bands from the bottom up: constants first, the scratch of the running op last.
@@ -26,7 +26,7 @@ pub(super) struct Layers {
 
 struct Band {
     kind: Kind,
-    /// In the order in which they come about.
+    /// In the order in which they are computed.
     values: Vec<ValueId>,
     is_single: bool,
 }
@@ -60,7 +60,7 @@ impl Layers {
         Self { bands, of }
     }
 
-    /// How many there are.
+    /// The number of bands.
     pub fn count(&self) -> usize {
         self.bands.len()
     }
@@ -70,7 +70,7 @@ impl Layers {
         self.bands.iter().filter(|band| band.is_single).map(|band| band.values[0]).collect()
     }
 
-    /// What the page says of them. `rows` are the values that have a row.
+    /// What the page says about the bands. `rows` are the values that have a row.
     pub fn described(&self, graph: &Graph, rows: &[ValueId], names: &mut Names<'_>) -> Vec<Layer> {
         let describe = |band: &Band| {
             let row = band

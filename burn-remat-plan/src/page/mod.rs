@@ -1,15 +1,14 @@
-//! One self-contained HTML page that shows the plans of a graph: memory over time, what became of each activation, and what other
+//! One self-contained HTML page that shows the plans of a graph: memory over time, what happened to each activation, and what other
 //! budgets cost.
 //!
 //! A [`Page`] collects [`Run`]s: the one without evictions, the plan in question, and plans for other budgets. [`Page::html`]
-//! reduces them to what the page holds as JSON (`model.rs`), to which its script adds nothing but drawing: memory is divided into bands
-//! (`layers.rs`) and time into bins (`bins.rs`), a table says what becomes of each value ([`decisions`](crate::decisions)), and each budget gets the cheapest
-//! plan that fits (`stops.rs`).
+//! reduces them to the JSON data of the page (`model.rs`), which the page's script only draws: memory is divided into bands (`layers.rs`) and time into bins
+//! (`bins.rs`), a table says what happens to each value ([`decisions`](crate::decisions)), and each budget gets the cheapest plan that fits (`stops.rs`).
 //!
 //! Invariants:
 //! - The bands of a bin sum to what [`simulate`](crate::simulate()) says is held at its highest step; no bin hides a higher one.
-//! - A larger budget never shows a dearer plan.
-//! - The page asks no network for anything, whatever the names in the graph are, and stays under 2 MB: the number of bins, rows and
+//! - A larger budget never shows a more expensive plan.
+//! - The page requests nothing from the network, whatever the names in the graph are, and stays under 2 MB: the number of bins, rows and
 //!   letters of a name are limited.
 //!
 //! Complexity: O(steps + uses) for each run, times the number of bands for each bin.
@@ -32,7 +31,7 @@ pub use run::Run;
 use crate::graph::Graph;
 use crate::planners::StoreAll;
 
-/// What the costs of a graph are.
+/// Unit of the costs of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum CostUnit {
     /// Nanoseconds, as in graphs of measured steps.
@@ -82,42 +81,42 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Says what the costs are.
+    /// Sets the unit of the costs.
     #[must_use]
     pub fn unit(mut self, unit: CostUnit) -> Self {
         self.unit = unit;
         self
     }
 
-    /// The time that each op takes where it runs again, if the graph's costs are not that.
+    /// Sets the time that each op takes when it runs again, if it differs from the graph's costs.
     #[must_use]
     pub fn costs(mut self, costs: Vec<f64>) -> Self {
         self.costs = costs;
         self
     }
 
-    /// The run without evictions, if more is known of it than the graph says.
+    /// Sets the run without evictions, if more is known about it than the graph says.
     #[must_use]
     pub fn store_all(mut self, run: Run) -> Self {
         self.store_all = run;
         self
     }
 
-    /// The plan that the page opens with, and its budget.
+    /// Sets the plan that the page opens with, and its budget.
     #[must_use]
     pub fn plan(mut self, run: Run, budget: Option<u64>) -> Self {
         self.plan = Some((run, budget));
         self
     }
 
-    /// Adds a plan for another budget, which it keeps.
+    /// Adds a plan that stays within another budget.
     #[must_use]
     pub fn budget(mut self, budget: u64, run: Run) -> Self {
         self.tried.push((budget, run));
         self
     }
 
-    /// The page.
+    /// The page as HTML.
     pub fn html(&self) -> String {
         render::html(&self.data())
     }

@@ -1,10 +1,10 @@
-//! What the page holds as JSON. It is read by the page's own script alone, and may change with it.
+//! The data of the page as JSON. Only the page's own script reads it, so it may change together with the script.
 
 use serde::Serialize;
 
 use crate::graph::Phase;
 
-/// Everything.
+/// All data of the page.
 #[derive(Debug, Serialize)]
 pub(super) struct Data {
     pub name: String,
@@ -12,17 +12,17 @@ pub(super) struct Data {
     pub is_time: bool,
     /// Ops of the graph.
     pub ops_in_graph: usize,
-    /// Names, to which others refer by index.
+    /// Names, to which other fields refer by index.
     pub texts: Vec<String>,
     /// Ops to which bins and rows refer by index.
     pub ops: Vec<OpText>,
     /// Values, largest first.
     pub rows: Vec<Row>,
-    /// Activations that backward reads and that have no row, and their bytes together.
+    /// Number of activations that the backward pass reads but that have no row, and their total bytes.
     pub rows_left_out: (usize, u64),
     /// Bands of memory, from the bottom up.
     pub layers: Vec<Layer>,
-    /// What is held without evictions comes first.
+    /// The plans; the one without evictions comes first.
     pub views: Vec<View>,
     /// Budgets, ascending.
     pub stops: Vec<Stop>,
@@ -41,13 +41,13 @@ pub(super) struct OpText {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
-    /// Parameters, optimizer state and what else stays throughout.
+    /// Parameters, optimizer state and whatever else stays throughout.
     Constant,
     Input,
     Activation,
     /// Made by a backward operation or an update.
     Gradient,
-    /// What an operation takes while it runs.
+    /// Extra memory of an operation while it runs.
     Scratch,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Row {
     /// The op that makes it.
     pub op: usize,
     pub kind: Kind,
-    /// Whether it is an activation that backward reads.
+    /// Whether it is an activation that the backward pass reads.
     pub is_saved: bool,
     pub bytes: u64,
     /// Time to run its op again.
@@ -78,17 +78,17 @@ pub(super) struct Row {
 /// What a plan does with the value of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct RowDecision {
-    /// How often it is computed again.
+    /// How often it is recomputed.
     pub again: u32,
-    /// How often it comes back from another form.
+    /// How often it is restored from a compressed form or a copy.
     pub forms: u32,
     /// The name of that form.
     pub form: Option<usize>,
-    /// How often an op ran in a way that does without it.
+    /// How often an op ran with an alternative that does without it.
     pub spared: u32,
-    /// What of it was kept for that.
+    /// What was kept of it for that purpose.
     pub spared_by: Option<usize>,
-    /// Time that it takes to bring it back.
+    /// Total time spent on recomputing and restoring it.
     pub time: f64,
     /// The longest time in which nothing needs it.
     pub idle: f64,
@@ -110,7 +110,7 @@ pub(super) struct View {
     pub decisions: Vec<RowDecision>,
 }
 
-/// Memory over time. What is said of a bin holds at its highest step.
+/// Memory over time. The figures of a bin are those of its highest step.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Bins {
     /// Where each begins, in millionths of the makespan.
@@ -121,11 +121,11 @@ pub(super) struct Bins {
     pub ops: Vec<Option<usize>>,
     /// Whether that op has run before.
     pub is_again: Vec<u8>,
-    /// The part of the bin's time in which ops run again, in percent.
+    /// The share of the bin's time in which ops run again, in percent.
     pub again: Vec<u8>,
-    /// Computations.
+    /// Number of computations.
     pub count: Vec<u32>,
-    /// For each layer its bytes, as pairs of a bin and what is held from there on; 0 before the first.
+    /// For each layer, its bytes: pairs of a bin and what is held from there on; 0 before the first pair.
     pub layers: Vec<Vec<(usize, u64)>>,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct StageSpan {
     pub name: usize,
 }
 
-/// A budget and the cheapest plan that is known to keep it.
+/// A budget and the cheapest known plan that fits it.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Stop {
     pub budget: u64,

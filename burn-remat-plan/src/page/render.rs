@@ -1,6 +1,6 @@
-//! The page as text: a template into which the style, the script and the data are put.
+//! The page as text: a template into which the style, the script and the data are inserted.
 //!
-//! The data stands in an element of its own as JSON in which no `<`, `>` or `&` is left, so that no name in it can end that element or begin
+//! The data is in an element of its own, as JSON in which every `<`, `>` and `&` is escaped, so that no name in it can end that element or begin
 //! another. The script puts names on the page as text, never as markup.
 
 use super::model::Data;
@@ -19,7 +19,7 @@ const SCRIPT: [&str; 6] = [
 /// The page.
 pub(super) fn html(data: &Data) -> String {
     let mut page = String::new();
-    // Each mark is looked for behind the one before: nothing that was put in is read again.
+    // Each mark is searched for after the previous one, so that inserted text is never searched.
     let mut rest = TEMPLATE;
     let parts: [(&str, String); 4] = [
         ("{{title}}", escaped(&data.name)),
@@ -42,7 +42,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// JSON for a script element. These letters stand in strings only, where they may be written by their numbers.
+/// JSON for a script element. These characters occur only in strings, where they may be written as escape sequences.
 pub(super) fn json(data: &Data) -> String {
     let text = serde_json::to_string(data).expect("texts, integers and finite numbers always serialize");
     text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")

@@ -1,4 +1,4 @@
-//! Which values have a row in the table: the largest of those that backward reads, then of the others.
+//! Which values have a row in the table: the largest of those that the backward pass reads, then the largest of the others.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use crate::graph::{Graph, OpId, Phase, ValueId};
 use super::model::{Kind, Row};
 use super::texts::Names;
 
-/// Most rows of values that backward reads, and of others.
+/// Largest number of rows of values that the backward pass reads, and of others.
 const MOST: [usize; 2] = [250, 50];
 
 /// What a value is held for.
@@ -25,11 +25,11 @@ pub(super) fn kind_of(graph: &Graph, value: ValueId) -> Kind {
 pub(super) struct Listed {
     /// Largest first.
     pub values: Vec<ValueId>,
-    /// Activations that backward reads and that have no row, and their bytes together.
+    /// Number of activations that the backward pass reads but that have no row, and their total bytes.
     pub left_out: (usize, u64),
 }
 
-/// Chooses the values, `named` among them.
+/// Chooses the values, including `named`.
 pub(super) fn listed(graph: &Graph, named: &[ValueId]) -> Listed {
     let reads = activations(graph);
     let mut computed: Vec<ValueId> = (0..reads.len()).filter(|&value| graph.producer(value).is_some()).collect();

@@ -1,10 +1,10 @@
-//! A plan and how it goes.
+//! A plan with its times and its memory.
 
 use crate::graph::Graph;
 use crate::plan::{Plan, Step};
 use crate::simulate::simulate;
 
-/// A valid plan with the time of every step and what is held meanwhile.
+/// A valid plan with the time of every step and the bytes held during it.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub(super) planner: String,
@@ -18,7 +18,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run of a plan as the graph foresees it. A graph whose ops cost nothing has each take one unit of time.
+    /// The run of a plan as the graph predicts it. If no op costs anything, each takes one unit of time.
     pub fn new(graph: &Graph, planner: &str, plan: Plan) -> Self {
         let cost = |step: &Step| match *step {
             Step::Compute(op) => graph.ops()[op].cost,
@@ -36,9 +36,9 @@ impl Run {
     }
 
     /// The run as a device is known to do it: the time of every step, and the most bytes that the device holds during it.
-    /// A graph counts a little more than a device holds, which writes some results over what they are made from.
+    /// A graph counts a little more than a device holds, because the device writes some results over their inputs.
     ///
-    /// Both have one item for each step of the plan; those of evictions are of no account.
+    /// Both have one item for each step of the plan; the items of evictions do not matter.
     #[must_use]
     pub fn on_device(mut self, times: Vec<f64>, most: &[u64]) -> Self {
         self.times = times;

@@ -1,6 +1,6 @@
 //! Which stretches of time belong to which phase and stage.
 //!
-//! An op that runs again does so for the next op that runs for the first time, and counts to that one's phase and stage.
+//! An op that runs again does so for the next op that runs for the first time, and counts towards that op's phase and stage.
 
 use crate::graph::{Graph, OpId, Phase};
 
@@ -8,11 +8,11 @@ use super::model::StageSpan;
 use super::run::Run;
 use super::texts::Texts;
 
-/// What the whole of a run is in the page's own measure of time.
+/// The length of a whole run in the page's own unit of time.
 pub(super) const WHOLE: f64 = 1e6;
-/// Stages that take less are not named.
+/// Stages that take less are not shown.
 const LEAST: u32 = 2000;
-/// Stages inside stages inside stages are shown, no deeper ones.
+/// Stages nested more deeply than this are not shown.
 const DEPTHS: usize = 3;
 
 /// Where each step begins, and the end, in millionths of the whole.
@@ -29,7 +29,7 @@ pub(super) fn starts(run: &Run) -> Vec<u32> {
     starts
 }
 
-/// For each step, the op for whose first time it runs.
+/// For each step, the op for whose first computation it runs.
 pub(super) fn leads(graph: &Graph, run: &Run) -> Vec<Option<OpId>> {
     let mut seen = vec![false; graph.ops().len()];
     let first = |op: OpId, seen: &mut Vec<bool>| !std::mem::replace(&mut seen[op], true);
@@ -70,7 +70,7 @@ pub(super) fn stages(graph: &Graph, run: &Run, texts: &mut Texts) -> Vec<StageSp
     spans
 }
 
-/// Neighbouring steps of which `what` says the same, joined.
+/// Joins neighbouring steps for which `what` returns the same.
 fn stretches<T: PartialEq>(graph: &Graph, run: &Run, what: impl Fn(OpId) -> Option<T>) -> Vec<(u32, u32, T)> {
     let starts = starts(run);
     let mut found: Vec<(u32, u32, T)> = Vec::new();

@@ -1,10 +1,10 @@
-//! Budgets, each with the cheapest plan that is known to keep it.
+//! Budgets, each with the cheapest known plan that fits it.
 
 use super::model::Stop;
 use super::run::Run;
 
-/// The budgets of a page in ascending order. All runs stand for election at each, so that no larger budget gets a dearer plan;
-/// of equals the first in `runs` wins. A budget that nothing keeps is left out.
+/// The budgets of a page in ascending order. All runs are considered for each, so that no larger budget gets a more expensive
+/// plan; among equals, the first in `runs` wins. A budget that no run fits is left out.
 pub(super) fn stops(runs: &[&Run], mut budgets: Vec<u64>) -> Vec<Stop> {
     budgets.sort_unstable();
     budgets.dedup();

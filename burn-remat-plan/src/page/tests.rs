@@ -29,7 +29,7 @@ fn graphs() -> Vec<Graph> {
     graphs
 }
 
-/// A plan of `graph` by the online policy for so much of the way from the minimum to the store-all peak.
+/// A plan of `graph` by the online policy, for a budget `share` of the way from the minimum to the store-all peak.
 fn online(graph: &Graph, share: f64) -> (u64, Run) {
     let (least, most) = (minimum(graph).achieved, StoreAll::peak(graph));
     let budget = least + ((most - least) as f64 * share) as u64;
@@ -105,7 +105,7 @@ fn a_page_of_five_thousand_ops_is_under_two_megabytes() {
     let options = Options { depth: 50, pass: Pass::TrainingWithUpdate, ..Options::default() };
     let generated = by_name("gpt-elementary", &options).unwrap();
     assert!(generated.ops().len() > 5000);
-    // With names as long as they come.
+    // With very long names.
     let long = |name: &str| format!("{}/{name}", "a/very/long/path/".repeat(8));
     let mut builder = GraphBuilder::new(long("graph"));
     generated.values().iter().for_each(|value| _ = builder.value(value.bytes, long(&value.name)));
@@ -127,7 +127,7 @@ fn a_page_of_five_thousand_ops_is_under_two_megabytes() {
     assert!(html.len() < 2_000_000, "{} bytes", html.len());
 }
 
-/// A plan that computes every op of the forward pass again, but for one in so many, right before backward reads it.
+/// A plan that computes `rank` in 13 ops of the forward pass again, right before the backward pass reads them.
 fn recomputing(graph: &Graph, rank: u32) -> Plan {
     let mut order = Vec::new();
     for (id, op) in graph.ops().iter().enumerate() {
@@ -138,7 +138,7 @@ fn recomputing(graph: &Graph, rank: u32) -> Plan {
         };
         let makers: BTreeSet<usize> = op.inputs.iter().filter_map(again).collect();
         for maker in makers {
-            // From what is there: its own inputs stay, because they are kept to their last use.
+            // Its own inputs are still resident, because they are kept until their last use.
             order.push(maker);
         }
         order.push(id);
@@ -190,7 +190,7 @@ fn a_larger_budget_never_shows_a_dearer_plan() {
     let least = minimum(&graph);
     let peak = StoreAll::peak(&graph);
     let (budget, cheap) = online(&graph, 0.5);
-    // What was found for the larger budget is the dearest of all.
+    // The plan given for the larger budget is the most expensive of all.
     let page = Page::new(&graph)
         .budget(budget, cheap.clone())
         .budget(budget + (peak - budget) / 2, Run::new(&graph, "minimum", least.plan.clone()))
@@ -222,7 +222,7 @@ fn the_given_plan_is_shown_even_where_a_cheaper_one_is_known() {
     let stop = data.stops.iter().find(|stop| stop.budget == given_budget).unwrap();
     assert!(data.views[stop.view].makespan < dear.makespan());
     assert_eq!(data.views[0].planner, "store-all");
-    // A plan that does not keep its budget is shown with it, and on the slider with what it holds.
+    // A plan that exceeds its budget is shown with that budget, and on the slider with its own peak.
     let data = Page::new(&graph).plan(dear.clone(), Some(dear.peak_bytes() - 1)).data();
     assert_eq!(data.given.unwrap().budget, Some(dear.peak_bytes() - 1));
     assert_eq!(data.stops[0].budget, dear.peak_bytes());
@@ -261,8 +261,8 @@ fn plan(steps: &str) -> Plan {
 fn decisions_say_how_a_value_came_back() {
     let graph = small();
     let value = |name: &str| graph.values().iter().position(|value| value.name == name).unwrap();
-    // `a` comes back from its form for `b` to be computed again, of which `d` has no use, and again for `d`; `b` comes back once and is
-    // dropped unread the second time; `e` needs only its signs.
+    // `a` is restored so that `b` can be recomputed, and a second time for `d`; `b` is recomputed once for `c`, and evicted
+    // unread the second time; `e` needs only its signs.
     let steps = plan("+0 +1 +2 +3 -2 +4 -5 -3 +1 +2 +4 -3 -2 +1 +5 +2 -3 +6:0");
     crate::check::check(&graph, &steps, u64::MAX).unwrap();
     let run = Run::new(&graph, "test", steps.clone());
@@ -275,7 +275,7 @@ fn decisions_say_how_a_value_came_back() {
     assert_eq!((found[value("c")].recomputed, found[value("c")].time), (1, 3.0));
     let d = Decision { idle: 0.0, ..found[value("d")] };
     assert_eq!(d, Decision::default());
-    // `b` needs `a` as soon as it is there, `d` twelve units later; `c` waits for `d` alone.
+    // `b` needs `a` at once, and `d` needs it twelve units later; only `d` needs `c`.
     assert_eq!((a.idle, found[value("c")].idle), (12.0, 7.0));
 
     let data = Page::new(&graph).plan(run, None).data();
@@ -326,7 +326,7 @@ fn rows_are_the_largest_that_backward_reads_and_some_others() {
     let all = activations(&graph).iter().filter(|&&reads| reads).count();
     assert_eq!(saved + data.rows_left_out.0, all);
     assert!(data.rows_left_out.0 > 0 && data.rows.iter().any(|row| row.kind == Kind::Gradient));
-    // A forward pass alone has no backward to read anything: all of it counts.
+    // A forward pass alone has no backward pass that reads anything, so all of its values count.
     let graph = by_name("linear", &Options { pass: Pass::Forward, ..Options::default() }).unwrap();
     assert!(Page::new(&graph).data().rows.iter().all(|row| row.is_saved));
 }

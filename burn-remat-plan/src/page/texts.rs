@@ -7,10 +7,10 @@ use crate::graph::{Graph, OpId};
 
 use super::model::OpText;
 
-/// Most letters of a name.
+/// Largest number of characters of a name.
 const MOST_LETTERS: usize = 100;
 
-/// Names.
+/// Distinct names.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     all: Vec<String>,
@@ -18,7 +18,7 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// The index of a name, of which what is too long is left out.
+    /// The index of a name, which is shortened if it is too long.
     pub fn index(&mut self, text: &str) -> usize {
         let mut text = text.to_owned();
         if let Some((end, _)) = text.char_indices().nth(MOST_LETTERS) {
@@ -51,7 +51,7 @@ impl<'a> Names<'a> {
     pub fn op(&mut self, id: OpId) -> usize {
         let op = &self.graph.ops()[id];
         *self.index[id].get_or_insert_with(|| {
-            // An op that makes a value from another form is, to a reader, what made the value.
+            // To a reader, an op that restores a value goes by the name of the op that made it.
             let name = form_of(self.graph, op).map_or(&*op.name, |(name, _)| name);
             let name = if name.is_empty() { self.texts.index(&format!("op {id}")) } else { self.texts.index(name) };
             let stage = op.stage.as_deref().map(|stage| self.texts.index(stage));
@@ -60,7 +60,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// Where an op stands: its stage, or its own name.
+    /// Where an op belongs: its stage, or its own name.
     pub fn place(&mut self, id: OpId) -> String {
         let op = self.op(id);
         let OpText { name, stage, .. } = self.ops[op];

@@ -21,8 +21,8 @@ pub(super) fn ask_one(planner: &dyn Planner, graph: &Graph, request: &Request) -
     Answer { planner: planner.name(), result: isolated(planner.name(), || planner.solve(graph, request)) }
 }
 
-/// The answers of planners to `request`, in their order, found with as many threads as it allows. After `deadline` none is
-/// asked any more. Nobody hears of their progress.
+/// The answers of planners to `request`, in the order of `entries`, found with as many threads as it allows. After
+/// `deadline`, no further planner is asked. Their progress is not reported.
 pub(super) fn ask(entries: &[&Entry], graph: &Graph, request: &Request, deadline: Deadline) -> Vec<Answer> {
     let workers = request.threads.clamp(1, entries.len().max(1));
     let next = AtomicUsize::new(0);

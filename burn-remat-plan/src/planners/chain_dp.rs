@@ -3,7 +3,7 @@
 //! A chain is planned by the dynamic program of `chain_persistent`; a graph by its views as chains of stages
 //! (`chain_on_graph`), among them stages with several saved sets each (`chain_sets`).
 //!
-//! Complexity: O(n³ · units) time at worst, 4 · n² · units bytes, for n stages and a memory limit of so many units.
+//! Complexity: O(n³ · units) time at worst, 4 · n² · units bytes, for n stages and a memory limit of that many units.
 //!
 //! Source: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains" (RR-9302),
 //! Theorem 1, Algorithms 1 and 2.
@@ -22,7 +22,7 @@ pub use super::chain_persistent::minimum_budget;
 pub struct ChainDp;
 
 impl ChainDp {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "chain-dp";
 }
 

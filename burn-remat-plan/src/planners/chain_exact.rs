@@ -1,16 +1,16 @@
 //! The cheapest of all schedules of a chain, persistent or not, by A*.
 //!
-//! A state is the stage whose backward operation is due and the form in which each boundary is held. Steps are those
-//! of the [chain model](crate::chain) (`Fn` is `Fck` and a release). What is still to be paid is at least every
-//! backward operation left and the forward operation of every stage left whose set is not saved; that bound never
-//! falls along a step, so the first final state that comes up is a cheapest one. States that cannot beat the cheapest
-//! plan known are dropped; when none is left, that plan is proven. Stopped early, the bound of the next state is a lower
-//! bound for every schedule.
+//! A state is the stage whose backward operation is due and the form in which each boundary is held. The steps are those
+//! of the [chain model](crate::chain) (`Fn` is `Fck` and a release). A state's bound is its cost so far plus every backward
+//! operation left and the forward operation of every stage left whose set is not saved. It never
+//! falls along a step, so the first final state to leave the queue is a cheapest one. States that cannot beat the cheapest
+//! plan known are dropped; when none is left, that plan is proved optimal. If the search stops early, the bound of the next
+//! state is a lower bound for every schedule.
 //!
-//! A schedule never gains by releasing what holds no bytes, nor by passing a stage whose saved set is no heavier than
-//! its activation without saving it; A* tries neither.
+//! A schedule never gains by releasing what holds no bytes, nor by running a stage without saving if its saved set is no
+//! larger than its activation; A* tries neither.
 //!
-//! Complexity: at most [`MOST_STATES`] states are visited, fewer where the memory does not hold them.
+//! Complexity: at most [`MOST_STATES`] states are visited, fewer if memory is too small for them.
 //!
 //! Source: this project.
 
@@ -23,19 +23,19 @@ use crate::chain::{ChainStep, StageId};
 
 /// A* is not tried on longer chains.
 const MOST_EXACT_STAGES: usize = 60;
-/// A* gives up when it knows so many states; on chains of more than 24 stages they are fewer, for they take longer.
+/// A* gives up when it knows this many states; on chains of more than 24 stages at fewer, since each takes longer.
 const MOST_STATES: usize = 400_000;
 
-/// What the exact search says.
+/// The result of the exact search.
 pub(crate) enum Exact {
     /// A cheapest schedule, cheaper than the one known.
     Cheapest(Vec<ChainStep>),
     /// No schedule is cheaper than the one known.
     NoneCheaper {
-        /// On smaller budgets than this nothing changes, if nothing was known.
+        /// If no plan was known, every budget below this gives the same result.
         next_budget: u64,
     },
-    /// Stopped; no schedule is cheaper than this.
+    /// Stopped early; no schedule is cheaper than this.
     Stopped(f64),
 }
 
@@ -64,7 +64,7 @@ fn with(held: Boundaries, boundary: usize, form: Boundaries) -> Boundaries {
     held & !(3 << (2 * boundary)) | form << (2 * boundary)
 }
 
-/// A state in the queue; the greatest is the one to go on with: least bound, then farthest, then first found.
+/// A state in the queue. The greatest is expanded next: least bound, then most progress, then first found.
 #[derive(PartialEq)]
 struct Open {
     bound: f64,
@@ -92,19 +92,19 @@ impl PartialOrd for Open {
 struct Search<'a> {
     terms: &'a Terms,
     budget: u64,
-    /// Schedules from this cost on are of no use.
+    /// Schedules that cost at least this much are of no use.
     known: f64,
-    /// Cost of the best way to each state, and its last step.
+    /// Cost of the best way to each state, and the last step of that way.
     best: HashMap<State, (f64, Option<(State, ChainStep)>)>,
     queue: BinaryHeap<Open>,
     pushed: usize,
-    /// The least memory of a step that was over the budget.
+    /// The least memory needed by a step that was over the budget.
     least_refused: u64,
 }
 
 impl<'a> Search<'a> {
     fn new(terms: &'a Terms, budget: u64, known: f64) -> Self {
-        // Sums in another order must not pass for progress.
+        // The same sum in another order must not count as an improvement.
         let known = known * (1.0 - 1e-12);
         Self {
             terms,
@@ -143,7 +143,7 @@ impl<'a> Search<'a> {
         Exact::NoneCheaper { next_budget: self.least_refused }
     }
 
-    /// About the most that the states take until this is asked again: where a container grows, the larger one stands beside it for a while.
+    /// About the most memory that the states take until the next call: a container that grows exists twice for a while.
     fn bytes(&self) -> u64 {
         let known = 3 * self.best.capacity() * size_of::<(State, (f64, Option<(State, ChainStep)>))>();
         (known + 3 * self.queue.capacity() * size_of::<Open>()) as u64
@@ -178,7 +178,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What is still to be paid at least.
+    /// A lower bound on the remaining cost.
     fn at_least(&self, (due, held): State) -> f64 {
         let stage = |i: StageId| {
             let forward = if form(held, i + 1) == 2 { 0.0 } else { self.terms.forward_cost[i] };
@@ -204,7 +204,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the saved set of stage `i` does all that its activation does, in no more memory.
+    /// Whether saving stage `i` takes no more memory than keeping its activation, which it replaces.
     fn saving_is_lighter(&self, i: StageId) -> bool {
         self.terms.saved[i] <= self.terms.activation[i + 1] && self.terms.save_scratch[i] <= self.terms.pass_scratch[i]
     }
@@ -231,7 +231,7 @@ impl<'a> Search<'a> {
                 self.release(state, i, cost);
             }
         }
-        // The input of the stage behind: its backward operation is done and has left the boundary saved.
+        // The input of the next stage, whose backward operation is done and has left the boundary saved.
         if last + 1 < self.terms.len() {
             self.release(state, last + 1, cost);
         }
@@ -247,7 +247,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Moves each release up to the last use of what it releases, and joins it with a forward operation where it can.
+/// Moves each release to right after the last use of what it releases, and joins it with a forward operation where possible.
 fn tidy(steps: &[ChainStep]) -> Vec<ChainStep> {
     let mut out: Vec<ChainStep> = Vec::with_capacity(steps.len());
     for &step in steps {

@@ -1,27 +1,27 @@
-//! Chain schedules that may give a checkpoint up early, by dynamic programming.
+//! Chain schedules that may release a checkpoint early, by dynamic programming.
 //!
 //! Problem: as in [`chain_persistent`](super::chain_persistent), but a checkpoint need not last until its backward use.
-//! Once the far end of a chain is done there is more memory than before, and another place for the checkpoint may be better; the
-//! report's figure 2 shows a chain on which every persistent schedule is beaten that way.
+//! Once the far end of a chain is done, more memory is free than before, and another place for the checkpoint may be better;
+//! figure 2 of the report shows a chain on which such a schedule beats every persistent one.
 //!
-//! Method: `C(s, t, m)` as there, and `X(s, r, t, m)`: the same with the input of `r > s` held inside of `m`,
-//! free to be given up. `X` is the least of
+//! Method: `C(s, t, m)` as there, and `X(s, r, t, m)`: the same with the input of `r > s` held as part of `m`,
+//! and free to be released. `X` is the least of
 //!
-//! - *keep*: `C(r, t, m - activation r) + C(s, r-1, m)`, as a persistent schedule goes on;
+//! - *keep*: `C(r, t, m - activation r) + C(s, r-1, m)`, as in a persistent schedule;
 //! - *again* at `p > r`: run from `r` to `p`, `C(p, t, m - activation r - activation p)`, then `X(s, r, p-1, m)`;
-//! - *exchange* for `p > r`: run from `r` to `p` and give `r` up, `C(p, t, m - activation p) + C(s, p-1, m)`.
+//! - *exchange* for `p > r`: run from `r` to `p` and release `r`, `C(p, t, m - activation p) + C(s, p-1, m)`.
 //!
-//! In `C` the checkpoint option at `r` becomes the run to `r` and then `X(s, r, t, m)`. Sub-problems of `C` use `C`
-//! again, so exchanges nest.
+//! In `C`, the option of a checkpoint at `r` becomes the run to `r` followed by `X(s, r, t, m)`. Sub-problems of `C` use
+//! `C` again, so exchanges nest.
 //!
-//! Invariants: never dearer than the persistent optimum at the same units, since *keep* is that option. Only rows `X`
-//! of one `s` are held at a time; the walk back makes them anew.
+//! Invariants: never costs more than the persistent optimum at the same units, since *keep* is that option. Only the rows
+//! `X` of one `s` are held at a time; the walk back computes them again.
 //!
 //! Complexity: O(n⁴ · units) time, 4 · n² · units · 2 numbers; longer chains are planned in groups of stages.
 //!
 //! Source: this project; the recursion is that of Beaumont et al. (RR-9302, Theorem 1) with one more state.
 //!
-//! Larger than the rule: `schedule`, because it is one table of moves, as the recurrence above has them.
+//! Larger than the rule: `schedule`, because it is one table of the moves in the recurrence above.
 
 use crate::deadline::Deadline;
 
@@ -54,7 +54,7 @@ pub(super) struct Exchange<'a> {
 /// Rows `X(s, r, t)` of one `s`: `[r - s - 1][t - r]`.
 type Held = Vec<Vec<Row>>;
 
-/// Lowers `row[m]` to `constant + Σ part[m - shift]` where all parts are there.
+/// Lowers `row[m]` to `constant + Σ part[m - shift]` where all parts exist.
 fn relax(row: &mut [f64], need: u64, constant: f64, parts: [(&Row, u64); 2]) {
     let shift = parts.iter().map(|part| part.1).max().unwrap_or(0);
     let Ok(start) = usize::try_from(need.max(shift)) else { return };
@@ -67,7 +67,7 @@ fn relax(row: &mut [f64], need: u64, constant: f64, parts: [(&Row, u64); 2]) {
 }
 
 impl<'a> Exchange<'a> {
-    /// Fills the tables; `None` where `deadline` passes first.
+    /// Fills the tables; `None` if `deadline` passes first.
     pub(super) fn fill(terms: &'a Terms, limit: usize, deadline: Deadline) -> Option<Self> {
         let n = terms.len();
         let mut tables = Self { terms, limit, chains: vec![Vec::new(); n], deadline };
@@ -77,9 +77,9 @@ impl<'a> Exchange<'a> {
         Some(tables)
     }
 
-    /// The most memory units for which the tables of so many stages take no more than `memory` bytes.
+    /// The most memory units for which the tables of this many stages take no more than `memory` bytes.
     pub(super) fn units_within(stages: usize, memory: u64) -> u64 {
-        // Rows of both kinds, and a few at work.
+        // Rows of both kinds, and a few in use.
         let rows = (stages * (stages + 1) + 8) as u64;
         (memory / size_of::<f64>() as u64 / rows).saturating_sub(1)
     }
@@ -88,7 +88,7 @@ impl<'a> Exchange<'a> {
         &self.chains[s][t - s]
     }
 
-    /// Fills all `C(s, t)` of one `s` and returns the rows `X(s, ..)` behind them. Rows already there are made anew.
+    /// Fills all `C(s, t)` of one `s` and returns the rows `X(s, ..)` that they come from. Existing rows are computed again.
     fn fill_start(&mut self, s: StageId) -> Option<Held> {
         let n = self.terms.len();
         self.chains[s].clear();
@@ -154,7 +154,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The cheapest schedule, or `None` where none fits or time is up.
+    /// The cheapest schedule, or `None` if none fits or time is up.
     pub(super) fn schedule(mut self) -> Option<Vec<ChainStep>> {
         enum Task {
             Chain(StageId, StageId, usize),
@@ -182,7 +182,7 @@ impl<'a> Exchange<'a> {
                 Task::Chain(s, _, m) | Task::Held(s, _, _, m) => (s, m),
             };
             if rows.0 != s {
-                // Those of another start go first: there is memory for one.
+                // Free the rows of another start first: there is memory for one start only.
                 rows.1 = Vec::new();
                 rows = (s, self.fill_start(s)?);
             }

@@ -1,11 +1,11 @@
-//! Chain planners on graphs: plan the [chain of stages](crate::views::chain_of), turn the schedule back, keep the best.
+//! Chain planners on graphs: plan the [chain of stages](crate::views::chain_of), turn the schedule into a plan of the graph, keep the best.
 //!
-//! Every candidate view is planned. The plan of a view is measured on the graph itself, so what the view counts twice
-//! costs opportunities, never validity. Where even keeping everything fits, that is the plan.
+//! Every candidate view is planned. The plan of a view is measured on the graph itself, so values that the view counts twice
+//! may cost a better plan, but never make a plan invalid. If keeping everything fits, that is the plan.
 //!
-//! Where saved sets may be kept, stages with several saved sets each ([`chain_sets`]) are planned first, which is much
-//! cheaper where stages hold what costs little to compute again. Views with whole saved sets then have a coarse table, and
-//! the fine one, whose equal stages share nothing, only where the coarse plan comes near the best.
+//! If saved sets may be kept, stages with several saved sets each ([`chain_sets`]) are planned first, which gives much
+//! cheaper plans where stages hold values that cost little to compute again. Views with whole saved sets then get a coarse
+//! table, and the fine one, in which equal stages share no rows, only if the coarse plan comes near the best.
 
 use super::StoreAll;
 use super::chain_persistent::{EASY_CELLS, coarse_steps, least_memory_schedule, solve_terms};
@@ -21,16 +21,16 @@ use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 use crate::simulate::simulate;
 use crate::views::chain_of::ChainView;
 
-/// Cells of the table where only inputs may be kept: a quick baseline, which a view of the graph limits more than slots do.
+/// Cells of the table if only inputs may be kept: a quick baseline, limited more by the view of the graph than by the slots.
 const QUICK_CELLS: usize = 1 << 20;
 
-/// The part of the time in which stages with several saved sets are planned.
+/// The share of the time in which stages with several saved sets are planned.
 const SETS_TIME: f64 = 0.6;
-/// A coarse plan of a view that costs more than the best by this share says that the fine one would cost more too.
+/// If a view's coarse plan costs more than the best by this share, its fine plan is taken to cost more too.
 const NEAR: f64 = 0.02;
 
-/// The schedules of least memory of every candidate view, with inputs of stages as checkpoints and with saved sets.
-/// Their peaks on the graph may differ from what the view counts. After the deadline no more are found.
+/// The schedules of least memory of every candidate view: with inputs of stages as checkpoints, and with saved sets.
+/// Their peaks on the graph may differ from what the view counts. None is added after the deadline.
 pub(crate) fn least_memory_plans(graph: &Graph, deadline: Deadline) -> Vec<Plan> {
     let views = ChainView::candidates(graph);
     let views = views.iter().filter(|view| view.stages().len() > 1);
@@ -51,8 +51,8 @@ pub(super) fn solve(
     }
     let views = ChainView::candidates(graph);
     if views.iter().all(|view| view.stages().len() < 2) {
-        let reason = "no place in its forward part is crossed by a single value, so it is no chain of stages; use \
-                      `search` or `checkmate`";
+        let reason = "its forward pass has no place that only a single value crosses, so it is not a chain of stages; \
+                      use `search` or `checkmate`";
         return Err(PlanError::Unsupported { planner: name, reason: reason.to_owned() });
     }
     let mut contest = Contest { name, choices, graph, request, deadline: request.deadline(), best: None, least: None };
@@ -67,7 +67,7 @@ pub(super) fn solve(
     contest.end()
 }
 
-/// The plans of the views, and what they are asked for.
+/// The plans of the views, and the request that they are for.
 struct Contest<'a> {
     name: &'static str,
     choices: Choices,
@@ -76,12 +76,12 @@ struct Contest<'a> {
     deadline: Deadline,
     /// The cheapest plan within the budget.
     best: Option<Outcome>,
-    /// Peak and plan of the one that needs least, of those above the budget.
+    /// Peak and plan of the one with the lowest peak, among those above the budget.
     least: Option<(u64, Plan)>,
 }
 
 impl Contest<'_> {
-    /// What is left of the request, for a chain's values alone.
+    /// The request with the time that is left and the part of the budget that is left for a chain's values.
     fn rest(&self) -> Request {
         let budget = self.request.budget.saturating_sub(self.graph.constant_bytes());
         Request { budget, time_limit: self.deadline.left(), ..self.request.clone() }
@@ -97,7 +97,7 @@ impl Contest<'_> {
         }
     }
 
-    /// Stages with several saved sets each, in a part of the time: tables of whole sets may find what these do not.
+    /// Tries stages with several saved sets each for a part of the time: tables of whole sets may find plans that these do not.
     fn try_saved_sets(&mut self) {
         let request = Request { time_limit: self.deadline.left().mul_f64(SETS_TIME), ..self.request.clone() };
         if let Some(plan) = chain_sets::best_plan(self.graph, &request) {
@@ -105,7 +105,7 @@ impl Contest<'_> {
         }
     }
 
-    /// Whether a coarse schedule of `view` tells that the whole table would not better the best plan.
+    /// Whether a coarse schedule of `view` shows that the whole table would not improve on the best plan.
     fn is_hopeless(&self, view: &ChainView) -> bool {
         let Some(best) = &self.best else { return false };
         if self.choices == Choices::InputsOnly {
@@ -117,7 +117,7 @@ impl Contest<'_> {
         makespan > best.makespan * (1.0 + NEAR)
     }
 
-    /// The table of whole saved sets of `view`; `None` where there was no time for it.
+    /// Tries the table of whole saved sets of `view`; `None` if there was no time for it.
     fn try_whole_sets(&mut self, view: &ChainView) -> Option<()> {
         let cells = if self.choices == Choices::InputsOnly { QUICK_CELLS } else { EASY_CELLS };
         let (steps, reason) = match solve_terms(view.terms(), self.choices, &self.rest(), cells) {

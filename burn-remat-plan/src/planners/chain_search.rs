@@ -3,11 +3,11 @@
 //! Method: the cheapest of
 //!
 //! 1. the persistent optimum of [`chain_dp`](super::chain_dp);
-//! 2. the optimum over schedules that give checkpoints up early in the way of `chain_exchange`, on the chain itself or,
-//!    where it is long, on groups of its stages;
-//! 3. for chains of up to 60 stages, the best of *all* schedules, found by A* (`chain_exact`) if it ends within its bounds.
+//! 2. the optimum over schedules that release checkpoints early as in `chain_exchange`, on the chain itself or,
+//!    if it is long, on groups of its stages;
+//! 3. for chains of up to 60 stages, the best of *all* schedules, found by A* (`chain_exact`) if it ends within its limits.
 //!
-//! Stages that cost and hold nothing are joined with their neighbours first. Where none of these fits, the schedule of
+//! Stages that cost and hold nothing are joined with their neighbours first. If none of these fits, the schedule of
 //! the [least memory known](crate::chain::minimum) is tried.
 //!
 //! Source: this project. Beaumont et al. (RR-9302, section 4.1) show that persistent schedules are not always best.
@@ -102,7 +102,7 @@ pub(crate) fn improve(
     best.map(|best| closed(ChainOutcome { planner: name.to_owned(), ..best }, bound, allowance.deadline))
 }
 
-/// What has been found, with what the bound says of it.
+/// The best outcome, with the status that the bound gives it.
 fn closed(mut best: ChainOutcome, bound: f64, deadline: Deadline) -> ChainOutcome {
     best.lower_bound = Some(bound.min(best.makespan));
     if bound >= best.makespan {

@@ -1,15 +1,15 @@
 //! A chain whose stages offer several saved sets, by dynamic programming.
 //!
-//! Problem: as in [`chain_persistent`](super::chain_persistent), where a stage that saves also chooses what (see
+//! Problem: as in [`chain_persistent`](super::chain_persistent), but a stage that saves also chooses what to save (see
 //! [`stage_options`](crate::views::stage_options)).
 //!
-//! Method: `C(s, t, m)` as there, with one more minimum over the options of `s` where it saves. Two things differ:
+//! Method: `C(s, t, m)` as there, with one more minimum: over the options of `s` if it saves. Two things differ:
 //!
 //! 1. *Equal runs of stages share a row.* Bytes are counted from what the backward side holds before the backward ops of
-//!    `s`; then a row depends on the classes of the stages `s..=t` alone. A network of a hundred equal blocks has some
-//!    hundred rows in place of five thousand.
-//! 2. *Sizes are rounded to the nearest unit*, and the view may count a value twice: so a row's units are no promise.
-//!    The schedule for the most units is found, by bisection, whose plan fits the budget on the graph itself.
+//!    `s`; then a row depends only on the classes of the stages `s..=t`. A network of a hundred equal blocks has about a
+//!    hundred rows instead of five thousand.
+//! 2. *Sizes are rounded to the nearest unit*, and the view may count a value twice: so a row's units guarantee nothing.
+//!    Bisection finds the most units for which the schedule's plan fits the budget on the graph itself.
 //!
 //! Invariants: a plan is returned only if its peak, by simulation, is within the budget.
 //!
@@ -34,12 +34,12 @@ const UNITS: (usize, usize) = (2000, 400);
 const MOST_WORK: usize = 100_000_000;
 /// How far above the budget a table goes, since a view may count more than there is.
 const SLACK: f64 = 1.5;
-/// Stages that an option may take as one, at most: what a view counts for several is further from the truth.
+/// The most stages that an option may take as one: a view's counts for several stages are less exact.
 const TOGETHER: [usize; 2] = [usize::MAX, 1];
-/// Plans that are tried of a table, at most: twice what bisection takes.
+/// The most plans of a table that are tried: twice what bisection takes.
 const ROUNDS: usize = 22;
 
-/// The cheapest plan within the request's budget that some view gives within its other limits.
+/// The cheapest plan within the request's budget that any view gives within the request's other limits.
 pub(super) fn best_plan(graph: &Graph, request: &Request) -> Option<Plan> {
     let allowance = request.allowance();
     let deadline = allowance.deadline;
@@ -83,7 +83,7 @@ struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Fills the table; `None` where the time is over first or it would be too large.
+    /// Fills the table; `None` if time runs out first or it would be too large.
     fn fill(view: &'a OptionView, together: usize, budget: u64, allowance: Allowance) -> Option<Self> {
         let n = view.len();
         let cells = usize::try_from(allowance.memory / size_of::<f64>() as u64).unwrap_or(usize::MAX);
@@ -97,7 +97,7 @@ impl<'a> Table<'a> {
         if units < UNITS.1 {
             return None;
         }
-        // No more is of use than holding everything.
+        // More than what holds everything is of no use.
         let saved: u64 = view.options.iter().map(|options| options[0].saved).sum();
         let during = view.options.iter().map(|options| options[0].backward_bytes + options[0].save_scratch).max();
         let whole = saved + during.unwrap_or(0) + view.gradient[n - 1];
@@ -131,7 +131,7 @@ impl<'a> Table<'a> {
         i128::from(self.view.gradient[t]) - i128::from(self.view.gradient[s])
     }
 
-    /// All first moves of `s..=t`: units needed, cost, and the rows that follow, each with what it has less.
+    /// All first moves of `s..=t`: units needed, cost, and the rows that follow, each with how many units fewer it has.
     fn each_move(&self, s: StageId, t: StageId, mut see: impl FnMut(i64, f64, &[(&[f64], i64)], First)) {
         let view = self.view;
         for (number, option) in view.options[s].iter().enumerate() {
@@ -162,7 +162,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The cheapest schedule within so many units.
+    /// The cheapest schedule within `units`.
     fn schedule(&self, units: usize) -> Option<Vec<OptionStep>> {
         enum Task {
             Solve(StageId, StageId, i64),
@@ -207,8 +207,8 @@ impl<'a> Table<'a> {
         Some(steps)
     }
 
-    /// The plan of the schedule for the most units whose peak is within `budget`, and the cheapest seen on the way. Units
-    /// are tried where the last plan's distance from the budget points to, and in the middle where that brings little.
+    /// The cheapest plan seen while looking for the most units whose plan has a peak within `budget`. The next units to try
+    /// follow from the last plan's distance from the budget, or are in the middle if that brings little.
     fn most_that_fits(&self, graph: &Graph, budget: u64) -> Option<(f64, Plan)> {
         let row = self.row(0, self.view.len() - 1);
         let mut low = row.partition_point(|cost| cost.is_infinite()) as i64;
@@ -246,7 +246,7 @@ fn at(row: &[f64], units: i64) -> f64 {
     usize::try_from(units).map_or(f64::INFINITY, |units| row[units.min(row.len() - 1)])
 }
 
-/// Lowers `row` to `cost` and the parts where all are there.
+/// Lowers `row` to `cost` plus the parts where all of them exist.
 fn relax<'a>(row: &mut [f64], need: i64, cost: f64, parts: &[(&'a [f64], i64)]) {
     let start = parts.iter().map(|part| part.1).fold(need, i64::max).max(0);
     let Ok(start) = usize::try_from(start) else { return };
@@ -296,7 +296,7 @@ fn rows_by_class(class: &[usize]) -> (Vec<Vec<usize>>, Vec<(StageId, StageId)>) 
     for length in 0..n {
         for (s, rows) in row_of.iter_mut().enumerate().take(n - length) {
             let t = s + length;
-            // A run is told by the run without its last stage, and that stage; runs of one stage by the class.
+            // A run is identified by the run without its last stage and by that stage's class; a run of one stage by its class.
             let before = rows.last().copied().unwrap_or(usize::MAX);
             let next = starts.len();
             let number = *number_of.entry((before, class[t])).or_insert(next);

@@ -1,6 +1,6 @@
 //! The tables behind [`chain_persistent`](super::chain_persistent): least memory and least cost of every sub-chain.
 //!
-//! The notation is that of its header. Both tables hold one entry for each sub-chain `s..=t`, which depends on
+//! The notation is that of the header there. Both tables hold one entry for each sub-chain `s..=t`, which depends on
 //! shorter sub-chains only: a number, or a row of costs per memory unit, which is stored in [tiles](Tiles).
 
 use super::chain_tiles::{Recipe, Tiles};
@@ -68,7 +68,7 @@ impl<T: Copy> Pairs<T> {
         Self { by_start: empty(), by_end: empty() }
     }
 
-    /// Adds the number of `s..=t`, whose shorter sub-chains are there.
+    /// Adds the number of `s..=t`; its shorter sub-chains have been added.
     fn add(&mut self, s: StageId, t: StageId, number: T) {
         self.by_start[s].push(number);
         self.by_end[t].push(number);
@@ -91,7 +91,7 @@ pub(crate) struct Minimum {
 }
 
 impl Minimum {
-    /// Fills the table; `None` where the deadline comes first. O(n³).
+    /// Fills the table; `None` if the deadline comes first. O(n³).
     pub(crate) fn of(terms: &Terms, choices: Choices, deadline: Deadline) -> Option<Self> {
         let n = terms.len();
         let mut table = Self { bytes: Pairs::new(n) };
@@ -111,7 +111,7 @@ impl Minimum {
         Some(table)
     }
 
-    /// What the table of so many stages takes, twice of that while its rows grow.
+    /// Bytes of the table of this many stages: twice its final size, which its rows may take while they grow.
     pub(crate) fn bytes_of(stages: usize) -> u64 {
         2 * (stages * (stages + 1) * size_of::<u64>()) as u64
     }
@@ -121,7 +121,7 @@ impl Minimum {
         self.bytes.before(s, t)
     }
 
-    /// First moves of a sub-chain of at least two stages with the memory that each needs.
+    /// First moves of a sub-chain of at least two stages, with the memory that each needs.
     fn options<'a>(
         &'a self,
         terms: &'a Terms,
@@ -152,7 +152,7 @@ impl Minimum {
     }
 }
 
-/// Spells out a schedule; `first` tells what a sub-chain of at least two stages does first within `m`.
+/// Writes out a schedule; `first` says what a sub-chain of at least two stages does first within `m`.
 fn walk(terms: &Terms, m: usize, first: impl Fn(StageId, StageId, usize) -> First) -> Vec<ChainStep> {
     enum Task {
         Solve(StageId, StageId, usize),
@@ -183,7 +183,7 @@ fn walk(terms: &Terms, m: usize, first: impl Fn(StageId, StageId, usize) -> Firs
     steps
 }
 
-/// Least costs of every sub-chain for every number of memory units, infinite where it does not fit.
+/// Least costs of every sub-chain for every number of memory units, infinite if it does not fit.
 pub(crate) struct Table<'a> {
     terms: &'a Terms,
     choices: Choices,
@@ -195,7 +195,7 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Fills the table for `0..=limit` units; `None` where `deadline` passes first. `terms` are in units.
+    /// Fills the table for `0..=limit` units; `None` if `deadline` passes first. `terms` are in units.
     pub(crate) fn fill(
         terms: &'a Terms,
         choices: Choices,
@@ -221,18 +221,18 @@ impl<'a> Table<'a> {
         Some(table)
     }
 
-    /// The cheapest schedule, or `None` where none fits.
+    /// The cheapest schedule, or `None` if none fits.
     pub(crate) fn schedule(&self) -> Option<Vec<ChainStep>> {
         self.schedule_within(self.limit)
     }
 
-    /// The cheapest schedule within so many units, at most `limit`; `None` where none fits.
+    /// The cheapest schedule within `units`, at most `limit`; `None` if none fits.
     pub(crate) fn schedule_within(&self, units: usize) -> Option<Vec<ChainStep>> {
         let cost = self.rows.row(0, self.terms.len() - 1)[units];
         cost.is_finite().then(|| walk(self.terms, units, |s, t, m| self.first(s, t, m)))
     }
 
-    /// The cheapest first move: the costs tell, by the same sums that made them.
+    /// The cheapest first move, found from the costs by the same sums that made them.
     fn first(&self, s: StageId, t: StageId, m: usize) -> First {
         let terms = self.terms;
         let mut best = (f64::INFINITY, First::Checkpoint(t));
@@ -291,7 +291,7 @@ impl Recipe for Table<'_> {
             .max(terms.activation[k] + self.minimum.bytes.behind(k, t))
             .max(self.minimum.bytes.before(s, k - 1));
         let Some(start) = self.fits(need) else { return };
-        // All three rows fall with the memory: where this row is down at the least sum, there is nothing to gain.
+        // All three rows fall as memory grows: once this row is down at the least sum, there is nothing to gain.
         let floor = cost + behind[self.limit] + before[self.limit];
         let end = row.partition_point(|&cost| cost > floor);
         if start >= end {

@@ -1,13 +1,13 @@
 //! Rows of numbers for every sub-chain `s..=t`, computed tile by tile.
 //!
-//! Problem: the row of `s..=t` is made from the rows of `s..k` and `k..=t` for every `k` between. Row by row in the
-//! order of length, each of them comes from main memory every time, and the processor waits for it most of the time.
+//! Problem: the row of `s..=t` is made from the rows of `s..k` and `k..=t` for every `k` between. If rows are computed one
+//! by one in order of length, each of these comes from main memory every time, and the processor mostly waits for it.
 //!
 //! Method: starts and ends are cut into blocks of [`SIDE`]; a *tile* holds the rows of one block of starts and one
 //! block of ends. For a block of `k` strictly between, a tile needs two earlier tiles, of which each row is used
 //! [`SIDE`] times while both are in the cache. What is left, `k` in the block of the starts or of the ends, depends on
-//! rows of the tile itself; so these come in the order of falling start and rising end. Tiles of equal distance from
-//! the diagonal do not depend on each other and are shared out over the threads.
+//! rows of the tile itself; so these are computed in order of falling start and rising end. Tiles of equal distance from
+//! the diagonal do not depend on each other and are divided among the threads.
 //!
 //! Complexity: n³ / 6 row operations, n (n + 1) / 2 rows.
 
@@ -17,16 +17,16 @@ use crate::chain::StageId;
 use crate::clock::together;
 use crate::deadline::Deadline;
 
-/// Starts, and ends, of a tile. Three tiles of 500 units are about the size of a core's second-level cache.
+/// Number of starts, and of ends, of a tile. Three tiles of 500 units are about the size of a core's second-level cache.
 const SIDE: usize = 16;
 
-/// How rows are made. A row begins with infinities.
+/// How rows are made. Every row starts with infinities.
 pub(super) trait Recipe: Sync {
     /// The row of `s..=s`.
     fn single(&self, s: StageId, row: &mut [f64]);
-    /// What the row of `s + 1..=t` brings to that of `s..=t`.
+    /// What the row of `s + 1..=t` contributes to that of `s..=t`.
     fn save(&self, s: StageId, t: StageId, row: &mut [f64], rest: &[f64]);
-    /// What the rows of `k..=t` (`behind`) and `s..=k - 1` (`before`) bring to that of `s..=t`, for `(s, k, t)`.
+    /// What the rows of `k..=t` (`behind`) and `s..=k - 1` (`before`) contribute to that of `s..=t`, for `(s, k, t)`.
     fn checkpoint(&self, stages: (StageId, StageId, StageId), row: &mut [f64], behind: &[f64], before: &[f64]);
 }
 
@@ -39,13 +39,13 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// No rows yet; `width` numbers each.
+    /// Without any rows yet; each will have `width` numbers.
     pub(super) fn new(stages: usize, width: usize) -> Self {
         let blocks = stages.div_ceil(SIDE);
         Self { stages, width, tiles: vec![Vec::new(); blocks * blocks] }
     }
 
-    /// All rows; `None` where `deadline` passes first.
+    /// Computes all rows; `None` if `deadline` passes first.
     pub(super) fn fill(
         stages: usize,
         width: usize,
@@ -98,7 +98,7 @@ impl Tiles {
         if s >= first { above * (above + 1) / 2 + t - s } else { above * (end - first) + t - first }
     }
 
-    /// The tile of the `i`-th block of starts and the `j`-th of ends; it needs all tiles between them. `None` where `deadline`
+    /// The tile of the `i`-th block of starts and the `j`-th of ends; it needs all tiles between them. `None` if `deadline`
     /// passes first.
     fn tile(&self, i: usize, j: usize, recipe: &impl Recipe, deadline: Deadline) -> Option<Vec<f64>> {
         if deadline.passed() {

@@ -9,9 +9,9 @@
 //!
 //! Departures: the last segment is not computed twice, a checkpoint is evicted after its last use, √n is tried rounded
 //! down and up, and a budget in which everything can be kept gives the store-all plan. A graph whose forward pass is
-//! no path is refused: the generalizations are `ap-*` and `linear-*`.
+//! not a path is refused: the generalizations are `ap-*` and `linear-*`.
 //!
-//! Complexity: at most 50 sets, each linear in the steps of its plan.
+//! Complexity: at most 50 sets of checkpoints, each linear in the steps of its plan.
 
 use super::segments::Segments;
 use crate::error::PlanError;
@@ -32,7 +32,7 @@ fn path(name: &'static str, graph: &Graph, instead: &str) -> Result<(), PlanErro
         Some(op) => Err(PlanError::Unsupported {
             planner: name,
             reason: format!(
-                "the forward pass is not a path: op {op} needs more than the op before it; use `ap-{instead}` or \
+                "the forward pass is not a path: op {op} depends on more than the op before it; use `ap-{instead}` or \
                  `linear-{instead}`"
             ),
         }),

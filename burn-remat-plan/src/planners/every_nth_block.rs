@@ -1,10 +1,10 @@
 //! `every-nth-block`: activation checkpointing of every n-th block of the model, as training scripts set it by hand.
 //!
-//! Problem: the user wraps blocks in checkpoints. A wrapped block keeps nothing of its inside in the forward pass and
+//! Problem: the user wraps blocks in checkpoints. A wrapped block keeps nothing from inside it in the forward pass and
 //! runs again as a whole when the backward pass reaches it; what does n cost, and which n fits?
 //!
-//! Method: blocks are the stages that the graph names, in the forward pass; without names, what lies between its cuts
-//! (places crossed by a single value). Of every n blocks the first is wrapped. Values that leave a block stay (they are
+//! Method: blocks are the stages of the forward pass that the graph names or, without names, what lies between its cuts
+//! (places crossed by a single value). The first of every n blocks is wrapped. Values that leave a block stay (they are
 //! the inputs of checkpoints), and so does what cannot be computed again. All n up to `MOST_STEPS` are tried, then
 //! each twice the one before; the cheapest plan that fits wins, so n is the largest that fits.
 //!
@@ -12,9 +12,9 @@
 //!
 //! Complexity: O(ops + uses) for each n.
 //!
-//! Source: `checkpoint_wrapper` of PyTorch, with the selective option of TorchTitan ("every n-th layer") and
-//! `checkpoint_activations` of others. Departure: a block of which nothing is read in the backward pass does not run again, nor
-//! ops of a block that nothing needs.
+//! Source: `checkpoint_wrapper` of PyTorch, with the selective option of TorchTitan ("every n-th layer") and the
+//! `checkpoint_activations` of other libraries. Departure: a block from which the backward pass reads nothing does not run again,
+//! and neither do ops of a block whose results nothing needs.
 
 use super::incumbent::Incumbent;
 use super::saved_values::{Step, When};
@@ -31,7 +31,7 @@ const MOST_STEPS: usize = 64;
 pub struct EveryNthBlock;
 
 impl EveryNthBlock {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "every-nth-block";
 }
 
@@ -47,7 +47,7 @@ impl Planner for EveryNthBlock {
         let deadline = request.deadline();
         let (mut n, mut reason) = (1, StopReason::Heuristic);
         while n <= blocks.count {
-            // A plan of few bytes, that for n = 1, is there in any case.
+            // The plan for n = 1, which holds few bytes, is always tried.
             if n > 1 && deadline.passed() {
                 reason = StopReason::TimeLimit;
                 break;
@@ -78,14 +78,14 @@ impl<'a> Blocks<'a> {
         Self { graph, of_op, count: starts.len() + 1 }
     }
 
-    /// Whether `value` is made inside a block and no forward op outside of the block reads it.
+    /// The block in which `value` is made, if no forward op outside of the block reads it.
     fn is_inside(&self, value: ValueId) -> Option<usize> {
         let block = *self.of_op.get(self.graph.producer(value)?)?;
         let outside = |&op: &OpId| self.of_op.get(op).is_some_and(|&other| other != block);
         (!self.graph.consumers(value).iter().any(outside)).then_some(block)
     }
 
-    /// The order of computations where the first of every `n` blocks is wrapped.
+    /// The order of computations if the first of every `n` blocks is wrapped.
     fn order(&self, step: &Step<'_>, n: usize) -> Vec<OpId> {
         let saved = |value: ValueId| self.is_inside(value).is_none_or(|block| block % n != 0);
         step.order(saved, &When::BlockNeeded(&self.of_op))
@@ -137,7 +137,7 @@ mod tests {
     fn less_memory_asks_for_a_smaller_n() {
         let graph = chain(4);
         let cost = |budget| EveryNthBlock.solve(&graph, &Request::new(budget)).map(|outcome| outcome.makespan);
-        // Store-all holds four insides of 10, four outputs and a gradient: 45. Each wrapped block is 10 less, and 3 dearer.
+        // Store-all holds four insides of 10, four outputs and a gradient: 45. Each wrapped block takes 10 less and costs 3 more.
         assert_eq!(StoreAll::peak(&graph), 45);
         assert_eq!([cost(45), cost(44), cost(35), cost(34)], [48.0, 51.0, 51.0, 54.0].map(Ok));
         assert!(matches!(cost(14), Err(PlanError::Infeasible { minimum: Some(_), .. })));

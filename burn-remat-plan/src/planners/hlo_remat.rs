@@ -1,29 +1,29 @@
-//! `hlo-remat`: XLA's pass over a scheduled program that recomputes what lies too long.
+//! `hlo-remat`: XLA's pass that recomputes values which a scheduled program holds for too long.
 //!
-//! Problem: a program in order holds more than the limit at some places. Which instructions should run again later, so
-//! that their results need not be held there?
+//! Problem: a program with a fixed order holds more than the limit in some places. Which instructions should run again later,
+//! so that their results need not be held there?
 //!
 //! Method (`HloRematerialization`):
 //!
-//! 1. Walk through the program and track what is held: what is of use later.
-//! 2. While an instruction holds more than the limit, look at all that is held beside its own operands and results.
+//! 1. Walk through the program and keep track of what is held: everything that is used later.
+//! 2. While more than the limit is held at an instruction, look at everything held besides its own operands and results.
 //!    Dropping the results of an instruction frees their bytes, less those of its operands that are no longer held and
-//!    would have to be. The instruction may go together with those, `MOST_BLOCK` in all, that give it such operands.
-//!    Take what frees most bytes for its cost.
-//! 3. A copy of it is put right before the next use of its results, where it reads the same operands; walk on. Copies may be
-//!    dropped again where they lie too long in turn.
-//! 4. A longer life of operands may lift earlier places above the limit again: up to `PASSES` walks follow each other
-//!    until the peak fits.
+//!    would have to be. The instruction may be dropped together with those that make such operands, up to `MOST_BLOCK` in
+//!    all. Drop the results that free the most bytes for their cost.
+//! 3. Put a copy of the instruction right before the next use of its results, with the same operands, and walk on. Results of
+//!    copies may be dropped again if they are held for too long in turn.
+//! 4. Operands that live longer may lift earlier places above the limit again: up to `PASSES` walks are made, one after
+//!    the other, until the peak fits.
 //!
-//! Where the limit itself gives no plan, each of `RUNGS` fixed shares of the store-all peak is tried as the limit: a
-//! walk with a lower limit may end lower.
+//! If the budget as the limit gives no plan, each of `RUNGS` fixed shares of the store-all peak is tried as the limit: a
+//! walk with a lower limit may end with a lower peak.
 //!
-//! Invariants: each drop frees bytes at the place at hand, so a walk ends; copies are inserted behind that place only.
+//! Invariants: each drop frees bytes at the current place, so a walk ends; copies are inserted only after that place.
 //!
 //! Complexity: O(held values · log uses) for each drop, at most `MOST_COPIES` copies for each op.
 //!
-//! Source: `xla/hlo/transforms/memory/hlo_rematerialization.cc`. Departures: XLA divides by nothing (its cost is the inverse of the
-//! bytes freed), we by the cost of the op, so that a convolution does not go before a ReLU of the same size; its blocks are runs of
+//! Source: `xla/hlo/transforms/memory/hlo_rematerialization.cc`. Departures: XLA ranks by the bytes freed alone, we divide these
+//! by the cost of the op, so that a convolution is not dropped before a ReLU of the same size; its blocks are runs of
 //! neighbours in the program, ours follow the operands; it also moves results to the host and compresses layouts.
 
 use std::collections::BTreeSet;
@@ -35,15 +35,15 @@ use crate::error::PlanError;
 use crate::graph::{Graph, OpId, ValueId};
 use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 
-/// Most walks for one limit.
+/// The most walks for one limit.
 const PASSES: usize = 4;
-/// Limits tried where the budget itself gives no plan.
+/// Limits tried if the budget itself gives no plan.
 const RUNGS: u64 = 8;
-/// Most ops that run again together.
+/// The most ops that run again together.
 const MOST_BLOCK: usize = 8;
-/// Most copies for each op of the program, on average.
+/// The most copies for each op of the program, on average.
 const MOST_COPIES: usize = 8;
-/// What a copy takes: its number, its place, its events and the steps of its plan.
+/// Memory of a copy: its number, its place, its events and the steps of its plan.
 const BYTES_PER_COPY: u64 = 200;
 
 /// The planner `hlo-remat`.
@@ -51,7 +51,7 @@ const BYTES_PER_COPY: u64 = 200;
 pub struct HloRemat;
 
 impl HloRemat {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "hlo-remat";
 }
 
@@ -63,7 +63,7 @@ impl Planner for HloRemat {
     fn solve(&self, graph: &Graph, request: &Request) -> Result<Outcome, PlanError> {
         let deadline = request.deadline();
         let most = most_instances(graph, request.memory_limit);
-        // The walk at the budget itself must not say what the least is: at that least it would be another walk.
+        // The walk at the budget itself must not report the minimum: with that minimum as its budget it would be another walk.
         let mut at_budget = Incumbent::new(graph, request.budget);
         let mut in_time = offer_walks(graph, request.budget, &mut at_budget, most, deadline);
         let done = |incumbent: &Incumbent<'_>, in_time: bool| {
@@ -90,7 +90,7 @@ fn most_instances(graph: &Graph, memory_limit: u64) -> usize {
     (MOST_COPIES * ops).min(ops.saturating_add(copies))
 }
 
-/// Offers what the walks for `limit` make; false where the deadline passed.
+/// Offers what the walks for `limit` give; `false` if the deadline has passed.
 fn offer_walks(graph: &Graph, limit: u64, incumbent: &mut Incumbent<'_>, most: usize, deadline: Deadline) -> bool {
     let mut program = Program::new(graph, most, deadline);
     for _ in 0..PASSES {
@@ -127,13 +127,13 @@ struct Event {
     is_use: bool,
 }
 
-/// The place of an instance: the op of the program before which it stands, then its place among those that do.
+/// The place of an instance: the op of the program before which it stands, then its position among those before that op.
 type Place = (usize, usize);
 
 /// The program with its copies.
 struct Program<'a> {
     graph: &'a Graph,
-    /// Most instances.
+    /// The most instances.
     most: usize,
     deadline: Deadline,
     /// Op of each instance.
@@ -177,7 +177,7 @@ impl<'a> Program<'a> {
             before: vec![Vec::new(); ops + 1],
             events: vec![Vec::new(); graph.values().len()],
         };
-        // The end has a number of its own, so that copies come behind it.
+        // The end has a number of its own; copies are numbered after it.
         program.instances.push(usize::MAX);
         for (id, op) in graph.ops().iter().enumerate() {
             op.inputs.iter().for_each(|&value| program.events[value].push(Event { at: id, is_use: true }));
@@ -194,19 +194,19 @@ impl<'a> Program<'a> {
         all.map(|instance| self.instances[instance]).collect()
     }
 
-    /// The next event of `value` behind `place`, and its number in the list.
+    /// The next event of `value` after `place`, and its number in the list.
     fn next_event(&self, value: ValueId, place: Place) -> (usize, Option<Event>) {
         let events = &self.events[value];
         let at = events.partition_point(|event| self.places[event.at] <= place);
         (at, events.get(at).copied())
     }
 
-    /// The next use of `value` behind `place`, if it is used before it is computed again.
+    /// The next use of `value` after `place`, if it is used before it is computed again.
     fn next_use(&self, value: ValueId, place: Place) -> Option<Instance> {
         self.next_event(value, place).1.filter(|event| event.is_use).map(|event| event.at)
     }
 
-    /// One walk; false where the deadline passed.
+    /// One walk; `false` if the deadline passed.
     fn walk(&mut self, limit: u64) -> bool {
         let graph = self.graph;
         let mut held = Held { values: BTreeSet::new(), bytes: graph.constant_bytes() };
@@ -230,7 +230,7 @@ impl<'a> Program<'a> {
         true
     }
 
-    /// Runs an instance; before that, drops what is held beside it until it fits. False where the deadline passed.
+    /// Runs an instance; before that, drops what is held besides its values until it fits. `false` if the deadline passed.
     fn step(&mut self, instance: Instance, held: &mut Held, limit: u64) -> bool {
         let graph = self.graph;
         let op = &graph.ops()[self.instances[instance]];
@@ -242,7 +242,7 @@ impl<'a> Program<'a> {
                 return false;
             }
             let Some(chosen) = self.best(instance, held) else { break };
-            // Each drop makes a copy, and copies are counted: the loop ends.
+            // Each drop makes a copy, and the number of copies is limited: the loop ends.
             self.drop_results(&chosen, place, held);
         }
         made.iter().for_each(|&value| held.add(graph, value));
@@ -254,7 +254,7 @@ impl<'a> Program<'a> {
         true
     }
 
-    /// The op, or block of ops, whose results, held while `instance` runs, free most bytes for their cost.
+    /// The op, or block of ops, whose results free the most bytes for their cost if they are not held while `instance` runs.
     fn best(&self, instance: Instance, held: &Held) -> Option<Block> {
         let mut ends: Vec<OpId> = held.values.iter().filter_map(|&value| self.graph.producer(value)).collect();
         ends.dedup();
@@ -277,8 +277,8 @@ impl<'a> Program<'a> {
         best.map(|(_, block)| block)
     }
 
-    /// `end` with the ops, `most` together, that give it operands which are there no more; `None` where dropping the
-    /// results of these frees nothing while `instance` runs.
+    /// `end` with the ops, at most `most` in all, that make those of its operands that are no longer held; `None` if dropping
+    /// the results of these frees nothing while `instance` runs.
     fn block(&self, end: OpId, most: usize, instance: Instance, held: &Held) -> Option<Block> {
         let graph = self.graph;
         let running = &graph.ops()[self.instances[instance]];
@@ -296,7 +296,7 @@ impl<'a> Program<'a> {
             let until = self.places[next];
             let lacks = |value: ValueId| match self.next_event(value, place).1 {
                 Some(event) if event.is_use => !held.values.contains(&value) && !running.outputs.contains(&value),
-                // Computed again before the copy would run, or not.
+                // Lacking unless it is computed again before the copy would run.
                 Some(event) => self.places[event.at] >= until,
                 None => true,
             };
@@ -315,13 +315,13 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The next use, behind `place`, of what is held of the results of `ops`.
+    /// The next use, after `place`, of those results of `ops` that are held.
     fn next_of_results(&self, ops: &BTreeSet<OpId>, place: Place, held: &Held) -> Option<Instance> {
         let results = ops.iter().flat_map(|&op| &self.graph.ops()[op].outputs).filter(|v| held.values.contains(v));
         results.filter_map(|&value| self.next_use(value, place)).min_by_key(|&instance| self.places[instance])
     }
 
-    /// Has the held results of a block computed again right before their next use behind `place`.
+    /// Drops the held results of a block, to be computed again right before their next use after `place`.
     fn drop_results(&mut self, block: &Block, place: Place, held: &mut Held) {
         let graph = self.graph;
         for &id in &block.ops {
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, Op};
 
-    /// Two values of 10 bytes, one dear; then a peak; then both are read.
+    /// Two values of 10 bytes, one of them expensive; then a peak; then both are read.
     fn two_idle_values() -> Graph {
         let mut builder = GraphBuilder::new("");
         let v: Vec<_> = [10, 10, 10, 1, 1, 1].iter().map(|&bytes| builder.value(bytes, "")).collect();
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn an_operand_that_would_have_to_stay_is_counted() {
-        // `b` frees 10 bytes but holds the 10 of `a`, which nobody else needs any more.
+        // `b` frees 10 bytes but holds the 10 of `a`, which nothing else needs any more.
         let mut builder = GraphBuilder::new("");
         let v: Vec<_> = [10, 10, 10, 1].iter().map(|&bytes| builder.value(bytes, "")).collect();
         builder.op(Op { recomputable: false, ..Op::new("a", 1.0, vec![], vec![v[0]]) });

@@ -1,4 +1,4 @@
-//! The best of many schedules: what fits the budget and costs least, and the lowest peak of all.
+//! The best of many schedules: the cheapest that fits the budget, and the lowest peak of all.
 
 use crate::choice::{has_alternatives, least_makespan};
 use crate::error::PlanError;
@@ -26,7 +26,7 @@ pub(super) struct Best {
 }
 
 impl<'a> Incumbent<'a> {
-    /// Starts with the store-all schedule: nothing is cheaper by default implementations, so if it fits, the search is over.
+    /// Starts with the store-all schedule: with default implementations nothing is cheaper, so if it fits, the search is over.
     pub fn new(graph: &'a Graph, budget: u64) -> Self {
         let mut incumbent = Self { graph, budget, best: None, lowest: None };
         let store_all: Vec<OpId> = (0..graph.ops().len()).collect();
@@ -34,19 +34,19 @@ impl<'a> Incumbent<'a> {
         incumbent
     }
 
-    /// Cost of one computation of every op by default: no schedule without alternatives costs less.
+    /// Cost of computing every op once by default: no schedule without alternatives costs less.
     #[cfg(feature = "highs")]
     pub fn least_cost(&self) -> f64 {
         self.graph.ops().iter().map(|op| op.cost).sum()
     }
 
-    /// A bound on schedules in default implementations, where it bounds every schedule.
+    /// A bound on schedules in default implementations, if it holds for every schedule.
     #[cfg(feature = "highs")]
     pub fn general_bound(&self, bound: Option<f64>) -> Option<f64> {
         bound.filter(|_| !has_alternatives(self.graph))
     }
 
-    /// Weighs the schedule that computes `sequence`; returns its peak.
+    /// Considers the schedule that computes `sequence`; returns its peak.
     pub fn offer(&mut self, sequence: &[OpId]) -> u64 {
         let plan = plan_from_order(self.graph, sequence);
         let timeline = simulate(self.graph, &plan);
@@ -74,20 +74,20 @@ impl<'a> Incumbent<'a> {
         self.best.as_ref().map(|best| best.cost)
     }
 
-    /// The lowest peak seen, and the op at which it stands, as an error.
+    /// The lowest peak seen, and the op at which it occurs, as an error.
     pub fn infeasible(&self) -> PlanError {
         let (minimum, blocking_op) = self.lowest.unzip();
         let proven = is_too_little(self.graph, self.budget);
         PlanError::Infeasible { budget: self.budget, minimum, blocking_op: blocking_op.flatten(), proven }
     }
 
-    /// The outcome around the best schedule, with the better of `bound` and the least cost; `None` where none fits.
-    /// These schedules use default implementations, and so does the proof behind `status` and `bound`: where ops have
-    /// alternatives it proves nothing.
+    /// The outcome with the best schedule and the better of `bound` and the least cost; `None` if no schedule fits.
+    /// These schedules use default implementations, and so does the proof behind `status` and `bound`: if ops have
+    /// alternatives, it proves nothing.
     ///
     /// # Errors
     ///
-    /// Where `bound` lies above the best schedule, for which it holds.
+    /// If `bound` exceeds the cost of the best schedule, for which it should hold.
     pub fn outcome(
         &self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! Planners that do not look at the clock everywhere, under the [guard](crate::guard) of their limit.
+//! Runs planners that do not check the clock everywhere under the [guard](crate::guard) of their limit.
 
 use crate::chain::{Chain, ChainOutcome};
 use crate::error::PlanError;
@@ -40,16 +40,16 @@ pub(super) fn chain_within_limit(
     })
 }
 
-/// Work of cubic size takes next to nothing up to so many stages, and up to so many ops: a thread would take longer.
+/// Up to this many stages, or this many ops, work of cubic size takes next to no time: a thread would take longer.
 const EASY_STAGES: usize = 60;
 const EASY_OPS: usize = 150;
 
-/// The request with a tenth less time, in which to end by itself.
+/// The request with a tenth less time, so that the planner can end by itself.
 fn shorter(request: &Request) -> Request {
     Request { time_limit: request.time_limit.mul_f64(0.9), ..request.clone() }
 }
 
-/// A planner that is left behind soon after its limit, if it has not ended by then.
+/// A planner that is abandoned soon after its limit if it has not ended by then.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Guarded<P>(pub P);
 

@@ -4,9 +4,9 @@
 //!
 //! Method: take the forward ops in execution order as if each needed only the one before it, choose checkpoints as on
 //! a path (every √n-th, or greedily by a segment budget b with a search over b), and let the optimal recomputation
-//! supply whatever the real dependencies ask for besides (`segments`).
+//! supply whatever else the real dependencies need (`segments`).
 //!
-//! Complexity: at most 50 sets, each linear in the steps of its plan.
+//! Complexity: at most 50 sets of checkpoints, each linear in the steps of its plan.
 
 use super::segments::Segments;
 use crate::error::PlanError;

@@ -4,10 +4,10 @@
 //!
 //! Method: solve the relaxation with the budget (1 - ε) B. Phase one rounds the retention S alone; phase two gives it
 //! its cheapest computations R ([`computations`], Algorithm 2), so that only the budget can still be violated, which an
-//! exact simulation decides. S is rounded
+//! exact simulation checks. S is rounded
 //! - deterministically, retained where S > θ, for thresholds θ from 0.02 to 0.98;
 //! - at random: each entry with probability S, as in the paper's appendix D, and with one threshold for all stages of a
-//!   value, which keeps spans of stages together; the draws follow the request's seed;
+//!   value, which keeps spans of stages together; the draws depend on the request's seed;
 //! - step by step: the fractions nearest to 1 are rounded up, the relaxation is solved again from its basis, and so on,
 //!   for at most as long as the first solve took. Once S is whole, the relaxation's R is the cheapest for it.
 //!
@@ -144,7 +144,7 @@ pub(super) fn dive(
         solver.bound(&fractions, 1.0, 1.0);
         let mut result = solver.solve_again(deadline)?;
         if matches!(result, Relaxed::Infeasible) {
-            // Too many at once, or the very first: that one cannot be retained.
+            // Too many at once, or the very first one cannot be retained: exclude that one.
             failures += 1;
             solver.bound(&fractions, 0.0, 1.0);
             solver.bound(&fractions[..1], 0.0, 0.0);

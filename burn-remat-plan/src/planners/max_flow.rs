@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// More than all finite capacities together may be: sizes of a graph sum to less than 2^63.
+/// More than the sum of all finite capacities: sizes of a graph sum to less than 2^63.
 pub(super) const UNLIMITED: u64 = 1 << 63;
 
 /// A network under construction, then its residual.
@@ -15,12 +15,12 @@ pub(super) struct Network {
     /// Arcs out of each node.
     arcs: Vec<Vec<usize>>,
     to: Vec<usize>,
-    /// What is left of each arc; an arc and its reverse have neighbouring numbers.
+    /// The remaining capacity of each arc; an arc and its reverse have neighbouring numbers.
     left: Vec<u64>,
 }
 
 impl Network {
-    /// A network of so many nodes.
+    /// A network with this many nodes.
     pub fn new(nodes: usize) -> Self {
         Self { arcs: vec![Vec::new(); nodes], ..Self::default() }
     }
@@ -62,7 +62,7 @@ impl Network {
         level
     }
 
-    /// Fills one path; false where there is none.
+    /// Fills one path; `false` if there is none.
     fn augment(&mut self, source: usize, target: usize, level: &[Option<usize>], next: &mut [usize]) -> bool {
         let mut path: Vec<usize> = Vec::new();
         loop {

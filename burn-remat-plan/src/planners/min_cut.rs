@@ -1,30 +1,30 @@
-//! `min-cut`: the partitioner of PyTorch's compiler with its knapsack for a smaller budget.
+//! `min-cut`: the partitioner of PyTorch's compiler, with its knapsack for a smaller budget.
 //!
 //! Problem: which forward values should the backward pass find saved, and which should it compute again?
 //!
 //! Method (`torch._functorch.partitioners`, option `activation_memory_budget`):
 //!
-//! 1. Ops are cheap (elementwise work, which a compiler fuses into its reader) or dear. What is dear is not computed
+//! 1. Ops are cheap (elementwise work, which a compiler fuses into its reader) or expensive. Expensive ops are not computed
 //!    again at first.
-//! 2. Among all sets of values from which the backward pass can compute what it reads by cheap ops alone, that of fewest
-//!    bytes is a minimum cut: a value is an arc of its size, an op leads from what it reads to what it makes, the source
+//! 2. Among all sets of values from which the backward pass can compute what it reads by cheap ops alone, the one with the
+//!    fewest bytes is a minimum cut: a value is an arc of its size, an op leads from what it reads to what it makes, the source
 //!    leads to what must not be computed again, and what the backward pass reads leads to the target.
-//! 3. For a smaller budget a knapsack over the dear ops chooses which of them stay out of bounds: those whose cost is
-//!    largest together and whose outputs fit. The others may run again, and the cut is made anew.
+//! 3. For a smaller budget, a knapsack over the expensive ops chooses which of them still must not run again: those of the
+//!    largest total cost whose outputs fit. The others may run again, and the cut is computed again.
 //! 4. The forward pass runs once and keeps the cut; the backward pass computes the rest where it first needs it.
 //!
-//! The knapsack is filled for `LEVELS` sizes, and the cheapest plan wins whose peak, by simulation, is within the
-//! request's budget.
+//! The knapsack is filled for `LEVELS` sizes, and the cheapest plan whose peak, by simulation, is within the request's
+//! budget wins.
 //!
-//! Invariants: with an empty knapsack every op that may run again does where that saves bytes; this is the plan of
-//! fewest saved bytes, not of least peak, because all that is computed again in the backward pass stays to its last use.
+//! Invariants: with an empty knapsack, every op that may run again does so where that saves bytes; this is the plan of
+//! fewest saved bytes, not of least peak, because all that is computed again in the backward pass stays until its last use.
 //!
-//! Complexity: O(dear ops · `SLOTS`) for the knapsacks, and for each level a maximum flow on twice as many nodes as
+//! Complexity: O(expensive ops · `SLOTS`) for the knapsacks, and for each level a maximum flow on twice as many nodes as
 //! there are values (see `max_flow`).
 //!
-//! Source: PyTorch 2.4 and later. Departures: PyTorch knows ops by name; here those of least cost per byte are cheap, up
-//! to `CHEAP_SHARE` of the cost of the forward pass. Its budget is a share of the saved bytes and the peak is not
-//! looked at; it stops at the first set below its budget, and halts recomputation at reductions and at the ends of long
+//! Source: PyTorch 2.4 and later. Departures: PyTorch recognises cheap ops by name; here those of least cost per byte are cheap,
+//! up to `CHEAP_SHARE` of the cost of the forward pass. Its budget is a share of the saved bytes, and it does not look at the peak;
+//! it stops at the first set below its budget, and halts recomputation at reductions and at the ends of long
 //! fusible chains.
 
 use super::incumbent::Incumbent;
@@ -36,9 +36,9 @@ use crate::planner::{Outcome, Planner, Request, Status, StopReason};
 
 /// Share of the forward pass's cost that all cheap ops together may have.
 const CHEAP_SHARE: f64 = 0.01;
-/// Sizes of the knapsack, beside the empty one.
+/// Number of knapsack sizes, besides the empty one.
 const LEVELS: usize = 32;
-/// Units of memory of the knapsack, at most: its table is kept within the request's limit on memory.
+/// The most memory units of the knapsack: its table is kept within the request's limit on memory.
 const SLOTS: usize = 1024;
 
 /// The planner `min-cut`.
@@ -46,7 +46,7 @@ const SLOTS: usize = 1024;
 pub struct MinCut;
 
 impl MinCut {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "min-cut";
 }
 
@@ -63,7 +63,7 @@ impl Planner for MinCut {
         let mut incumbent = Incumbent::new(graph, request.budget);
         let mut reason = StopReason::Heuristic;
         for level in 0..=LEVELS {
-            // The empty knapsack comes first, so that a plan of few bytes is there in any case.
+            // The empty knapsack comes first, so that there is always a plan of few bytes.
             if level > 0 && deadline.passed() {
                 reason = StopReason::TimeLimit;
                 break;
@@ -93,14 +93,14 @@ fn dear_ops(graph: &Graph, step: &Step<'_>) -> Vec<OpId> {
     dear
 }
 
-/// Which forward values to save so that the backward pass can be fed without the ops of `stays`: fewest bytes.
+/// The forward values of fewest bytes that must be saved so that the backward pass needs no op of `stays` again.
 fn least_saved(graph: &Graph, step: &Step<'_>, stays: &[bool]) -> Vec<bool> {
     let values = graph.values().len();
     let (source, target) = (2 * values, 2 * values + 1);
     let (enters, leaves) = (|value: ValueId| 2 * value, |value: ValueId| 2 * value + 1);
     let mut network = Network::new(2 * values + 2);
     for value in (0..values).filter(|&value| graph.producer(value).is_none() || step.is_forward(value)) {
-        // A result is held in any case.
+        // A result is held anyway.
         let bytes = if graph.is_result(value) { 0 } else { graph.bytes(value) };
         network.add(enters(value), leaves(value), bytes);
         let producer = graph.producer(value);
@@ -118,12 +118,12 @@ fn least_saved(graph: &Graph, step: &Step<'_>, stays: &[bool]) -> Vec<bool> {
     (0..values).map(|value| side[enters(value)] && !side[leaves(value)]).collect()
 }
 
-/// Dear ops by weight and worth: `best[i][m]` is the most cost of the first `i` that fits in `m` units.
+/// Expensive ops by bytes and cost: `best[i][m]` is the largest total cost of those among the first `i` that fit in `m` units.
 struct Knapsack {
     ops: Vec<OpId>,
     weights: Vec<usize>,
     best: Vec<Vec<f64>>,
-    /// Units of the largest.
+    /// Units of the largest knapsack.
     slots: usize,
 }
 
@@ -133,7 +133,7 @@ impl Knapsack {
         let slots = (cells / (dear.len() + 1)).saturating_sub(1).min(SLOTS);
         let bytes = |op: OpId| graph.bytes_of(&graph.ops()[op].outputs);
         let total: u64 = dear.iter().map(|&op| bytes(op)).sum();
-        // Rounded down, so that all fit in the whole.
+        // Rounded down, so that all ops fit into the largest knapsack.
         let weigh = |op: OpId| (u128::from(bytes(op)) * slots as u128 / u128::from(total.max(1))) as usize;
         let weights: Vec<usize> = dear.iter().map(|&op| weigh(op)).collect();
         let mut best = vec![vec![0.0_f64; slots + 1]];
@@ -145,7 +145,7 @@ impl Knapsack {
         Self { ops: dear.to_vec(), weights, best, slots }
     }
 
-    /// What a knapsack of `m` units holds.
+    /// The ops in a knapsack of `m` units.
     fn chosen(&self, mut m: usize) -> Vec<OpId> {
         if m == 0 {
             return Vec::new();
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, Op, Phase};
 
-    /// x -> dear a -> cheap b -> dear c, each with a gradient that reads the op's input.
+    /// x -> expensive a -> cheap b -> expensive c, each with a gradient that reads the op's input.
     fn map_activation_map() -> Graph {
         let mut builder = GraphBuilder::new("");
         let v: Vec<_> = [8, 100, 100, 8, 8, 100, 100, 8].iter().map(|&bytes| builder.value(bytes, "")).collect();
@@ -196,7 +196,7 @@ mod tests {
         let saved = least_saved(&graph, &step, &stays);
         assert_eq!((0..8).filter(|&value| saved[value]).collect::<Vec<_>>(), [0, 1, 3]);
         assert_eq!(step.order(|value| saved[value], &When::Needed), [0, 1, 2, 3, 1, 4, 5, 6]);
-        // With nothing out of bounds the input is all that is saved.
+        // If everything may run again, only the input is saved.
         let saved = least_saved(&graph, &step, &[false; 7]);
         assert_eq!((0..8).filter(|&value| saved[value]).collect::<Vec<_>>(), [0]);
     }

@@ -14,7 +14,7 @@
 //! | `checkmate` | `checkmate` | Checkmate, (9) |
 //! | `lp-rounding` | `lp_rounding` | Checkmate, section 5, Algorithm 2 |
 //! | `monet` | `monet` | MONeT, sections 3 and 4, appendices B and C |
-//! | `search` | [`search`] | this project; its module names what it builds on |
+//! | `search` | [`search`] | this project; its module says what it builds on |
 //! | `online` | [`online`] | Kirisame et al. 2021 (DTR), with another score |
 //! | `min-cut` | [`min_cut`] | PyTorch, `torch._functorch.partitioners` |
 //! | `hlo-remat` | [`hlo_remat`] | XLA, `HloRematerialization` |
@@ -30,11 +30,11 @@
 //! | 4.2, R and S; 4.6, (8a) to (8c) | [`crate::frontier`]: stages, [`Retention`](crate::frontier::Retention) |
 //! | (1a) to (1f) | `checkmate::model`: objective, rows of residency |
 //! | (2), (3), U; (4), (5), FREE | `checkmate::model`: `add_memory`, `add_residency` |
-//! | (6), (7a) to (7c), Lemmas 4.1 and 4.2 | replaced by one row per hazard: head of `checkmate::model` |
+//! | (6), (7a) to (7c), Lemmas 4.1 and 4.2 | replaced by one row per hazard: see the header of `checkmate::model` |
 //! | (9) | `checkmate`, with the solver in `checkmate::solver` |
 //! | 4.8, what optimality implies | `checkmate::model`: variables fixed in advance |
-//! | 4.9, Algorithm 1 | [`crate::sequence::plan_from_order`]: evictions as early as can be |
-//! | 4.10, costs | [`crate::generate`] for FLOPs; a profile gives others |
+//! | 4.9, Algorithm 1 | [`crate::sequence::plan_from_order`]: evictions as early as possible |
+//! | 4.10, costs | [`crate::generate`] for FLOPs; a profile gives measured ones |
 //! | 5.1, relaxation | `checkmate::solver`, `RelaxationSolver` |
 //! | 5.2, Algorithm 2 | [`crate::frontier::computations`] (phase two), `lp_rounding` (phase one) |
 //! | 5.3, allowance | `lp_rounding`: `ALLOWANCES` |
@@ -70,8 +70,8 @@
 //! | section 3, (1) to (4), memory of a schedule | `monet::stages`, [`crate::simulate()`] |
 //! | (5) to (8), (10) to (14), constraints | `monet::model`: `add_stage`, `add_memory` |
 //! | (9), objective | `monet::model`: `entries_of` |
-//! | appendix B, bound on local tensors | replaced by exact residency: head of `monet::model` |
-//! | C.3, (15), (16), in-place operators | alternatives of the op before: head of `monet` |
+//! | appendix B, bound on local tensors | replaced by exact residency: see the header of `monet::model` |
+//! | C.3, (15), (16), in-place operators | alternatives of the op before: see the header of `monet` |
 //! | C.4, products | `monet::model`: `residency`, `larger` |
 //! | choice of implementations with general schedules, at any size | [`search`]: `problem` has the ways, `anneal` the moves |
 //! | operators, for graphs of many ops | stages of the model: [`crate::views::stages_of`], `monet::on_stages` |

@@ -8,10 +8,10 @@
 //!
 //! Method, binomial ([`binomial_schedule`]): all stages are taken as equal and `c` inputs may be kept, the chain's own
 //! among them. With `β(c, r) = C(c + r, c)`, a chain of at most `β(c, r)` stages needs no stage to advance more than
-//! `r` times. So the next checkpoint goes where what is behind it has at most `β(c - 1, r)` stages and what is before
+//! `r` times. So the next checkpoint goes where the part after it has at most `β(c - 1, r)` stages and the part before
 //! it at most `β(c, r - 1)`, for the least `r` that covers the chain; any such place is optimal.
 //!
-//! The planner returns the cheaper of the two. Where the budget allows saving everything there is nothing to revolve,
+//! The planner returns the cheaper of the two. If the budget allows saving everything, nothing needs to be recomputed,
 //! and that is the plan.
 //!
 //! Complexity: as `chain_persistent`; the binomial schedule takes O(steps).
@@ -35,7 +35,7 @@ const MOST_RUNS: u128 = 64;
 pub struct Revolve;
 
 impl Revolve {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "revolve";
 }
 
@@ -107,7 +107,7 @@ fn advance(stages: usize, c: usize) -> usize {
     usize::try_from(ahead.min(behind)).map_or(stages - 1, |k| k.clamp(1, stages - 1))
 }
 
-/// The schedule of fewest forward runs for a chain of equal stages of which `checkpoints` inputs, at least one, may be
+/// The schedule with the fewest forward runs for a chain of equal stages, of which `checkpoints` inputs, at least one, may be
 /// kept at once. A `checkpoints` of 0 is taken as 1.
 ///
 /// ```
@@ -164,11 +164,11 @@ mod tests {
             for (c, &fewest) in row.iter().enumerate().skip(1) {
                 let plan = binomial_schedule(n, c);
                 let chain = unit_chain(n);
-                // Each stage also runs once to save.
+                // Each stage also runs once more to save.
                 let makespan = chain::simulate(&chain, &plan).makespan;
                 assert_eq!(makespan as u128 - n as u128, fewest, "{n} stages, {c} checkpoints");
                 assert_eq!(advances(n, c), fewest, "{n} stages, {c} checkpoints");
-                // Besides the checkpoints at most the running input and its output are held.
+                // Besides the checkpoints, at most the running input and its output are held.
                 assert_eq!(chain::check(&chain, &plan, c as u64 + 2), [], "{n} stages, {c} checkpoints");
             }
         }

@@ -1,8 +1,8 @@
 //! From a set of saved forward values to the order of a training step that recomputes the others.
 //!
-//! What the baselines of the frameworks share: the forward pass runs once; the values that they save stay, the others go
-//! after their last forward use; the backward pass computes what it misses, each op once, and keeps that to its last
-//! use. [`plan_from_order`](crate::sequence::plan_from_order) makes the evictions.
+//! The baselines of the frameworks have this in common: the forward pass runs once; the values that they save stay, the
+//! others are evicted after their last forward use; the backward pass computes what is missing, each op once, and keeps it
+//! until its last use. [`plan_from_order`](crate::sequence::plan_from_order) adds the evictions.
 //!
 //! Invariants: an order is executable whatever is saved: roots (inputs of the graph, outputs of ops that may run only
 //! once) count as saved. Complexity: O(ops + uses).
@@ -16,19 +16,19 @@ use crate::views::passes::forward_length;
 pub(super) enum When<'a> {
     /// Right before the first op that reads it.
     Needed,
-    /// With everything else that the backward pass reads of the same block, given for each forward op.
+    /// With everything else that the backward pass reads from the same block, given for each forward op.
     BlockNeeded(&'a [usize]),
 }
 
-/// The forward pass of a graph and what the rest reads of it.
+/// The forward pass of a graph and what the rest reads from it.
 pub(super) struct Step<'a> {
     graph: &'a Graph,
-    /// The first op that is not of the forward pass.
+    /// The first op that is not part of the forward pass.
     pub split: OpId,
 }
 
 impl<'a> Step<'a> {
-    /// Parts the graph where the [forward pass](forward_length) ends.
+    /// Splits the graph where the [forward pass](forward_length) ends.
     pub fn new(graph: &'a Graph) -> Self {
         Self { graph, split: forward_length(graph).min(graph.ops().len()) }
     }
@@ -38,12 +38,12 @@ impl<'a> Step<'a> {
         self.graph.producer(value).is_some_and(|op| op < self.split)
     }
 
-    /// Whether an op behind the forward pass reads `value`.
+    /// Whether an op after the forward pass reads `value`.
     pub fn is_read_later(&self, value: ValueId) -> bool {
         self.graph.consumers(value).last().is_some_and(|&op| op >= self.split)
     }
 
-    /// The order of computations where the values of `saved` stay.
+    /// The order of computations if the values of `saved` stay.
     pub fn order(&self, saved: impl Fn(ValueId) -> bool, when: &When<'_>) -> Vec<OpId> {
         let graph = self.graph;
         let stays = |value: ValueId| !self.is_forward(value) || graph.is_root(value) || graph.is_result(value);
@@ -70,7 +70,7 @@ impl<'a> Step<'a> {
         order
     }
 
-    /// The forward ops that give `wanted`, ascending; their outputs are then present.
+    /// The forward ops that compute `wanted`, ascending; their outputs are then present.
     fn missing(&self, mut wanted: Vec<ValueId>, present: &mut [bool]) -> BTreeSet<OpId> {
         let mut again = BTreeSet::new();
         while let Some(value) = wanted.pop() {

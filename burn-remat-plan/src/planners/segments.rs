@@ -1,18 +1,18 @@
 //! What the segment heuristics share: from a set of checkpoints to a plan, and the best plan of several sets.
 //!
-//! The forward ops, in execution order, are cut into segments behind every checkpoint. A set of checkpoints fixes the
+//! The forward ops, in execution order, are cut into segments after every checkpoint. A set of checkpoints fixes the
 //! retention of every value, after Chen et al. as Checkmate reads them (section 6.2, appendix B):
 //!
 //! - outputs of a checkpoint are retained for good, as are roots, which cannot be computed again;
 //! - other outputs of a forward op are retained as long as the forward pass needs them; then, from the first backward
 //!   use of any value of their segment, which computes the whole segment again, to their own last use;
-//! - the last segment is never dropped: its backward pass comes at once;
+//! - the last segment is never dropped: its backward pass follows at once;
 //! - outputs of the other ops are retained to their last use.
 //!
 //! [`computations`](crate::frontier::computations) then gives the cheapest schedule, and [`plan_from_order`](crate::sequence::plan_from_order) evicts
 //! everything, checkpoints included, after its last use: the published heuristics keep checkpoints to the end.
 //!
-//! Where the forward pass ends, [`passes`](crate::views::passes) tells.
+//! [`passes`](crate::views::passes) says where the forward pass ends.
 //!
 //! Complexity: O(ops + uses + steps of the plan) for each set of checkpoints.
 
@@ -26,10 +26,10 @@ use crate::graph::{Graph, OpId};
 use crate::planner::{Outcome, Request, Status, StopReason};
 use crate::views::passes::forward_length;
 
-/// Most checkpoint sets that a greedy search tries.
+/// The most checkpoint sets that a greedy search tries.
 const MOST_SETS: usize = 48;
 
-/// What a schedule takes for each of its computations: its number, the steps of its plan, their memory.
+/// Bytes that a schedule takes for each of its computations: its number, the steps of its plan, their memory.
 const BYTES_PER_COMPUTATION: u64 = 120;
 
 /// The forward ops of a graph and which of them may be checkpoints.
@@ -49,10 +49,10 @@ impl<'a> Segments<'a> {
         Self { graph, forward: (0..length).collect(), candidate }
     }
 
-    /// Only those forward ops are candidates behind which no forward op needs anything made before them.
+    /// The candidates are only those forward ops after which no forward op needs anything made before them.
     pub fn at_articulation_points(graph: &'a Graph) -> Self {
         let mut segments = Self::new(graph);
-        // Furthest forward use of what was made before the op at hand.
+        // Furthest forward use of what was made before the current op.
         let mut reach = 0;
         for &op in &segments.forward {
             segments.candidate[op] = reach <= op;
@@ -113,7 +113,7 @@ impl<'a> Segments<'a> {
         sets.into_iter().collect()
     }
 
-    /// 0 and up to [`MOST_SETS`] sizes of runs that start behind a candidate and end at one.
+    /// 0 and up to [`MOST_SETS`] sizes of runs that start after a candidate and end at one.
     fn segment_budgets(&self) -> Vec<u64> {
         // Bytes of all outputs up to and including each candidate.
         let mut total = 0;
@@ -175,15 +175,15 @@ impl<'a> Segments<'a> {
         }
     }
 
-    /// The schedules of all greedy sets, of at most so many computations each, for as long as there is time.
+    /// The schedules of all greedy sets, of at most `most` computations each, for as long as there is time.
     pub fn schedules(&self, most: usize, deadline: Deadline) -> impl Iterator<Item = Vec<OpId>> {
         self.schedules_of(self.greedy_sets(), most, deadline)
     }
 
-    /// The schedules of these sets. Where values reach over many segments, one of them may compute nearly all that comes before it again: n ops may
+    /// The schedules of these sets. If values reach over many segments, a segment may compute nearly all that comes before it again: n ops may
     /// then take n² computations.
     fn schedules_of(&self, sets: Vec<Vec<OpId>>, most: usize, deadline: Deadline) -> impl Iterator<Item = Vec<OpId>> {
-        // A plan for a small graph is there before a clock ticks.
+        // The first set is always tried: for a small graph that takes less than a tick of the clock.
         let in_time = sets.into_iter().enumerate().take_while(move |&(number, _)| number == 0 || !deadline.passed());
         in_time.filter_map(move |(_, set)| computations_within(self.graph, &self.retention(&set), most, deadline))
     }
@@ -193,7 +193,7 @@ impl<'a> Segments<'a> {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Infeasible`] with the lowest peak among them and the op at which it stands.
+    /// [`PlanError::Infeasible`] with the lowest peak among them and the op at which it occurs.
     pub fn best(&self, name: &'static str, request: &Request, sets: Vec<Vec<OpId>>) -> Result<Outcome, PlanError> {
         let mut incumbent = Incumbent::new(self.graph, request.budget);
         log::debug!("{name}: tries {} sets of checkpoints", sets.len());

@@ -1,7 +1,7 @@
-//! The baseline: compute every op once, keep every value to its last use.
+//! The baseline: compute every op once, keep every value until its last use.
 //!
-//! Method: the ops in execution order; after each, the values that no later op uses and that are no results are
-//! evicted (also outputs that nobody uses at all, and inputs of the graph that nobody uses, which go before the first op).
+//! Method: the ops in execution order; after each, the values that no later op uses and that are not results are
+//! evicted (also outputs that nothing uses at all, and inputs of the graph that nothing uses, which are evicted before the first op).
 //!
 //! Invariants: the makespan is the least of any plan, unless an op has a cheaper alternative; the peak is the least of any
 //! plan without recomputation, because a value leaves at the first step at which it may. Complexity: O(values + uses).
@@ -21,7 +21,7 @@ use crate::simulate::simulate;
 pub struct StoreAll;
 
 impl StoreAll {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "store-all";
 
     /// The plan without recomputation; it does not depend on a budget.
@@ -36,7 +36,7 @@ impl StoreAll {
         Plan { steps }
     }
 
-    /// Peak of [`plan`](Self::plan) in bytes: the budget from which on nothing needs to be computed again.
+    /// Peak of [`plan`](Self::plan) in bytes: the smallest budget at which nothing needs to be computed again.
     pub fn peak(graph: &Graph) -> u64 {
         simulate(graph, &Self::plan(graph)).peak_bytes
     }
@@ -47,7 +47,7 @@ impl StoreAll {
     }
 }
 
-/// For each op, the values whose last default use (or, unused, whose computation) it is, ascending.
+/// For each op, the values whose last default use it is (or, if they are unused, whose computation it is), ascending.
 fn dying_values(graph: &Graph) -> Vec<Vec<ValueId>> {
     let mut dying = vec![Vec::new(); graph.ops().len()];
     for value in (0..graph.values().len()).filter(|&value| !graph.is_result(value)) {
@@ -58,7 +58,7 @@ fn dying_values(graph: &Graph) -> Vec<Vec<ValueId>> {
     dying
 }
 
-/// The first op at which a plan holds its peak, if it is an op (and not the start) that does.
+/// The first op at which a plan holds its peak, unless that is at the start, before any op.
 pub(super) fn peak_op(graph: &Graph, plan: &Plan) -> Option<OpId> {
     let timeline = simulate(graph, plan);
     let at_peak = |&(_, &bytes): &(&Step, &u64)| bytes == timeline.peak_bytes;

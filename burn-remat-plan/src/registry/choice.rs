@@ -1,4 +1,4 @@
-//! A planner, named or brought along.
+//! A planner, by name or of the caller's own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::planner::Planner;
 
 /// One of the registry's planners by its name, or a planner of the caller's own. Functions take `impl Into<PlannerChoice>`, so that both can
-/// be handed over as they are.
+/// be passed as they are.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -24,7 +24,7 @@ pub enum PlannerChoice {
 }
 
 impl PlannerChoice {
-    /// The name asked for, or that of the planner.
+    /// The requested name, or that of the planner.
     pub fn name(&self) -> &str {
         match self {
             Self::Named(name) => name,

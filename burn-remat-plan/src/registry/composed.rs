@@ -1,4 +1,4 @@
-//! The planners that start from what [simple](super::simple) ones find. `auto` stands above these.
+//! The planners that start from what [simple](super::simple) ones find. `auto` runs these too.
 
 use super::entry::{Entry, Role};
 use crate::planners;
@@ -11,14 +11,14 @@ pub(crate) fn composed() -> &'static [Entry] {
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         name: planners::Search::NAME,
-        purpose: "any graph, any time limit: annealing over schedules that recompute anything anywhere, by any implementation",
+        purpose: "any graph, any time limit: annealing over schedules that recompute anything anywhere, with any implementation",
         source: "this project",
         role: Role::Alone,
         make: || Box::new(planners::Search::default()),
     },
     Entry {
         name: "checkmate",
-        purpose: "to about 150 ops: the cheapest frontier-advancing plan, proved",
+        purpose: "up to about 150 ops: the cheapest frontier-advancing plan, proved",
         source: "Checkmate, problem (9)",
         role: Role::Exact { most_ops: 60 },
         #[cfg(feature = "highs")]
@@ -28,7 +28,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "lp-rounding",
-        purpose: "to about 400 ops: rounds the relaxation of checkmate",
+        purpose: "up to about 400 ops: rounds the relaxation of checkmate",
         source: "Checkmate, section 5, algorithm 2",
         role: Role::Frugal,
         #[cfg(feature = "highs")]
@@ -38,7 +38,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "monet",
-        purpose: "what to keep, compute again and by which implementation: exact when small, else by the model's stages",
+        purpose: "what to keep, what to recompute and with which implementation: exact if small, else by stages",
         source: "Shah et al. 2020 (MONeT)",
         role: Role::Chooses,
         #[cfg(feature = "highs")]

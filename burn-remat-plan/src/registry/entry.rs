@@ -5,7 +5,7 @@ use crate::planner::Planner;
 /// A planner by name.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// The name by which the command knows the planner.
+    /// The name that the command takes for the planner.
     pub name: &'static str,
     /// What it is for, in one line.
     pub purpose: &'static str,
@@ -19,19 +19,19 @@ pub struct Entry {
 /// What `auto` and `search` ask a planner for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A plan within milliseconds for up to so many ops: asked first, and for larger graphs as [`Role::Frugal`].
+    /// Gives a plan within milliseconds for up to `most_ops` ops: asked first; for larger graphs asked as [`Role::Frugal`].
     Quick {
         /// The largest graph that it plans quickly.
         most_ops: usize,
     },
-    /// Sometimes a plan where the quick ones find none: asked then.
+    /// Sometimes finds a plan if the quick ones find none: asked then.
     Frugal,
-    /// The cheapest plan of its class: worth a part of the time for up to so many ops.
+    /// Gives the cheapest plan of its class: worth a part of the time for up to `most_ops` ops.
     Exact {
         /// The largest graph for which it is worth the time.
         most_ops: usize,
     },
-    /// A choice of implementations: worth a part of the time where ops have alternatives.
+    /// Chooses implementations: worth a part of the time if ops have alternatives.
     Chooses,
     /// Not asked.
     Alone,
@@ -39,7 +39,7 @@ pub enum Role {
 
 /// Whether one of `entries` is called `name`.
 pub(super) const fn are_called(entries: &[Entry], name: &str) -> bool {
-    // What runs while a program compiles knows neither iterators nor comparison of texts.
+    // Code that runs at compile time has neither iterators nor string comparison.
     let mut at = 0;
     while at < entries.len() {
         if entries[at].is_called(name) {
@@ -66,12 +66,12 @@ impl Entry {
         (self.make)()
     }
 
-    /// Whether it is [quick](Role::Quick) for so many ops.
+    /// Whether it is [quick](Role::Quick) for this many ops.
     pub fn is_quick(&self, ops: usize) -> bool {
         matches!(self.role, Role::Quick { most_ops } if ops <= most_ops)
     }
 
-    /// Whether it is asked for so many ops where the quick ones find nothing.
+    /// Whether it is asked for this many ops if the quick ones find nothing.
     pub fn is_last_resort(&self, ops: usize) -> bool {
         self.role == Role::Frugal || matches!(self.role, Role::Quick { most_ops } if ops > most_ops)
     }

@@ -1,10 +1,10 @@
 //! The graph planners by name.
 //!
-//! [`planners()`] lists all of them, also those that need a cargo feature which this build lacks: naming one of these
-//! gives a planner whose every solve fails with [`PlanError::FeatureMissing`](crate::PlanError::FeatureMissing).
+//! [`planners()`] lists all of them, including those that need a cargo feature which this build lacks: asking for one of these
+//! gives a planner that fails every solve with [`PlanError::FeatureMissing`](crate::PlanError::FeatureMissing).
 //!
-//! A new planner is a file and an entry here. There are three lists, because a planner may ask those of the lists before
-//! its own: the simple ones ask nobody, `search` and the solvers begin with plans of simple ones, and `auto` asks all. An
+//! A new planner is a file and an entry here. There are three lists, because a planner may call those of the lists before
+//! its own: the simple ones call none, `search` and the solvers begin with plans of simple ones, and `auto` calls all. An
 //! entry's [`Role`] says when.
 
 mod choice;
@@ -24,7 +24,7 @@ pub(crate) use simple::simple;
 
 const AUTO: Entry = Entry {
     name: planners::Auto::NAME,
-    purpose: "any input: runs what suits it and the time, returns the best plan and says which won",
+    purpose: "any input: runs the planners that suit it and the time, returns the best plan and says whose it is",
     source: "this project",
     role: Role::Alone,
     make: || Box::new(planners::Auto::default()),
@@ -37,7 +37,7 @@ pub fn planners() -> &'static [Entry] {
     &ALL
 }
 
-/// Whether there is a graph planner called `name`; also while a program compiles. Takes time in proportion to the registry.
+/// Whether there is a graph planner called `name`; can be called at compile time. Takes time in proportion to the registry.
 ///
 /// ```
 /// use burn_remat_plan::registry::is_planner;

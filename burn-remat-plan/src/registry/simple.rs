@@ -1,4 +1,4 @@
-//! The planners that call no other planner. A new one goes here, unless it starts from what others find.
+//! The planners that call no other planner. A new planner goes here, unless it starts from what others find.
 
 use super::entry::{Entry, Role};
 use crate::planners;
@@ -6,7 +6,7 @@ use crate::planners;
 pub(super) const ENTRIES: &[Entry] = &[
     Entry {
         name: planners::StoreAll::NAME,
-        purpose: "the baseline: every op once, every value to its last use",
+        purpose: "the baseline: every op runs once, every value stays until its last use",
         source: "the program itself",
         role: Role::Quick { most_ops: usize::MAX },
         make: || Box::new(planners::StoreAll),
@@ -20,7 +20,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "chen-greedy",
-        purpose: "linear forward pass: segments of about equal size, searched",
+        purpose: "linear forward pass: segments of about equal size, found by search",
         source: "Chen et al. 2016",
         role: Role::Quick { most_ops: 2000 },
         make: || Box::new(planners::ChenGreedy),
@@ -34,7 +34,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "ap-greedy",
-        purpose: "any graph: articulation points, segments of about equal size, searched",
+        purpose: "any graph: articulation points, segments of about equal size, found by search",
         source: "Checkmate, appendix B.1",
         role: Role::Quick { most_ops: 2000 },
         make: || Box::new(planners::ApGreedy),
@@ -48,7 +48,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: "linear-greedy",
-        purpose: "any graph read as a path: segments of about equal size, searched",
+        purpose: "any graph read as a path: segments of about equal size, found by search",
         source: "Checkmate, appendix B.2",
         role: Role::Quick { most_ops: 2000 },
         make: || Box::new(planners::LinearGreedy),
@@ -62,14 +62,14 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: planners::MinCut::NAME,
-        purpose: "a baseline: the compiler's cut of fewest saved bytes, with a knapsack over expensive ops",
+        purpose: "a baseline: the compiler's cut that saves the fewest bytes, with a knapsack over expensive ops",
         source: "PyTorch, activation_memory_budget",
         role: Role::Alone,
         make: || Box::new(planners::Guarded(planners::MinCut)),
     },
     Entry {
         name: planners::HloRemat::NAME,
-        purpose: "a baseline: one pass over the program that recomputes later what frees most bytes for its cost",
+        purpose: "a baseline: a pass over the program that drops and recomputes what frees the most bytes for its cost",
         source: "XLA, HloRematerialization",
         role: Role::Alone,
         make: || Box::new(planners::Guarded(planners::HloRemat)),
@@ -83,7 +83,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     },
     Entry {
         name: planners::FengHuang::NAME,
-        purpose: "no budget: fewest bytes of checkpoints and largest independent segment",
+        purpose: "no budget: fewest bytes of checkpoints plus largest independent segment",
         source: "Feng & Huang 2018",
         role: Role::Frugal,
         make: || Box::new(planners::FengHuang),

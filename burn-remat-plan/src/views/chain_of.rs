@@ -1,21 +1,21 @@
 //! A training graph seen as a chain of stages, and chain schedules turned back into plans of the graph.
 //!
 //! Method. The ops before the first backward op are the forward list, the rest is the backward list, which runs once
-//! and in order. (Where the lists part, [`passes`](super::passes) tells.) Values that the
+//! and in order. ([`passes`](super::passes) says where the lists part.) Values that the
 //! forward list computes are *carried* across every place between their computation and their last use.
 //!
 //! 1. *Pinned* values are computed once and kept to their last use: outputs of ops that may not run again, results,
-//!    and, where asked, values of long reach, such as an attention mask or the skips of a U-Net.
+//!    and, if requested, values of long reach, such as an attention mask or the skips of a U-Net.
 //! 2. A place in the forward list is a cut if what crosses it, pinned values and inputs of the graph aside, is one
-//!    value plus at most a twentieth of its size, or nothing. The ops between two cuts are a stage. Where ops bear the
+//!    value plus at most a twentieth of its size, or nothing. The ops between two cuts are a stage. If ops carry the
 //!    names of stages, the places at which the name changes are another set of cuts, whatever crosses there.
-//! 3. The backward list is shared out in one run per stage, from the last to the first: an op belongs to the highest
+//! 3. The backward list is divided into one run per stage, from the last to the first: an op belongs to the highest
 //!    stage of which it or a later op needs a value. A forward value that a backward op of a later stage uses is
 //!    carried up to that stage.
 //! 4. Boundary `i` is all that crosses into stage `i`. The saved set of a stage is what it computes and a backward op
 //!    or a later stage uses. All else (inputs, pinned values, gradients) depends only on how far the backward list has
 //!    come: these are the chain's gradient sizes.
-//! 5. Back: the schedule's steps give a sequence of ops. A pass from the end drops repeated computations that nobody
+//! 5. Back: the schedule's steps give a sequence of ops. A pass from the end drops repeated computations that nothing
 //!    uses and evicts every value after its last use before it is computed again.
 //!
 //! Invariants: the plan is valid for any persistent schedule of the chain, and never needs more than the chain
@@ -34,10 +34,10 @@ use crate::plan::Plan;
 use crate::sequence::plan_from_order;
 use crate::views::passes::forward_length;
 
-/// Most bytes that may cross a cut beside the one large value: a twentieth of that value.
+/// The most bytes that may cross a cut besides the one large value: a twentieth of that value.
 const REST_SHARE: u64 = 20;
 
-/// A graph as a chain of stages; the [module](self) tells how.
+/// A graph as a chain of stages; the [module](self) says how.
 #[derive(Clone, Debug)]
 pub struct ChainView {
     terms: Terms,
@@ -72,15 +72,15 @@ pub(super) fn pinned_values(graph: &Graph, split: OpId, shortest: usize) -> Vec<
 }
 
 impl ChainView {
-    /// Views worth trying, without duplicates: no value pinned for its reach, then those that reach over a quarter and
+    /// Views worth trying, without duplicates: with no value pinned for its reach, then with those pinned that reach over a quarter and
     /// over a twelfth of the forward list; each with the cuts that it finds and with those that the stages' names mark.
-    /// Empty where the costs are too large to add up.
+    /// Empty if the costs are too large to add up.
     pub fn candidates(graph: &Graph) -> Vec<Self> {
         Self::candidates_with(graph, |cuts| cuts)
     }
 
-    /// The same, each stage that costs next to nothing joined to the one behind it. Replays of a block that ends in an activation function
-    /// compute that again at the start of the next block, rather than the whole block for its sake.
+    /// The same, with each stage that costs next to nothing joined to the one after it. If a block ends in an activation function, that is then
+    /// computed again at the start of the next block, without the whole block being computed again for its sake.
     pub(crate) fn joined_candidates(graph: &Graph) -> Vec<Self> {
         let split = forward_length(graph);
         Self::candidates_with(graph, |cuts| joined_ahead(graph, split, &cuts))
@@ -148,7 +148,7 @@ impl ChainView {
     }
 }
 
-/// `order` without the repeated computations whose outputs nobody uses before they are computed again.
+/// `order` without the repeated computations whose outputs nothing uses before they are computed again.
 pub(crate) fn without_useless(graph: &Graph, order: &[OpId]) -> Vec<OpId> {
     let mut first = vec![usize::MAX; graph.ops().len()];
     for (at, &op) in order.iter().enumerate().rev() {
@@ -217,7 +217,7 @@ impl<'a> Builder<'a> {
         Self { graph, split, pinned, stages, stage_of, last_stage }
     }
 
-    /// Whether `value` is computed anew in each forward run of its stage.
+    /// Whether `value` is computed again in each forward run of its stage.
     pub fn is_stage_value(&self, value: ValueId) -> bool {
         !self.pinned[value] && self.graph.producer(value).is_some_and(|op| op < self.split)
     }
@@ -262,13 +262,13 @@ impl<'a> Builder<'a> {
         ChainView { terms, stages: self.stages, repeats }
     }
 
-    /// Most bytes of a stage's own values and scratch during its forward run; with `save` what its backward ops need
+    /// Most bytes of a stage's own values and scratch during its forward run; with `save`, what its backward ops need
     /// stays.
     fn forward_peak(&self, i: StageId, save: bool) -> u64 {
         self.forward_peak_keeping(i..i + 1, |value| save && self.used_backward(value))
     }
 
-    /// The same for several stages as one, where the values of `saves` stay, beside those that later stages need.
+    /// The same for several stages as one, if the values of `saves` stay, besides those that later stages need.
     pub fn forward_peak_keeping(&self, run: Range<StageId>, saves: impl Fn(ValueId) -> bool) -> u64 {
         let graph = self.graph;
         let range = self.stages[run.start].forward.start..self.stages[run.end - 1].forward.end;
@@ -291,7 +291,7 @@ impl<'a> Builder<'a> {
         peak
     }
 
-    /// What is held of inputs, pinned values and gradients as the backward list goes on.
+    /// The bytes of inputs, pinned values and gradients that are held as the backward list goes on.
     pub fn backward_side(&self) -> BackwardSide {
         let (graph, n) = (self.graph, self.stages.len());
         let mut released_after: Vec<u64> = vec![0; graph.ops().len()];
@@ -305,7 +305,7 @@ impl<'a> Builder<'a> {
             if graph.is_result(value) {
                 continue;
             }
-            // In the order of time: stages from the last to the first, ops within a stage, the stage's end. A forward
+            // In order of time: stages from the last to the first, ops within a stage, the stage's end. A forward
             // op may run again until its stage ends.
             let when = |op: OpId| (n - 1 - self.stage_of[op], if op < self.split { usize::MAX } else { op });
             let uses = graph.consumers(value).iter().copied().chain(graph.producer(value));
@@ -343,10 +343,10 @@ pub(super) struct BackwardSide {
     pub before_op: Vec<u64>,
 }
 
-/// Share of the mean cost of a stage below which one costs next to nothing.
+/// A stage costs next to nothing below this share of the mean cost of a stage.
 const SMALL_SHARE: f64 = 0.05;
 
-/// `cuts` without those behind stages that cost next to nothing.
+/// `cuts` without those after stages that cost next to nothing.
 pub(super) fn joined_ahead(graph: &Graph, split: OpId, cuts: &[OpId]) -> Vec<OpId> {
     let cost = |range: Range<OpId>| graph.ops()[range].iter().map(|op| op.cost).sum::<f64>();
     let small = SMALL_SHARE * cost(0..split) / (cuts.len() + 1) as f64;
@@ -354,13 +354,13 @@ pub(super) fn joined_ahead(graph: &Graph, split: OpId, cuts: &[OpId]) -> Vec<OpI
     cuts.iter().zip(starts).filter(|&(&end, start)| cost(start..end) >= small).map(|(&end, _)| end).collect()
 }
 
-/// Places in the forward list where the name of the stage changes, as the op behind each.
+/// Places in the forward list where the name of the stage changes, each given as the op after it.
 pub(crate) fn marks(graph: &Graph, split: OpId) -> Vec<OpId> {
     let stage = |op: OpId| graph.ops()[op].stage.as_deref();
     (1..split).filter(|&op| stage(op) != stage(op - 1)).collect()
 }
 
-/// Places in the forward list that are cuts, as the op behind each.
+/// Places in the forward list that are cuts, each given as the op after it.
 pub(crate) fn cuts(graph: &Graph, split: OpId, pinned: &[bool]) -> Vec<OpId> {
     let mut ends: Vec<Vec<ValueId>> = vec![Vec::new(); split + 1];
     // What crosses, the largest last.

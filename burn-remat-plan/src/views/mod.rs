@@ -1,4 +1,4 @@
-//! Structure derived from a graph: its forward pass, the chain of stages, the graph of stages, and the graph without choice.
+//! Structure derived from a graph: its forward pass, the chain of stages, the graph of stages, and the graph without alternatives.
 
 pub mod chain_of;
 pub(crate) mod once;

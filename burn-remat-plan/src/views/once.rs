@@ -1,13 +1,13 @@
-//! A graph with less to choose from, for planners that lose themselves in what there is.
+//! A graph in which fewer ops may run again, for planners that would spend too much time on the others.
 
 use crate::graph::{Graph, Op, OpId};
 use crate::sequence::plan_from_order;
 use crate::simulate::simulate;
 
-/// The same graph where what runs after the store-all peak runs once; `None` where that changes nothing. Its plans are plans of the graph.
+/// The same graph, but what runs after the store-all peak runs only once; `None` if that changes nothing. Its plans are plans of the graph.
 ///
-/// After the peak comes most of the backward pass, and a gradient that is evicted takes most of the step to compute again. Where memory is short passes over the
-/// program spend their time on that: without it they find plans that hold less, and in a fraction of the time. Complexity: O(n + uses).
+/// Most of the backward pass comes after the peak, and computing an evicted gradient again takes most of the step. When memory is short, passes over the
+/// program spend their time on that; without it they find plans that hold less, in a fraction of the time. Complexity: O(n + uses).
 pub(crate) fn once_past_the_peak(graph: &Graph) -> Option<Graph> {
     let all: Vec<OpId> = (0..graph.ops().len()).collect();
     let plan = plan_from_order(graph, &all);

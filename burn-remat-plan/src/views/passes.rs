@@ -1,7 +1,7 @@
 //! Where the forward pass of a training graph ends.
 //!
-//! The phases say so: it is all that comes before the first backward or update op. A graph whose ops have no phases, or that
-//! begins with such an op, does not say; then the place is as good as any at which the plan that keeps everything holds
+//! The phases say so: it is all that comes before the first backward or update op. If the ops have no phases, or the graph
+//! begins with such an op, it is taken to end where the plan that keeps everything holds the
 //! most, since in a training step that is where the backward pass begins.
 //!
 //! Complexity: O(values + uses).
@@ -10,13 +10,13 @@ use crate::graph::{Graph, OpId, Phase};
 use crate::sequence::plan_from_order;
 use crate::simulate::simulate;
 
-/// How many ops the forward pass has, by the phases; `None` where these do not say.
+/// How many ops the forward pass has, according to the phases; `None` if these do not say.
 pub fn marked_forward(graph: &Graph) -> Option<usize> {
     let later = |phase| matches!(phase, Some(Phase::Backward | Phase::Update));
     graph.ops().iter().position(|op| later(op.phase)).filter(|&at| at > 0)
 }
 
-/// How many ops the forward pass has, by the phases or else by where most is held: at least one.
+/// How many ops the forward pass has, according to the phases or else by where most is held: at least one.
 pub fn forward_length(graph: &Graph) -> usize {
     marked_forward(graph).unwrap_or_else(|| {
         let plan = plan_from_order(graph, &(0..graph.ops().len()).collect::<Vec<OpId>>());

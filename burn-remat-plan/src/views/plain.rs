@@ -1,6 +1,6 @@
 //! A graph in which every op has one implementation.
 //!
-//! Planners that know no alternatives plan such a graph; what they find is a plan of the whole graph too, with every op
+//! Planners that do not support alternatives plan such a graph; what they find is a plan of the whole graph too, with every op
 //! in the implementation that was fixed for it.
 
 use crate::choice::{Choice, implementation, implementations};
@@ -37,11 +37,11 @@ impl Plain {
             let (inputs, cost, scratch_bytes) = implementation(op, implementations[id]);
             Op { inputs: inputs.to_vec(), cost, scratch_bytes, alternatives: Vec::new(), ..op.clone() }
         });
-        // Every implementation of a valid graph reads only what comes before, and costs and sizes are among its sums.
+        // Every implementation of a valid graph reads only what comes before it, and its costs and sizes are part of the graph's sums.
         Self { graph: graph.expect("a part of a valid graph is valid"), implementations }
     }
 
-    /// `graph` with each op in the implementation whose inputs and scratch are fewest bytes; of equals the cheapest.
+    /// `graph` with each op in the implementation with the fewest bytes of inputs and scratch; among equals the cheapest.
     pub fn lightest(graph: &Graph) -> Self {
         let weigh = |op: &Op, k: usize| {
             let (inputs, cost, scratch) = implementation(op, k);

@@ -1,16 +1,16 @@
-//! What a stage may do without of its forward values, and what it costs to compute that again inside the stage.
+//! Which of its forward values a stage can do without, and what it costs to compute them again inside the stage.
 //!
 //! Problem: a stage's saved set is what its backward ops read of its forward values. Between keeping all of it and
-//! none there are many choices; a planner of stages wants a few good ones. So it does for a stage's forward outputs: which
-//! of them follow at next to no cost from the others?
+//! none there are many choices; a planner of stages wants a few good ones. The same question comes up for a stage's forward
+//! outputs: which of them follow from the others at next to no cost?
 //!
 //! Method: from the whole set, values are dropped one after the other, always those that cost least to compute again
-//! per byte, given what is still kept. That makes nested sets from all to nothing, each with its cost. Chosen are all,
-//! nothing, the smallest set whose recomputation costs a twentieth of that of nothing, and those that lie furthest below
-//! the straight line between two chosen ones. Forward outputs are split at that smallest set.
+//! per byte, given what is still kept. That gives nested sets from everything to nothing, each with its cost. Offered are everything,
+//! nothing, the smallest set whose recomputation costs at most a twentieth of recomputing everything, and those that lie furthest
+//! below the straight line between two chosen ones. Forward outputs are split at that smallest set.
 //!
-//! For a kept set the sequence of ops is: the backward ops in order, and before each the forward ops that give what it
-//! misses, each at most once. So what is cheap to compute and soon used is resident for a short time only.
+//! For a kept set the sequence of ops is: the backward ops in order, and before each the forward ops that compute what it
+//! lacks, each at most once. So what is cheap to compute and soon used is resident for a short time only.
 //!
 //! Invariants: only repeatable ops of the stage run again; the sets are nested; values of no size are always kept.
 //!
@@ -25,15 +25,15 @@ use std::ops::Range;
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId, ValueId};
 
-/// Ways to recompute inside, at most; the last keeps nothing.
+/// The most ways to recompute inside a stage; the last keeps nothing.
 const ALTERNATIVES: usize = 3;
 /// Rounds of dropping: with more saved values, several go in each.
 const ROUNDS: usize = 32;
-/// A set that saves less than this share of the cost of full recomputation against its neighbours is not worth a choice.
+/// A set that saves less than this share of the cost of full recomputation compared with its neighbours is not offered.
 const LEAST_GAIN: f64 = 0.02;
-/// Recomputation of at most this share of the cost of all is next to nothing.
+/// Recomputation of at most this share of the cost of recomputing everything counts as next to nothing.
 const CHEAP: f64 = 0.05;
-/// Forward ops are split where at least this share of their outputs' bytes is cheap.
+/// Forward ops are split if at least this share of their outputs' bytes is cheap.
 const LEAST_CHEAP_BYTES: f64 = 0.15;
 
 /// Values that `order` reads before it makes them itself.
@@ -56,15 +56,15 @@ pub(super) fn backward_ways(graph: &Graph, forward: &Range<OpId>, share: Range<O
 
 /// A run of forward ops in two parts.
 pub(super) struct Split {
-    /// Values that are dear to compute.
+    /// Values that are expensive to compute.
     pub dear: BTreeSet<ValueId>,
-    /// Ops that give the dear values.
+    /// Ops that compute the expensive values.
     pub dear_ops: Vec<OpId>,
-    /// Ops that give the other outputs where the dear values are kept.
+    /// Ops that compute the other outputs if the expensive values are kept.
     pub cheap_ops: Vec<OpId>,
 }
 
-/// Splits the `outputs` of the repeatable ops in `forward` where a part is far cheaper to compute from the rest.
+/// Splits the `outputs` of the repeatable ops in `forward` if a part is far cheaper to compute from the rest.
 pub(super) fn forward_split(graph: &Graph, forward: &Range<OpId>, outputs: &[ValueId]) -> Option<Split> {
     let stage = |outputs: Vec<ValueId>| Stage { graph, forward, turns: vec![(outputs, None)], always: &|_| false };
     let mut points = stage(outputs.to_vec()).nested(Deadline::NEVER);
@@ -78,8 +78,8 @@ pub(super) fn forward_split(graph: &Graph, forward: &Range<OpId>, outputs: &[Val
     Some(Split { dear: kept, dear_ops, cheap_ops: order })
 }
 
-/// The nested sets of what the backward ops `share` read of the forward values, from all to nothing; what `always` names
-/// is there in any case. Where the time is over the smaller ones are left out.
+/// The nested sets of what the backward ops `share` read of the forward values, from everything to nothing; what `always` names
+/// is always available. If time runs out, the smaller sets are left out.
 pub(super) fn nested_sets(
     graph: &Graph,
     forward: &Range<OpId>,
@@ -100,12 +100,12 @@ pub(super) struct Point {
     pub order: Vec<OpId>,
 }
 
-/// A stage's forward ops and, in order, what is to be there and the op that reads it.
+/// A stage's forward ops and, in order, the values that must be available and the op that reads them.
 struct Stage<'a> {
     graph: &'a Graph,
     forward: &'a Range<OpId>,
     turns: Vec<(Vec<ValueId>, Option<OpId>)>,
-    /// What is there in any case.
+    /// Values that are always available.
     always: &'a dyn Fn(ValueId) -> bool,
 }
 
@@ -124,7 +124,7 @@ impl Stage<'_> {
         reads.filter(|&value| self.is_own(value)).collect()
     }
 
-    /// The ops of the turns, each behind the forward ops for what it misses.
+    /// The ops of the turns, each after the forward ops that compute what it lacks.
     fn order(&self, kept: &BTreeSet<ValueId>) -> Vec<OpId> {
         let mut present = kept.clone();
         let mut order = Vec::new();
@@ -156,7 +156,7 @@ impl Stage<'_> {
         Point { kept: kept.clone(), bytes, cost, order }
     }
 
-    /// From the whole saved set to nothing, as far as the time goes.
+    /// From the whole saved set to nothing, as far as time allows.
     fn nested(&self, deadline: Deadline) -> Vec<Point> {
         let mut kept = self.saved();
         let mut left: Vec<ValueId> = kept.iter().copied().filter(|&value| self.graph.bytes(value) > 0).collect();
@@ -191,7 +191,7 @@ fn cheap(points: &[Point]) -> usize {
 }
 
 /// The first and the last of `points`, the one where recomputation is [`cheap`], and those furthest below the line from
-/// one chosen to the next.
+/// one chosen point to the next.
 fn worth_a_choice(points: &[Point]) -> Vec<usize> {
     let last = points.len() - 1;
     let mut chosen = BTreeSet::from([0, last, cheap(points)]);

@@ -4,15 +4,15 @@
 //! normalizations, activations and attention scores can do with a fraction of that at next to no cost.
 //!
 //! Method. A stage's options are the nested saved sets of [`saved_sets`](super::saved_sets), from everything to nothing;
-//! of those that lie below the lines between the others in bytes and cost, a dozen at most are offered.
-//! Neighbouring stages, [`MOST_STAGES`] at most, also have options together: what lies between them, such as the sums of
-//! a residual network, can then be dropped too. With an
-//! option go the bytes kept, the cost of the backward ops with what they compute again, the scratch of the forward run
+//! of those that lie below the lines between the others in bytes and cost, at most a dozen are offered.
+//! Neighbouring stages, at most [`MOST_STAGES`], also have options together: what lies between them, such as the sums of
+//! a residual network, can then be dropped too. Each
+//! option states the bytes kept, the cost of the backward ops with what they compute again, the scratch of the forward run
 //! that keeps the set, and the most held during the backward ops. What later stages read always stays: it is their
 //! input.
 //!
-//! Stages, and runs of them, of the same structure are solved once ([`stage_runs`](super::stage_runs)). Where all terms
-//! agree too, stages have the same *class*, by which a planner can tell equal runs of stages.
+//! Stages, and runs of them, of the same structure are solved once ([`stage_runs`](super::stage_runs)). If all terms
+//! agree too, stages have the same *class*, by which a planner can recognise equal runs of stages.
 //!
 //! Invariants: any choice of options gives an executable order.
 //!
@@ -34,7 +34,7 @@ use crate::graph::{Graph, OpId};
 use crate::plan::Plan;
 use crate::sequence::plan_from_order;
 
-/// Neighbours that an option takes as one stage, at most, and their forward ops.
+/// The most neighbours that an option takes as one stage, and the most forward ops that these may have.
 const MOST_STAGES: usize = 4;
 const MOST_OPS: usize = 120;
 
@@ -51,7 +51,7 @@ pub(crate) struct StageOption {
     pub save_scratch: u64,
     /// Most bytes during the backward ops beside the saved set and the stage's input.
     pub backward_bytes: u64,
-    /// The backward ops, each behind what is computed again for it, [counted from the start](Ops) of its stages.
+    /// The backward ops, each after what is computed again for it, [counted from the start](Ops) of its stages.
     order: Arc<[usize]>,
 }
 
@@ -84,8 +84,8 @@ pub(crate) enum OptionStep {
 }
 
 impl OptionView {
-    /// Views worth trying: stages of next to no cost joined to those behind them, at the cuts found and at those that
-    /// names mark, with and without long values pinned. Where the time is over, there are fewer, with fewer options.
+    /// Views worth trying: with stages of next to no cost joined to those after them, at the cuts found and at those that
+    /// names mark, with and without long values pinned. If time runs out, there are fewer, with fewer options.
     pub fn candidates(graph: &Graph, deadline: Deadline) -> Vec<Self> {
         let split = forward_length(graph);
         let (mut views, mut known) = (Vec::new(), KnownRuns::default());

@@ -1,14 +1,14 @@
-//! Runs of neighbouring stages and what they may keep, worked out once for all runs alike.
+//! Runs of neighbouring stages and what they may keep, worked out once for all equal runs.
 //!
 //! Problem: a network of a hundred equal blocks has hundreds of stages and of runs of stages. What each may keep, what it
-//! costs to compute the rest again and how much is held meanwhile is the same for all that have the same structure.
+//! costs to compute the rest again and how much is held meanwhile is the same for all runs of the same structure.
 //!
-//! Method. The *structure* of a run names all of which this depends: costs, sizes, who reads what, which values others
+//! Method. The *structure* of a run lists everything that these depend on: costs, sizes, who reads what, which values others
 //! need, and how the bytes of the backward side change from op to op. Options are kept by structure, with ops counted from
 //! the start of the run and bytes from what the backward side holds before its backward ops. So a run costs one walk over
 //! its ops, which gives its structure, and only the first of its kind is solved.
 //!
-//! Invariants: equal structures have equal options. A structure for which the time was too short has fewer.
+//! Invariants: equal structures have equal options. A structure for which time was too short has fewer.
 //!
 //! Complexity: O(ops of the run) for each run; that of [`saved_sets`](super::saved_sets) and O(ops) for each option of
 //! each structure.
@@ -23,7 +23,7 @@ use crate::chain::StageId;
 use crate::deadline::Deadline;
 use crate::graph::{Graph, OpId, ValueId};
 
-/// Options of a run, at most.
+/// The most options of a run.
 const MOST_OPTIONS: usize = 12;
 
 /// What a run of stages may keep.
@@ -38,7 +38,7 @@ pub(super) struct RunOption {
     /// Most bytes during the backward ops beside the saved set and the run's input, beyond what the backward side holds
     /// before them.
     pub backward_beyond: u64,
-    /// The backward ops, each behind what is computed again for it, [counted from the start](Ops).
+    /// The backward ops, each after what is computed again for it, [counted from the start](Ops).
     pub order: Arc<[usize]>,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct KnownRuns {
 }
 
 impl KnownRuns {
-    /// The options of `run`, everything kept first; all that fall on the way where there is no time for more.
+    /// The options of `run`, the one that keeps everything first; if time runs out, only those found by then.
     pub(super) fn options(&mut self, run: &Run<'_>, before_op: &[u64], deadline: Deadline) -> Arc<[RunOption]> {
         let structure = run.structure(before_op);
         Arc::clone(self.options.entry(structure).or_insert_with(|| run.solve(before_op, deadline)))
     }
 }
 
-/// The ops of a run of stages. Counted from the start its forward ops come first.
+/// The ops of a run of stages. Counted from the start, its forward ops come first.
 #[derive(Clone, Debug)]
 pub(super) struct Ops {
     pub forward: Range<OpId>,
@@ -98,7 +98,7 @@ impl<'a> Run<'a> {
         self.builder.graph
     }
 
-    /// Whether `value` is there in any case: not computed anew in runs of a stage, or needed by a later stage.
+    /// Whether `value` is always available: not computed again in runs of a stage, or needed by a later stage.
     fn is_always(&self, value: ValueId) -> bool {
         !self.builder.is_stage_value(value) || self.is_needed_later(value)
     }
@@ -107,7 +107,7 @@ impl<'a> Run<'a> {
         self.builder.last_stage[value] >= self.stages.end
     }
 
-    /// What it makes for later stages.
+    /// The values that it makes for later stages.
     fn crossing(&self) -> Vec<ValueId> {
         let graph = self.graph();
         let made = self.ops.forward.clone().flat_map(|op| &graph.ops()[op].outputs).copied();
@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
         self.ops.backward.clone().next().map_or(0, |op| before_op[op])
     }
 
-    /// All that options depend on.
+    /// Everything that options depend on.
     fn structure(&self, before_op: &[u64]) -> Vec<u64> {
         let (graph, base) = (self.graph(), self.base(before_op));
         let mut numbers: HashMap<ValueId, u64> = HashMap::new();
@@ -182,10 +182,10 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        // What goes of the kept set, and of what later stages read, on the way.
+        // Bytes of the kept set, and of what later stages read, that are released on the way.
         let mut leaves = vec![0; order.len() + 1];
         kept_until.iter().for_each(|(&value, &at)| leaves[at] += graph.bytes(value));
-        // What the backward side holds: before a run of forward ops as before the backward op behind them.
+        // What the backward side holds: before a run of forward ops the same as before the backward op after them.
         let mut side = vec![0; order.len()];
         let mut held_side = 0;
         for (at, &id) in order.iter().enumerate().rev() {
@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Of points with falling bytes and rising cost the first, the last and those furthest below the lines between.
+/// Of points with falling bytes and rising cost, the first, the last and those furthest below the lines between chosen ones.
 fn below_the_lines(points: &[(u64, f64)]) -> Vec<usize> {
     let last = points.len() - 1;
     let mut chosen = BTreeSet::from([0, last]);

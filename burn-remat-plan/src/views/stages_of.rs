@@ -2,23 +2,23 @@
 //!
 //! Method. Forward and backward list are those of the [chain view](super::chain_of), and so are the places at which the
 //! forward list is cut into stages: where the stage's name changes, or at the cuts that the chain view finds, or simply
-//! anywhere. Too many are thinned: of those in one of several equal shares of the forward bytes, the one that fewest
-//! bytes cross stays.
+//! anywhere. If there are too many, they are thinned: of the places in each of several equal shares of the forward bytes, the
+//! one that the fewest bytes cross stays.
 //!
-//! 1. A stage's forward ops are one coarse op. Ops that may run once only (the mask of a dropout) come as a coarse op of
-//!    their own before it; where such an op reads what the stage computes, the stage's forward part is split there. Where
-//!    a good part of what the ops give costs next to nothing once the rest is there (normalizations, activations, sums),
-//!    they are two coarse ops: one for the dear values, one that reads these and gives the cheap ones.
-//! 2. The backward list is shared out as in the chain view: one coarse op for each stage's share, and one for the ops
-//!    behind the last that reads a forward value, such as the update.
+//! 1. A stage's forward ops are one coarse op. Ops that may run only once (the mask of a dropout) form a coarse op of
+//!    their own before it; if such an op reads what the stage computes, the stage's forward part is split there. If
+//!    a good part of the results costs next to nothing once the rest is available (normalizations, activations, sums),
+//!    they are two coarse ops: one for the expensive values, one that reads these and computes the cheap ones.
+//! 2. The backward list is divided as in the chain view: one coarse op for each stage's share, and one for the ops
+//!    after the last that reads a forward value, such as the update.
 //! 3. Whatever one coarse op makes and another reads is a coarse value, however many stages lie between: a skip needs no
-//!    rule of its own. Values with the same maker and the same readers are one.
+//!    rule of its own. Values with the same maker and the same readers form one coarse value.
 //! 4. The backward op of a stage has alternatives that *recompute inside*: they read a part of the stage's saved set,
-//!    or none of it, and run again whatever forward ops of the stage give the rest, each right before it is needed.
+//!    or none of it, and run again whatever forward ops of the stage compute the rest, each right before it is needed.
 //!    The parts are nested (`saved_sets`).
 //! 5. The scratch of a coarse op is what its ops hold at most beyond its inputs and outputs, if nothing in them stays
 //!    longer than it is of use.
-//! 6. Back: each coarse op stands for its ops. A pass from the end drops repeated computations that nobody uses and evicts
+//! 6. Back: each coarse op stands for its ops. A pass from the end drops repeated computations that nothing uses and evicts
 //!    every value after its last use before it is computed again.
 //!
 //! Invariants: a valid plan of the coarse graph gives a valid plan of the graph that costs no more. It holds no more at
@@ -30,9 +30,9 @@
 //! Complexity: O(ops + uses) for the lists, O(saved values · uses) in each stage for its saved sets, O(steps of the
 //! plan) for the way back.
 //!
-//! Source: the graphs are those of MONeT (Shah et al. 2020), whose operators with several implementations the coarse ops
-//! are. Departures: there an operator is one kernel; here a stage of the model. Alternatives of the graph's own ops are
-//! not looked at.
+//! Source: the graphs are those of MONeT (Shah et al. 2020): the coarse ops are its operators with several
+//! implementations. Departures: there an operator is one kernel; here it is a stage of the model. Alternatives of the graph's own
+//! ops are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -44,7 +44,7 @@ use crate::graph::{Alternative, Graph, GraphBuilder, Op, OpId, Phase, ValueId};
 use crate::plan::{Plan, Step};
 use crate::sequence::plan_from_order;
 
-/// A graph as a coarse graph of stages; the [module](self) tells how.
+/// A graph as a coarse graph of stages; the [module](self) says how.
 #[derive(Clone, Debug)]
 pub struct StageView {
     coarse: Graph,
@@ -76,7 +76,7 @@ impl Part {
 
 impl StageView {
     /// Views worth trying, without duplicates, of at most `most` stages each: by the names of the stages, or by the cuts
-    /// where there are no names; then with every place in the forward list as a candidate, thinned. None where there is
+    /// if there are no names; then with every place in the forward list as a candidate, thinned. None if there is
     /// no backward list.
     pub fn candidates(graph: &Graph, most: usize) -> Vec<Self> {
         let split = forward_length(graph);
@@ -123,7 +123,7 @@ impl StageView {
     }
 }
 
-/// At most `most - 1` of `places`: of those in an equal share of the forward bytes, the one that fewest bytes cross.
+/// At most `most - 1` of `places`: of those in an equal share of the forward bytes, the one that the fewest bytes cross.
 fn thinned(graph: &Graph, split: OpId, places: Vec<OpId>, most: usize) -> Vec<OpId> {
     if places.len() < most {
         return places;
@@ -131,7 +131,7 @@ fn thinned(graph: &Graph, split: OpId, places: Vec<OpId>, most: usize) -> Vec<Op
     let mut made = vec![0_u128; split + 1];
     let mut crossing = vec![0_i128; split + 1];
     for op in 0..split {
-        // An op counts even where its outputs have no size.
+        // An op counts even if its outputs have no size.
         made[op + 1] = made[op] + 1 + u128::from(graph.bytes_of(&graph.ops()[op].outputs));
         for &value in &graph.ops()[op].outputs {
             crossing[op + 1] += i128::from(graph.bytes(value));
@@ -152,7 +152,7 @@ fn thinned(graph: &Graph, split: OpId, places: Vec<OpId>, most: usize) -> Vec<Op
     best.into_values().collect()
 }
 
-/// A run of a stage's forward ops of which those that run once only may come first.
+/// A run of a stage's forward ops; those that run only once may come first.
 #[derive(Default)]
 struct Piece {
     ops: Vec<OpId>,
@@ -198,7 +198,7 @@ fn forward_parts(graph: &Graph, piece: Piece) -> Vec<Part> {
     };
     let made: BTreeSet<ValueId> = repeats.iter().flat_map(|&op| &graph.ops()[op].outputs).copied().collect();
     let outputs: Vec<ValueId> = made.iter().copied().filter(leaves).collect();
-    // An op that gives nothing to anyone has a place in neither part.
+    // An op whose results nothing reads belongs to neither part.
     let covers = |split: &Split| repeats.iter().all(|op| split.dear_ops.contains(op) || split.cheap_ops.contains(op));
     let Some(split) = forward_split(graph, &range, &outputs).filter(covers) else {
         parts.push(Part { first: ops.clone(), during: ops, ..Part::new(graph, Phase::Forward, vec![repeats]) });
@@ -244,7 +244,7 @@ struct Coarse<'a> {
     readers: Vec<Vec<Reader>>,
     /// What each way of each part reads.
     reads: Vec<Vec<BTreeSet<ValueId>>>,
-    /// The last part before which each part may be of use once more: itself where it runs once.
+    /// The last part before which each part may be of use once more: itself if it runs once.
     until: Vec<usize>,
 }
 
@@ -270,7 +270,7 @@ impl<'a> Coarse<'a> {
         coarse
     }
 
-    /// The last part that may read `value`, as often as the parts that read it may run.
+    /// The last part that may read `value`, given how often the parts that read it may run.
     fn last_use(&self, value: ValueId) -> usize {
         let last = self.readers[value].iter().map(|&(reader, _)| self.until[reader]).max().unwrap_or(0);
         if self.graph.is_result(value) { usize::MAX } else { last }
@@ -291,7 +291,7 @@ impl<'a> Coarse<'a> {
         groups.into_values().collect()
     }
 
-    /// The coarse graph; `None` where its sizes or costs are too large to add up.
+    /// The coarse graph; `None` if its sizes or costs are too large to add up.
     fn graph(&self, parts: &[Part]) -> Option<Graph> {
         let graph = self.graph;
         let mut builder = GraphBuilder::new(format!("{} by stages", graph.name()));
@@ -326,7 +326,7 @@ impl<'a> Coarse<'a> {
         builder.build().ok()
     }
 
-    /// What the ops of a way hold at most beyond its inputs and outputs.
+    /// The most that the ops of a way hold beyond its inputs and outputs.
     fn scratch(&self, at: usize, part: &Part, way: usize) -> u64 {
         let inputs = &self.reads[at][way];
         let makes = |value: ValueId| part.makes.contains(&value) && self.crosses(value);
@@ -337,8 +337,8 @@ impl<'a> Coarse<'a> {
         let again = peak(self.graph, &part.ways[way], inputs, |value| {
             if inputs.contains(&value) { !last_here(value) } else { makes(value) }
         });
-        // What the piece makes for others stays, whichever of its parts counts it; what comes from before and is no
-        // input of this part goes after its last use.
+        // What the piece makes for others stays, whichever of its parts counts it; what comes from before and is not an
+        // input of this part is released after its last use.
         let before = external_reads(self.graph, &part.during);
         let stays = |value: ValueId| counted.contains(&value) || (self.crosses(value) && !before.contains(&value));
         let first = peak(self.graph, &part.during, &before.union(inputs).copied().collect(), stays);
@@ -347,7 +347,7 @@ impl<'a> Coarse<'a> {
     }
 }
 
-/// Most bytes that the ops of `order` hold, from `start` on, if values go after their last use unless they stay.
+/// Most bytes that the ops of `order` hold, from `start` on, if values are released after their last use unless they stay.
 fn peak(graph: &Graph, order: &[OpId], start: &BTreeSet<ValueId>, stays: impl Fn(ValueId) -> bool) -> u64 {
     let mut last_use: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (at, &id) in order.iter().enumerate() {

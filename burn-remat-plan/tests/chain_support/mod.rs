@@ -1,4 +1,4 @@
-//! The cheapest schedule of a chain found by trying all.
+//! The cheapest schedule of a chain, found by trying all of them.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -43,12 +43,12 @@ fn bytes(chain: &Chain, (due, held): &State) -> u64 {
     gradient + held.iter().enumerate().map(boundary).sum::<u64>()
 }
 
-/// All states one operation away, with its cost; those over the budget left out.
+/// All states one operation away, each with its cost, without those over the budget.
 fn next_states(chain: &Chain, state: &State, class: Class, budget: u64) -> Vec<(State, f64)> {
     let mut found = Vec::new();
     let (due, held) = state;
     if class == Class::Any {
-        // Every boundary that some stage reads may go, that of the backward operation just done among them.
+        // Every boundary that some stage reads may be released, including that of the backward operation just done.
         for i in (0..chain.stages().len()).filter(|&i| held[i] != Held::No) {
             let mut after = state.clone();
             after.1[i] = Held::No;
@@ -126,12 +126,12 @@ pub fn brute_force(chain: &Chain, class: Class, budget: u64) -> Option<f64> {
     None
 }
 
-/// A folder of chains with known optima, where it is at hand.
+/// A folder of chains with known optima, if it is available.
 pub fn benchmark_chains() -> Option<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/benchmarks/chains");
     let found = folder.is_dir();
     if !found {
-        eprintln!("skipped: {} is not there", folder.display());
+        eprintln!("skipped: {} does not exist", folder.display());
     }
     found.then_some(folder)
 }

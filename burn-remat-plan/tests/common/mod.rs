@@ -58,7 +58,7 @@ pub fn random_graph(most: usize) -> impl Strategy<Value = Graph> {
     )
 }
 
-/// What is wrong with a plan, by the letter of the definition in `plan.rs`.
+/// What is wrong with a plan, strictly by the definition in `plan.rs`.
 pub fn violations(graph: &Graph, plan: &Plan, budget: u64) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut resident: std::collections::BTreeSet<usize> = graph.inputs().collect();

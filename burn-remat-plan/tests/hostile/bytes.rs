@@ -1,7 +1,7 @@
 //! A valid graph from any bytes: for fuzzers, and for tests that draw the bytes at random.
 //!
-//! The first bytes choose palettes of sizes and costs. Each further three are a piece of the graph: its form, about how many ops it has, and
-//! the seed of its details. So a byte more or less changes a part of the graph and leaves the rest.
+//! The first bytes choose palettes of sizes and costs. Each further three bytes are a piece of the graph: its form, about how many ops it has,
+//! and the seed of its details. So a byte more or less changes a part of the graph and leaves the rest as it is.
 //!
 //! Invariants: sizes and costs go up to what a graph may have (`GraphBuilder::build`) and never beyond; there is at least one
 //! op and at most [`MOST_OPS`].
@@ -10,16 +10,16 @@ use burn_remat_plan::{Alternative, Graph, GraphBuilder, Op, Phase, ValueId};
 
 use super::Numbers;
 
-/// No graph has more ops.
+/// No graph has more ops than this.
 const MOST_OPS: usize = 2500;
-/// No op has more alternatives.
+/// No op has more alternatives than this.
 const MOST_ALTERNATIVES: usize = 4;
-/// What all values may weigh together. With scratch and constant bytes, half of it each at most, it is all that a graph may have.
+/// The most bytes of all values together. With scratch and constant bytes, each at most half of it, it is the most that a graph may have.
 const MOST_BYTES: u64 = (1 << 62) - 1;
-/// What an implementation may cost at most: all of them, once more per op than there are ops, still have a finite sum.
+/// The most that an implementation may cost: all of them, once more per op than there are ops, still have a finite sum.
 const MOST_COST: f64 = f64::MAX / (2 * (MOST_ALTERNATIVES + 1) * (MOST_OPS + 1) * (MOST_OPS + 1)) as f64;
 
-/// The graph of `bytes`, which its name spells.
+/// The graph of `bytes`, which its name spells out.
 pub fn from_bytes(bytes: &[u8]) -> Graph {
     let head = |at: usize| bytes.get(at).copied().unwrap_or_default();
     let mut pieces = Pieces {
@@ -54,7 +54,7 @@ struct Pieces {
     builder: GraphBuilder,
     sizes: u8,
     costs: u8,
-    /// Bit by bit: what ops may be beside plain.
+    /// Bit by bit: what ops may be, besides plain.
     habits: u8,
     made: Vec<ValueId>,
     ops: usize,
@@ -62,7 +62,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Adds a piece: `count` up to 192 stands for itself over 16, above for hundreds and thousands.
+    /// Adds a piece of ops: one more than `count / 16` for a `count` below 192, else from about ten to a thousand.
     fn add(&mut self, form: u8, count: usize, seed: u64) {
         let mut numbers = Numbers::new(seed);
         let count = match count {
@@ -107,7 +107,7 @@ impl Pieces {
         }
     }
 
-    /// One reads all, some of them twice told, and a value that was there before.
+    /// One reads all, some of them twice, and a value that existed before.
     fn wide(&mut self, numbers: &mut Numbers, count: usize) {
         let from = self.made.len();
         for _ in 0..count {
@@ -142,7 +142,7 @@ impl Pieces {
         (0..numbers.below(most)).filter_map(|_| self.any_value(numbers)).collect()
     }
 
-    /// Whether an op is what a bit of the habits says, which few are then.
+    /// Whether an op has the habit of this bit, as few ops do.
     fn is_now(&self, habit: u8, numbers: &mut Numbers) -> bool {
         self.habits >> habit & 1 == 1 && numbers.below(4) == 0
     }
@@ -210,7 +210,7 @@ impl Pieces {
             3 => number / 7.0,
             4 => MOST_COST,
             5 => MOST_COST / (1.0 + number),
-            // The least numbers that there are.
+            // The smallest numbers that there are.
             6 => number * f64::from_bits(1),
             7 => [1.0, 1e17][usize::from(number == 0.0)],
             8 => number * 1e-9,

@@ -1,4 +1,4 @@
-//! Graphs that are valid and made to hurt: equal sizes, wide ops, no sizes, huge numbers, depth, a thousand readers.
+//! Valid graphs designed to be difficult: equal sizes, wide ops, no sizes, huge numbers, depth, a thousand readers.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 

@@ -1,8 +1,8 @@
-//! Every planner, every lower bound and the minimum on one graph, each against all others.
+//! Every planner, every lower bound and the minimum on one graph, each against all the others.
 //!
-//! `solve` has each plan checked by itself. Beside that nothing may contradict anything: a plan that holds no more than a budget is no cheaper than
-//! any bound for that budget, holds no less than what the minimum is proved to be, and is none where a planner has proved that there is none. On small
-//! graphs with whole costs brute force is one more witness.
+//! `solve` has each plan checked by itself. In addition, no result may contradict another: a plan that holds no more than a budget costs no less than
+//! any bound for that budget, holds no less than the proved part of the minimum, and does not exist if a planner has proved that there is none. On
+//! small graphs with whole costs, brute force is one more witness.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use burn_remat_plan::{Graph, PlanError, Request, Scope, Status, check, minimum_w
 
 use crate::brute_force::cheapest;
 
-/// What sums in another order may differ by, as a part of the sum.
+/// By how much sums in another order may differ, as a part of the sum.
 const ROUNDING: f64 = 1e-9;
-/// Brute force tries every set of so many values, at most.
+/// Brute force tries every set of at most this many values.
 const MOST_VALUES: usize = 10;
 
 /// What has been said about a graph.
@@ -24,14 +24,14 @@ const MOST_VALUES: usize = 10;
 struct Said {
     /// Peak, makespan and planner.
     plans: Vec<(u64, f64, String)>,
-    /// Budget, bound and whose.
+    /// Budget, bound, and who gave it.
     bounds: Vec<(u64, f64, String)>,
     /// Budget and planner: no schedule fits.
     refused: Vec<(u64, String)>,
 }
 
-/// Judges what comes out within `request`, whose budget plays no part. Each piece of work passes through `around`, with who does it, for whoever
-/// measures it.
+/// Judges the results within `request`, whose budget is not used. Each piece of work passes through `around`, with the name of who does it, so
+/// that a caller can measure it.
 pub fn judge(graph: &Graph, request: &Request, around: &mut dyn FnMut(&str, &mut dyn FnMut())) {
     let mut work = |what: &str, work: &mut dyn FnMut()| {
         around(what, &mut || {
@@ -88,7 +88,7 @@ impl Said {
                 if outcome.scope == Scope::AllSchedules {
                     self.bounds.extend(outcome.lower_bound.map(|bound| (request.budget, bound, who())));
                 }
-                // What these call optimal is so among all schedules.
+                // What these call optimal is optimal among all schedules.
                 if outcome.status == Status::Optimal && ["auto", "search"].contains(&name) {
                     self.bounds.push((request.budget, outcome.makespan, who()));
                 }

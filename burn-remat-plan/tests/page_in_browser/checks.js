@@ -38,16 +38,16 @@ async function pictures(page, say) {
     const at = { clientX: box.left + box.width * 0.5, clientY: box.top + box.height * 0.6, bubbles: true };
     canvas.dispatchEvent(new page.PointerEvent("pointermove", at));
     const tip = document.getElementById("tip");
-    check(!tip.hidden && /held/.test(tip.textContent) && /made by|constants|inputs|other/.test(tip.textContent), say(`the pointer tells: ${tip.textContent}`));
+    check(!tip.hidden && /held/.test(tip.textContent) && /made by|constants|inputs|other/.test(tip.textContent), say(`the tooltip says: ${tip.textContent}`));
     const { left, right, top } = tip.getBoundingClientRect();
-    check(left >= 0 && right <= page.innerWidth && top >= 0, say("what it tells is on the page"));
+    check(left >= 0 && right <= page.innerWidth && top >= 0, say("the tooltip is on the page"));
     canvas.dispatchEvent(new page.PointerEvent("pointerleave", at));
-    check(tip.hidden, say("it stops when the pointer leaves"));
+    check(tip.hidden, say("the tooltip disappears when the pointer leaves"));
     canvas.focus();
     key(page, canvas, "ArrowRight");
     key(page, canvas, "ArrowUp");
     const spoken = document.getElementById("announcer").textContent;
-    check(/held/.test(spoken), say(`the arrow keys are answered in words: ${spoken}`));
+    check(/held/.test(spoken), say(`the arrow keys are announced: ${spoken}`));
     canvas.blur();
   }
 }
@@ -66,7 +66,7 @@ async function slider(page, say) {
     const told = budget.getAttribute("aria-valuetext");
     times.push(toNumber(told));
     looks.add(inked(canvas).sum);
-    check(document.querySelector("#budget-label output").textContent === told.split(",")[0], say("the label says the budget"));
+    check(document.querySelector("#budget-label output").textContent === told.split(",")[0], say("the label shows the budget"));
   }
   check(times.length >= 4 && looks.size >= 3, say(`the pictures follow the slider: ${looks.size} of ${times.length}`));
   check(times.every((time, at) => at === 0 || time <= times[at - 1]), say(`a larger budget costs no more: ${times}`));
@@ -88,7 +88,7 @@ async function table(page, say) {
   const find = document.getElementById("find");
   find.value = "no such name at all";
   find.dispatchEvent(new page.Event("input", { bubbles: true }));
-  check(sizes().length === 0, say("what is looked for is found, and nothing else"));
+  check(sizes().length === 0, say("the search shows only rows that match"));
 }
 
 async function run() {
@@ -96,7 +96,7 @@ async function run() {
     const say = (what) => `${width}x${height}: ${what}`;
     const page = await load(width, height);
     await settled();
-    check(page.document.querySelector("#facts dd"), say("the script ran to its end"));
+    check(page.document.querySelector("#facts dd"), say("the script finished"));
     check(page.document.documentElement.scrollWidth <= width, say("nothing sticks out to the side"));
     await pictures(page, say);
     await slider(page, say);

@@ -1,4 +1,4 @@
-//! The source files of the workspace, for tests that hold its structure.
+//! The source files of the workspace, for tests that check its structure.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -9,7 +9,7 @@ pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// All Rust files below `folder`, but for what was built.
+/// All Rust files below `folder`, except build output.
 pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let (mut files, mut open) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(next) = open.pop() {
@@ -32,7 +32,7 @@ pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The text with spaces for comments, texts and letters in quotes: what is left is code, in the same lines.
+/// The text with spaces in place of comments, strings and character literals: what is left is code, in the same lines.
 pub fn code_of(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -50,7 +50,7 @@ pub fn code_of(text: &str) -> String {
     code
 }
 
-/// Bytes of the comment, text or letter with which `rest` begins; 0 where that is code.
+/// Bytes of the comment, string or character literal with which `rest` begins; 0 if that is code.
 fn length_of_what_is_no_code(rest: &str, follows_word: bool) -> usize {
     let through = |from: usize, end: &str| rest[from..].find(end).map_or(rest.len(), |at| from + at + end.len());
     if rest.starts_with("//") {

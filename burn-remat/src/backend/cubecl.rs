@@ -1,7 +1,7 @@
-//! What the engine asks of Burn's GPU backend.
+//! What the engine needs from Burn's GPU backend.
 //!
-//! Burn's dispatch names one type for it, `burn_cubecl::Cube`: the backend itself, or a fusing one around it where any crate of the
-//! build asks for `burn-cubecl/fusion`, which Burn's default features do. The engine can stand on either.
+//! Burn's dispatch has one type for it, `burn_cubecl::Cube`. This is the backend itself, or a fusing backend around it if any crate of the build enables
+//! `burn-cubecl/fusion`, as Burn's default features do. The engine works with both.
 
 use std::any::TypeId;
 use std::hash::{Hash, Hasher};
@@ -39,7 +39,7 @@ pub(crate) fn has_fusion() -> bool {
 
 impl RematBackend for CubeBackend {
     const HAS_CLOCK: bool = true;
-    // Kernels that go through a tensor element by element walk it as it lies (burn-cubecl's `kernel/memory_order.rs`).
+    // Elementwise kernels walk through a tensor in its memory order (burn-cubecl's `kernel/memory_order.rs`).
     const LAYOUT_FOLLOWS_REUSE: bool = true;
 
     fn device_name(device: &CubeDevice) -> String {
@@ -55,7 +55,7 @@ impl RematBackend for CubeBackend {
 
     fn is_contiguous(handle: &Self::Handle, shape: &Shape) -> bool {
         let tensor = tensor(handle.clone(), shape);
-        // The strides of dimensions of one element too: they decide how much kernels take at once.
+        // The strides of dimensions of size one count too: they decide how many elements a kernel takes at once.
         !tensor.meta.is_tiled() && *tensor.meta.strides() == contiguous_strides(shape)
     }
 
@@ -84,15 +84,15 @@ impl RematBackend for CubeBackend {
     fn extent(handle: &Self::Handle, shape: &Shape) -> Extent {
         let tensor = tensor(handle.clone(), shape);
         let alignment = tensor.client.properties().memory.alignment.max(1);
-        // The scales of a quantized tensor lie behind its numbers.
+        // The scales of a quantized tensor are stored behind its values.
         if tensor.qparams.is_some() || tensor.handle.size_in_used().next_multiple_of(alignment) >= tensor.handle.size()
         {
             Extent::Whole
         } else if dim_order(tensor.meta.shape(), tensor.meta.strides()).is_some() {
-            // Nothing lies between its elements.
+            // There are no gaps between its elements.
             Extent::Part
         } else {
-            // Reductions join dimensions where nothing lies between them (burn-cubecl's `kernel/reduce/base.rs`).
+            // Reductions merge dimensions that have no gaps between them (burn-cubecl's `kernel/reduce/base.rs`).
             Extent::LayoutDependentPart
         }
     }
@@ -101,7 +101,7 @@ impl RematBackend for CubeBackend {
         let part = tensor(handle, shape);
         let mut whole = part.handle.clone();
         (whole.offset_start, whole.offset_end) = (None, None);
-        // Numbers are moved as they are, whatever they stand for.
+        // The bytes are copied as they are, whatever type they have.
         let dtype = DType::U32;
         let flat = Metadata::new([whole.size() as usize / dtype.size()], [1]);
         let copy = CubeTensor::new(part.client.clone(), whole, flat, part.device.clone(), dtype).copy();
@@ -118,7 +118,7 @@ impl RematBackend for CubeBackend {
 
     fn is_deterministic(device: &CubeDevice, op: &OperationIr) -> bool {
         match op {
-            // One addition per part of the input, in the order in which the parts are done.
+            // One addition per part of the input, in the order in which the parts finish.
             OperationIr::NumericFloat(dtype, NumericOperationIr::Sum(_)) => !adds_atomically(device, *dtype),
             OperationIr::BaseFloat(BaseOperationIr::Scatter(op)) => {
                 !adds(op.update) || !adds_atomically(device, op.out.dtype)
@@ -126,10 +126,10 @@ impl RematBackend for CubeBackend {
             OperationIr::BaseFloat(BaseOperationIr::SelectAssign(op)) => {
                 !adds(op.update) || !selects_atomically(device, op.out.dtype)
             }
-            // Adds rows to the table by their numbers.
+            // Adds rows to the table by index.
             OperationIr::Module(ModuleOperationIr::EmbeddingBackward(op)) => !selects_atomically(device, op.out.dtype),
             OperationIr::Module(ModuleOperationIr::AttentionBackward(_)) => !adds_atomically(device, DType::F32),
-            // One unit per value: those with the same index race.
+            // One unit per value: units with the same index race.
             OperationIr::BaseFloat(BaseOperationIr::ScatterNd(_)) => false,
             OperationIr::Module(ModuleOperationIr::DeformableConv2dBackward(_)) => false,
             _ => true,
@@ -141,13 +141,13 @@ fn adds(update: IndexingUpdateOp) -> bool {
     matches!(update, IndexingUpdateOp::Add)
 }
 
-/// Whether rows are added to a tensor of this type in the order in which they happen to be done; those of 16 bits as of 32.
+/// Whether rows are added to a tensor of this type in whatever order they finish. Types of 16 bits are added as 32 bits.
 fn selects_atomically(device: &CubeDevice, dtype: DType) -> bool {
     let dtype = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
     adds_atomically(device, dtype)
 }
 
-/// The tensor behind a handle, whatever its type: in a build with Burn's fusion a handle does not know its shape.
+/// The tensor behind a handle, whatever its type. In a build with Burn's fusion, a handle does not know its shape.
 fn tensor(handle: <CubeBackend as BackendIr>::Handle, shape: &Shape) -> CubeTensor {
     CubeBackend::float_tensor(TensorHandle { handle, shape: shape.clone() })
 }
@@ -157,7 +157,7 @@ impl DeviceMemory for CubeDevice {
         match self {
             #[cfg(feature = "cuda")]
             CubeDevice::Cuda(device) => cuda_free_bytes(device.index),
-            // Their memory is the host's.
+            // These use the host's memory.
             CubeDevice::Wgpu(device)
                 if matches!(device.kind, WgpuDeviceKind::Cpu | WgpuDeviceKind::IntegratedGpu(_)) =>
             {
@@ -170,18 +170,18 @@ impl DeviceMemory for CubeDevice {
 
 #[cfg(feature = "cuda")]
 fn cuda_free_bytes(index: usize) -> Option<u64> {
-    // Without a driver to load, this panics.
+    // This panics if no driver can be loaded.
     let free = || CudaContext::new(index)?.mem_get_info();
     catch_unwind(free).ok()?.ok().map(|(free, _total)| free as u64)
 }
 
-/// Runs operations when it has found with which to join them: nobody knows before where their results lie.
+/// Runs an operation only once it knows which others to fuse it with. Until then, nobody knows where its result will be.
 impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
     const HAS_CLOCK: bool = B::HAS_CLOCK;
     const FUSES: bool = true;
 
     fn window_start(device: &Self::Device) -> Result<Option<ProfileToken>, ExecutionError> {
-        // What waits to be joined with what comes belongs before the window.
+        // Operations that wait to be fused with later ones belong before the window.
         drained::<B, _>(device, B::window_start)
     }
 
@@ -210,7 +210,7 @@ impl<B: FusionBackend + RematBackend> RematBackend for Fusion<B> {
     }
 }
 
-/// Does `work` where kernels are joined, after all that waits there has run.
+/// Does `work` on the thread that fuses kernels, after everything that waits there has run.
 fn drained<B: FusionBackend, T: Send + 'static>(
     device: &B::Device,
     work: impl FnOnce(&B::Device) -> Result<T, ExecutionError> + Send + 'static,
@@ -220,7 +220,7 @@ fn drained<B: FusionBackend, T: Send + 'static>(
     done.map_err(|error| ExecutionError::with_context(format!("{error:?}")))?
 }
 
-/// Whether kernels on `device` may add to one number from several threads: then the order of additions is left to chance.
+/// Whether several threads of a kernel on `device` may add to the same number. The order of the additions is then random.
 fn adds_atomically(device: &CubeDevice, dtype: DType) -> bool {
     let usage = device.client().properties().atomic_type_usage(Type::atomic(dtype_to_elem_type(dtype)));
     usage.contains(AtomicUsage::Add)

@@ -1,4 +1,4 @@
-//! What the engine asks of Burn's embedded CPU backend.
+//! What the engine needs from Flex, Burn's CPU backend.
 
 use burn_backend::{DType, Shape};
 use burn_flex::{Flex, FlexTensor, Layout};
@@ -61,13 +61,13 @@ impl RematBackend for Flex {
     }
 
     fn without_data(shape: &Shape, dtype: DType) -> Option<Self::Handle> {
-        // Kernels reach numbers through slices: one that wanted them after all would be stopped at the first but one.
+        // One element is enough. Kernels access elements through slices, so a kernel that did need them would panic at the second one.
         let one = Bytes::from_bytes_vec(vec![0; dtype.size()]);
         Some(HandleKind::Float(FlexTensor::new(one, Layout::contiguous(shape.clone()), dtype)))
     }
 }
 
-/// A tensor that is not quantized: the numbers of those that are stand in two places.
+/// A tensor that is not quantized. Quantized ones keep their values and scales in two places.
 fn flex_tensor(handle: &HandleKind<Flex>) -> Option<&FlexTensor> {
     match handle {
         HandleKind::Float(tensor) | HandleKind::Int(tensor) | HandleKind::Bool(tensor) => Some(tensor),
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// The operations of which `weak_input` says so.
+    /// The operations for which `weak_input` says that they need only a shape.
     #[test]
     fn what_needs_only_a_shape_does_without_data() {
         let random =

@@ -18,7 +18,7 @@ impl DeviceMemory for FlexDevice {
     }
 }
 
-/// Bytes of main memory that can be had without swapping, within what the process's control group allows it on Linux.
+/// Bytes of main memory available without swapping, within the limits of the process's control group on Linux.
 pub(super) fn host_free_bytes() -> Option<u64> {
     let ram = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let mut system = System::new_with_specifics(ram);
@@ -27,7 +27,7 @@ pub(super) fn host_free_bytes() -> Option<u64> {
         system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), false, ProcessRefreshKind::nothing());
         system.process(pid)?.cgroup_limits()
     });
-    // Files that are only cached count as used there, but give way.
+    // The page cache counts as used there, but it can be reclaimed. So only resident memory is subtracted.
     let allowed = limits.map_or(u64::MAX, |limits| limits.total_memory.saturating_sub(limits.rss));
     Some(available.min(allowed))
 }

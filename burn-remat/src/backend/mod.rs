@@ -1,4 +1,4 @@
-//! What the engine asks of backends.
+//! What the engine needs from backends.
 
 #[cfg(feature = "cubecl")]
 mod cubecl;

@@ -1,4 +1,4 @@
-//! What a tensor takes: its elements, and what a device's allocator adds to them.
+//! The memory that a tensor takes: its elements, and what the device's allocator adds to them.
 
 use burn_backend::{DType, Shape};
 use burn_std::quantization::{QuantScheme, QuantStore, global_scale_dtype, scale_size};
@@ -6,9 +6,9 @@ use burn_std::quantization::{QuantScheme, QuantStore, global_scale_dtype, scale_
 /// What an allocator adds to the bytes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Padding {
-    /// Buffers are multiples of so many bytes: a power of two.
+    /// Buffer sizes are multiples of this many bytes, a power of two.
     pub alignment: u64,
-    /// Whether rows, along the last dimension, are padded too, as on CUDA.
+    /// Whether rows (along the last dimension) are padded too, as on CUDA.
     pub pads_rows: bool,
     /// Whether quantized values take a byte each, whatever their scheme says, and their scales four, as on Flex.
     pub unpacks_quantized: bool,
@@ -21,20 +21,20 @@ impl Default for Padding {
 }
 
 impl Padding {
-    /// Least bytes of a row that is padded; a row of one element is not.
+    /// Rows are padded to at least this many bytes. A row of one element is not padded.
     const LEAST_ROW: u64 = 16;
 
-    /// Bytes of a buffer that holds so many.
+    /// Size of a buffer for this many bytes.
     pub fn buffer(&self, bytes: u64) -> u64 {
         bytes.checked_next_multiple_of(self.alignment).unwrap_or(bytes)
     }
 
-    /// Bytes of a new buffer for a tensor of this shape.
+    /// Size of a new buffer for a tensor of this shape.
     pub fn tensor(&self, shape: &Shape, dtype: DType) -> u64 {
         self.around(tensor_bytes(shape, dtype), shape, dtype)
     }
 
-    /// The same, where the [bytes of its elements](tensor_bytes) are known.
+    /// The same, for when the [bytes of its elements](tensor_bytes) are known.
     #[inline]
     pub(crate) fn around(&self, bytes: u64, shape: &Shape, dtype: DType) -> u64 {
         if let DType::QFloat(scheme) = dtype {
@@ -53,7 +53,7 @@ impl Padding {
     }
 }
 
-/// Bytes of the elements of a tensor; of a quantized one with its scales, packed as its scheme says.
+/// Bytes of the elements of a tensor. Those of a quantized tensor are packed as its scheme says, and include the scales.
 #[inline]
 pub(crate) fn tensor_bytes(shape: &Shape, dtype: DType) -> u64 {
     match dtype {
@@ -67,7 +67,7 @@ fn quantized_bytes(shape: &Shape, scheme: &QuantScheme) -> u64 {
     let values = match scheme.store {
         QuantStore::Native => count,
         QuantStore::PackedU32(from_last) | QuantStore::PackedNative(from_last) => {
-            // A scheme that does not fit the shape is refused where it is used.
+            // A scheme that does not fit the shape is rejected where it is used.
             let packed = rank.checked_sub(from_last + 1).map_or(1, |axis| shape[axis].max(1)) as u64;
             let words = packed.div_ceil(scheme.num_quants().max(1) as u64);
             count / packed * words * scheme.size_bits_stored().div_ceil(8) as u64
@@ -77,7 +77,7 @@ fn quantized_bytes(shape: &Shape, scheme: &QuantScheme) -> u64 {
     values + scales_of(shape, scheme) * scale_size(scheme.scale_dtype()) as u64 + global as u64
 }
 
-/// How many scales a quantized tensor has: one, or one a block.
+/// How many scales a quantized tensor has: one, or one per block.
 fn scales_of(shape: &Shape, scheme: &QuantScheme) -> u64 {
     match scheme.block_size() {
         Some(block) if block.as_slice().len() <= shape.num_dims() => {
@@ -128,7 +128,7 @@ mod tests {
             scheme(QuantValue::Q2F, across).per_block([2, 4], ScaleDtype::F32),
             scheme(QuantValue::Q4F, words).per_block([4], ScaleDtype::UE4M3).per_tensor(ScaleDtype::F32),
         ] {
-            // The second does not fill its words.
+            // With the second shape, the last word of a row is only partly filled.
             for shape in [[8, 16], [6, 12], [1, 8]].map(Shape::from) {
                 let written = quantized_data_len(&scheme, &shape) as u64;
                 assert_eq!(Padding::default().tensor(&shape, DType::QFloat(scheme)), written, "{scheme:?} {shape:?}");

@@ -1,4 +1,4 @@
-//! What strides say of how a tensor lies in memory.
+//! What strides say about the memory layout of a tensor.
 //!
 //! Source: burn-cubecl 0.23.0-pre.1, `kernel/memory_order.rs`.
 
@@ -10,13 +10,13 @@ use smallvec::SmallVec;
 /// The dimensions of a tensor, outermost first.
 pub(crate) type Order = SmallVec<[usize; 6]>;
 
-/// Whether all elements of a tensor lie where they lie with other strides: those of dimensions of one element move nothing.
+/// Whether a tensor has all its elements in the same places with other strides. The strides of dimensions of size one do not matter.
 pub(crate) fn lie_alike(shape: &Shape, strides: &Strides, others: &Strides) -> bool {
     (0..shape.num_dims()).all(|axis| shape[axis] == 1 || strides[axis] == others[axis])
 }
 
-/// The order in which a kernel walks through a tensor element by element: that of the indices where memory has it too, or with
-/// dimensions of one element first. `None` where elements share memory or strides are zero, so that nothing is written over it.
+/// The order in which an elementwise kernel walks through a tensor: the order of the indices if memory has the same order, otherwise the order in memory,
+/// with dimensions of size one first. `None` if elements share memory or a stride is zero: then nothing is written over the tensor.
 pub(crate) fn walked(shape: &Shape, strides: &Strides) -> Option<Order> {
     let nested = nested_dim_order(shape, strides).filter(|_| !strides.contains(&0))?;
     let (single, mut order): (Order, Order) = nested.iter().copied().partition(|&axis| shape[axis] == 1);
@@ -29,7 +29,7 @@ pub(crate) fn walked(shape: &Shape, strides: &Strides) -> Option<Order> {
     Some(all)
 }
 
-/// The strides of a new tensor whose dimensions lie in this order.
+/// The strides of a new tensor whose dimensions are in this order in memory.
 pub(crate) fn dense(shape: &Shape, order: &Order) -> Strides {
     let mut strides: Order = SmallVec::from_elem(1, order.len());
     let mut elements = 1;

@@ -11,14 +11,14 @@ use super::padding::Padding;
 /// Which buffer a tensor handle keeps alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferId {
-    /// A buffer that can be told apart from all others while it lives.
+    /// A buffer with an identity of its own for as long as it lives.
     Known {
         /// Its identity.
         key: u64,
         /// Its whole size in bytes, however little of it the tensor uses.
         bytes: u64,
     },
-    /// The backend does not say (fused backends): the engine counts the bytes of each tensor, and knows views by their operations.
+    /// The backend does not say (fused backends). The engine then counts the bytes of each tensor, and recognises views by their operations.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ impl From<BufferId> for Buffer {
 pub enum Extent {
     /// All of it.
     Whole,
-    /// A part. Later kernels give the same bits whether a result is such a part, or fills a buffer of its own.
+    /// A part. Later kernels give the same bits whether a result is such a part or fills a buffer of its own.
     Part,
     /// A part whose layout decides in which order later kernels add.
     LayoutDependentPart,
@@ -54,26 +54,26 @@ pub enum Extent {
 
 /// What the engine needs to know of a backend beyond Burn's [`BackendIr`].
 pub trait RematBackend: BackendIr<Device: DeviceMemory> {
-    /// Whether tensors lie in the memory of this process, so that reading their elements copies nothing.
+    /// Whether tensors are in the memory of this process, so that their elements can be read without a copy.
     const IS_HOST: bool = false;
 
     /// Whether operations run after their call has returned, and profiling windows measure the time of each.
     const HAS_CLOCK: bool = false;
 
-    /// Whether the device joins elementwise operations that follow one another into one kernel.
+    /// Whether the device joins consecutive elementwise operations into one kernel.
     const FUSES: bool = false;
 
-    /// Opens a profiling window for one operation, the next.
+    /// Opens a profiling window for the next operation, and only for that.
     fn window_start(device: &Self::Device) -> Result<Option<ProfileToken>, ExecutionError> {
         Self::profile_start(device)
     }
 
-    /// Closes it, with the operation in it.
+    /// Closes the window after that operation.
     fn window_end(device: &Self::Device, window: ProfileToken) -> Result<ProfileDuration, ExecutionError> {
         Self::profile_end(device, window, ProfileOptions::default())
     }
 
-    /// The name of the device, with that of the card if there may be several. Measured times and plans belong to this name.
+    /// The name of the device, with that of the card if there may be several. Measured times and plans are stored under this name.
     fn device_name(device: &Self::Device) -> String {
         Self::name(device)
     }
@@ -84,7 +84,7 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
     /// Whether the elements of a tensor of this shape are contiguous, in the order of their indices.
     fn is_contiguous(handle: &Self::Handle, shape: &Shape) -> bool;
 
-    /// The whole buffer of a tensor whose elements lie in order, if it is in the memory of this process.
+    /// The whole buffer of a tensor whose elements are contiguous, if it is in the memory of this process.
     fn host_bytes(_handle: &Self::Handle) -> Option<&[u8]> {
         None
     }
@@ -99,22 +99,22 @@ pub trait RematBackend: BackendIr<Device: DeviceMemory> {
         Padding::default()
     }
 
-    /// Whether a result lies in memory as the input over which an operation may write, and in another way where it may
-    /// not. Then [`strides`](Self::strides) and [`with_strides`](Self::with_strides) are asked.
+    /// Whether a result has the memory layout of an input that its operation writes over, and another layout if the operation may not write over it. If
+    /// so, the engine uses [`strides`](Self::strides) and [`with_strides`](Self::with_strides).
     const LAYOUT_FOLLOWS_REUSE: bool = false;
 
-    /// The strides of a tensor, in elements; `None` where they do not say how it lies.
+    /// The strides of a tensor, in elements; `None` if strides do not describe its layout.
     fn strides(_handle: &Self::Handle, _shape: &Shape) -> Option<Strides> {
         None
     }
 
-    /// The same tensor with its dimensions in the order of these strides, copied only where it lies otherwise. Gaps are left out then.
+    /// The same tensor with its dimensions in the order of these strides. It is copied only if its layout differs, and the copy has no gaps.
     fn with_strides(handle: Self::Handle, _shape: &Shape, _strides: &Strides) -> Self::Handle {
         handle
     }
 
-    /// Whether a result is a part of its buffer where an operation may write over such a part, and else fills one of its own. Then
-    /// [`extent`](Self::extent) and [`with_own_buffer`](Self::with_own_buffer) are asked.
+    /// Whether an operation that may write over a part of a buffer gives a result that is such a part, and otherwise one that fills a buffer of its own.
+    /// If so, the engine uses [`extent`](Self::extent) and [`with_own_buffer`](Self::with_own_buffer).
     const PARTS_FOLLOW_REUSE: bool = false;
 
     /// How much of its buffer a tensor uses.

@@ -50,7 +50,7 @@ pub(super) fn with_backend<W: WithBackend>(device: &Device, fusion: bool, work: 
     }
 }
 
-/// A remat device like `device`, which is started first: where its driver or the card is missing Burn panics.
+/// A remat device like `device`. It starts `device` first, because Burn panics if its driver or the card is missing.
 pub(super) fn started<B: RematBackend>(
     device: B::Device,
     config: RematConfig,
@@ -65,7 +65,7 @@ pub(super) fn started<B: RematBackend>(
     RematDevice::new(device, config.with_own_thread())
 }
 
-/// A configuration for `device`, if it can be: a share of free memory is bytes there.
+/// A configuration for `device`, if it is valid there. A share of free memory becomes bytes.
 pub(crate) fn validated_on(device: &Device, config: RematConfig) -> Result<RematConfig, RematError> {
     with_backend(device, config.fusion, Validate { config })
 }

@@ -1,9 +1,8 @@
 //! `Remat<B>`: a backend decorator below autodiff.
 //!
-//! Burn's router turns every tensor operation into data ([`OperationIr`]) and hands it to a client. Ours owns the
-//! engine. `Remat<B>` is that router over our client, so that it is a [`Backend`](burn_backend::Backend) wherever `B`
-//! is: `Autodiff<Remat<Flex>>` records saved activations as router handles and never notices that their buffers come
-//! and go.
+//! Burn's router turns every tensor operation into data ([`OperationIr`]) and hands it to a client. Ours owns the engine. `Remat<B>` is that router with
+//! our client, so it is a [`Backend`](burn_backend::Backend) wherever `B` is one: `Autodiff<Remat<Flex>>` records saved activations as router handles and
+//! never notices that their buffers come and go.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -111,15 +110,15 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
         match client.engine().handle(tensor) {
             Ok(handle) => handle,
             Err(failure) => {
-                // The router's signature has no room for an error: the failure stands in the log and in the next sync,
-                // and a tensor of floats shows it as NaN rather than as plausible numbers.
+                // The router's signature cannot return an error. The failure is logged, the next sync returns it, and a tensor of floats is filled with
+                // NaN rather than with plausible numbers.
                 log::error!("a tensor that leaves its remat device holds no data: {failure}");
                 placeholder::<B>(tensor, client.0.device.inner())
             }
         }
     }
 
-    /// As the router's own, which leaves out quantized tensors.
+    /// Like the router's own, but also moves quantized tensors.
     fn change_client_backend(
         tensor: RouterTensor<RematClient<B>>,
         device: &Self::Device,
@@ -158,7 +157,7 @@ impl<B: RematBackend> RouterChannel for RematChannel<B> {
 fn placeholder<B: RematBackend>(tensor: &TensorIr, device: &B::Device) -> B::Handle {
     let shape = tensor.shape.clone();
     if let DType::QFloat(scheme) = tensor.dtype {
-        // Its numbers have no NaN: only the log and the next sync tell.
+        // Quantized numbers cannot be NaN: only the log and the next sync report the failure.
         B::quantized_tensor_handle(B::quantize_dynamic(B::float_zeros(shape, device, FloatDType::F32), &scheme))
     } else if tensor.dtype.is_float() {
         B::float_tensor_handle(B::float_full(shape, f32::NAN.into(), device, tensor.dtype.into()))
@@ -197,7 +196,7 @@ impl<B: RematBackend> RematClient<B> {
         self.0.intake.engine()
     }
 
-    /// Waits until the engine has taken all that was asked of it.
+    /// Waits until the engine has handled all calls so far.
     fn catch_up(&self) {
         drop(self.engine());
     }
@@ -269,13 +268,13 @@ impl<D: DeviceMemory> RematDevice<D> {
         get_client::<RematChannel<B>>(self).mark_step();
     }
 
-    /// Waits for as long as a planner is at work, at most for `limit`; `false` if the time was up first, or if no step has been
-    /// seen often enough for planning to begin. The plan is in force from the next step on.
+    /// Waits until no planner is at work, for at most `limit`. Returns `false` if the time is up first, or if no step has been seen often enough for
+    /// planning to begin. The plan is followed from the next step on.
     pub fn wait_for_plan<B: RematBackend<Device = D>>(&self, limit: Duration) -> bool {
         get_client::<RematChannel<B>>(self).wait_for_plan(limit)
     }
 
-    /// Starts the counters of [`report`](Self::report) anew.
+    /// Resets the counters of [`report`](Self::report).
     pub fn reset_report<B: RematBackend<Device = D>>(&self) {
         get_client::<RematChannel<B>>(self).reset_report();
     }

@@ -1,4 +1,4 @@
-//! The remat devices of this process, and what is asked of their engines beside operations.
+//! The remat devices of this process, and the requests to their engines that are not operations.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::report::RematReport;
 #[cfg(feature = "learner")]
 use crate::report::Usage;
 
-/// What an engine is asked beside operations, whatever its backend.
+/// Requests to an engine that are not operations, the same for all backends.
 pub(crate) trait EngineControl: Debug + Send + Sync {
     fn mark_step(&self);
     fn enter_stage(&self, name: NameId, number: i64, policy: Option<CheckpointPolicy>);
@@ -30,7 +30,7 @@ pub(crate) trait EngineControl: Debug + Send + Sync {
     fn rehearsed(&self) -> Seen;
     #[cfg(feature = "learner")]
     fn usage(&self) -> Usage;
-    /// Begins to write down what the program asks for.
+    /// Begins to record what the program asks for.
     fn record(&self, path: &Path) -> Result<(), RematError>;
     fn finish_recording(&self) -> std::io::Result<()>;
     /// Forgets everything, and goes on as a new engine would.
@@ -47,13 +47,13 @@ pub(crate) fn any_device() -> bool {
     ANY_DEVICE.load(Ordering::Acquire)
 }
 
-/// `plain`, which has no autodiff, is a remat device with this engine.
+/// Remembers that `plain`, a device without autodiff, is a remat device with this engine.
 pub(super) fn remember(plain: Device, engine: Arc<dyn EngineControl>) {
     lock(&ENGINES).push((plain, engine));
     ANY_DEVICE.store(true, Ordering::Release);
 }
 
-/// `plain` is in use no more.
+/// Forgets `plain`, which is no longer in use.
 pub(super) fn forget(plain: &Device) {
     lock(&ENGINES).retain(|(known, _)| known != plain);
 }
@@ -70,7 +70,7 @@ pub(crate) fn control_of(plain: &Device) -> Option<Arc<dyn EngineControl>> {
 ///
 /// # Errors
 ///
-/// [`RematError::NotRemat`] where it is no remat device of this process.
+/// [`RematError::NotRemat`] if it is not a remat device of this process.
 pub(crate) fn engine_of(device: &Device) -> Result<Arc<dyn EngineControl>, RematError> {
     control_of(&device.clone().without_autodiff()).ok_or_else(|| RematError::NotRemat { device: format!("{device:?}") })
 }

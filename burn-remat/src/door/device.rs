@@ -56,8 +56,8 @@ pub trait RematExt: Sized {
     /// [`RematError::NotRemat`] for any other device.
     fn remat_reset_report(&self) -> Result<(), RematError>;
 
-    /// Waits until the planner in the background is done, at most for `limit`. Returns `false` if the time is up first, or if no
-    /// training step has been seen three times, so that planning has not begun. A plan is followed from the next step on.
+    /// Waits until the planner in the background is done, for at most `limit`. Returns `false` if the time is up first, or if no training step has been
+    /// seen three times, so that planning has not begun. A plan is followed from the next step on.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl RematExt for Device {
 
     fn remat_report(&self) -> Result<RematReport, RematError> {
         let engine = engine_of(self)?;
-        // An error of earlier work stands in the report.
+        // An error of earlier work is in the report.
         let _ = self.sync();
         Ok(engine.report())
     }

@@ -20,13 +20,13 @@ use crate::rehearse::Seen;
 ///
 /// # Errors
 ///
-/// A configuration that cannot be, or a device that cannot carry one.
+/// An invalid configuration, or a device that cannot have a budget.
 pub(crate) fn remat(device: &Device, config: RematConfig) -> Result<Device, RematError> {
     let made = with_backend(device, config.fusion, GroupOfOne { config })?;
     Ok(with_autodiff_of(device, made))
 }
 
-/// A remat device over any backend, also one that Burn's own [`Device`] does not know.
+/// Makes a remat device on any backend, including those that Burn's own [`Device`] does not know.
 ///
 /// This is [`RematExt::remat`](crate::RematExt::remat) for backends that Burn's dispatch does not list. Every call makes another device.
 ///
@@ -75,7 +75,7 @@ fn with_autodiff_of(original: &Device, device: Device) -> Device {
     }
 }
 
-/// Runs `train` on a device like `device` that is only looked at, and gives what was seen.
+/// Runs `train` on a rehearsal device like `device`, and returns what was seen.
 pub(crate) fn rehearse(
     device: &Device,
     config: &RematConfig,
@@ -96,7 +96,7 @@ pub(crate) fn rehearse(
     let engine = engine_of(&observed)?;
     let _ = observed.sync();
     let seen = engine.rehearsed();
-    // It holds nothing any more, and waits for the next rehearsal.
+    // It holds nothing any more, and can be used for the next rehearsal.
     engine.restart(RematConfig::default());
     let observed = observed.without_autodiff();
     forget(&observed);
@@ -111,7 +111,7 @@ pub(crate) fn rehearse(
 
 /// A device that no rehearsal uses at the moment.
 struct Idle {
-    /// The device that it stands for.
+    /// The device that it was made for.
     base: Device,
     observed: Device,
     engine: Arc<dyn EngineControl>,
@@ -119,7 +119,7 @@ struct Idle {
 
 static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
-/// A device of an earlier rehearsal on a device like `device`: Burn keeps the threads of every connection for as long as the
+/// The device of an earlier rehearsal on a device like `device`. Reusing it matters: Burn keeps the threads of every connection for as long as the
 /// process runs, and a search rehearses many times.
 fn take_idle(device: &Device) -> Option<Idle> {
     let plain = device.clone().without_autodiff();

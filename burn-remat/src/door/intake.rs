@@ -1,16 +1,16 @@
-//! What a program asks of an engine, on its way there.
+//! How a program's calls reach an engine.
 //!
-//! A program that uses `Remat<B>` itself calls the engine on its own thread. Through a device every operation also passes Burn's autodiff, the group that
-//! the device is, and two routers, which take as long as a small operation itself. So there the engine has a thread of its own and takes operations
-//! from a [queue](super::queue): while it works, the program goes on to the next ones. Measured (BENCHMARKS.md, "What a remat device costs"): steps of small operations take two
-//! thirds of the time that they take without, large ones a few percent less, and where no processor is free it makes no difference, because the program waits
-//! whenever it reads.
+//! A program that uses `Remat<B>` itself calls the engine on its own thread. Through a `Device`, every operation also passes Burn's autodiff, the device
+//! group and two routers, which together take as long as a small operation. So there the engine has a thread of its own and takes operations from a
+//! [queue](super::queue); while it works, the program goes on to the next ones. Measured (BENCHMARKS.md, "What a remat device costs"): steps of small
+//! operations take two thirds of the time that they take without this thread, and steps of large ones a few percent less. If no processor is free it
+//! makes no difference, because the program waits whenever it reads.
 //!
-//! Nothing is seen of this: whoever wants an answer, or hands over data, first has everything done that was asked before ([`Intake::engine`]), on
-//! whatever thread that is. A full queue is emptied by the one who would add to it, so it bounds how far a program is ahead.
+//! The program cannot tell the difference. Before a call that needs an answer or hands over data, all earlier calls are handled ([`Intake::engine`]), on
+//! the thread that makes the call. A thread that finds the queue full empties it, so the program cannot get far ahead.
 //!
-//! A backend has one generator of random numbers for all devices of a process. So whoever draws from it first has everything done that was asked of
-//! the device that drew last, if that is another one ([`draws_next`](Intake::draws_next)): numbers come in the order of the program.
+//! A backend has one random number generator for all devices of a process. So before a device draws, the calls to the device that drew last are handled,
+//! if that is another one ([`draws_next`](Intake::draws_next)): random numbers come in the order of the program.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::engine::Engine;
 use crate::names::NameId;
 use crate::panics::panic_message;
 
-/// Most calls that wait. Operations take some 600 bytes each, and as many may be in the hands of the engine.
+/// The most calls that may wait. An operation takes about 600 bytes, and the engine may hold as many again.
 const CAPACITY: usize = 2048;
 
-/// How often the engine's thread lets others go first before it sleeps. Waking it takes as long as an operation or two.
+/// How often the engine's thread yields before it sleeps. Waking it takes as long as one or two operations.
 const PATIENCE: usize = 16;
 
-/// What is asked of an engine without waiting for it.
+/// A call to an engine that does not wait for an answer.
 pub(super) enum Call {
     Operation(Box<OperationIr>),
     Drop(TensorId),
@@ -44,7 +44,7 @@ pub(super) enum Call {
 impl<B: RematBackend> Taker for Engine<B> {
     /// Each with the stream on which it was made.
     type Call = (StreamId, Call);
-    /// What the engine has emptied, for the next operations.
+    /// Boxes that the engine has emptied, for the next operations.
     type Spare = Boxes;
 
     fn take(&mut self, (stream, call): Self::Call) {
@@ -59,10 +59,10 @@ impl<B: RematBackend> Taker for Engine<B> {
     }
 }
 
-/// The backends of a process have one generator of random numbers.
+/// The backends of a process share one random number generator.
 static DRAWS: Draws = Draws::new();
 
-/// An engine, and what it has still to do.
+/// An engine, and the calls that it still has to handle.
 pub(super) struct Intake<B: RematBackend> {
     /// Whether calls wait for the engine's own thread.
     queues: bool,
@@ -70,13 +70,13 @@ pub(super) struct Intake<B: RematBackend> {
 }
 
 impl<B: RematBackend> Intake<B> {
-    /// With `queues` the engine has a thread of its own; else it runs on that of whoever calls it.
+    /// With `queues`, the engine has a thread of its own; otherwise it runs on the caller's thread.
     pub fn new(engine: Engine<B>, queues: bool) -> Self {
         let limits = Limits { capacity: CAPACITY, patience: PATIENCE };
         Self { queues, queue: Arc::new(Queue::new(engine, limits)) }
     }
 
-    /// The engine, which has taken all calls so far.
+    /// The engine, after it has handled all calls so far.
     pub fn engine(&self) -> Turn<'_, Engine<B>> {
         match self.queues {
             true => self.queue.taker(),
@@ -84,7 +84,7 @@ impl<B: RematBackend> Intake<B> {
         }
     }
 
-    /// Has the engine take an operation: now, or soon and on its own thread.
+    /// Hands an operation to the engine, which handles it now, or soon on its own thread.
     #[inline]
     pub fn register(&self, op: &mut OperationIr) {
         if let OperationIr::Drop(tensor) = op {
@@ -102,12 +102,12 @@ impl<B: RematBackend> Intake<B> {
         }
     }
 
-    /// Says that this device is about to draw random numbers, or to seed them: another one that did so last catches up first.
+    /// Announces that this device is about to draw or seed random numbers. If another device did so last, that one catches up first.
     pub fn draws_next(&self) {
         DRAWS.next(&self.queue);
     }
 
-    /// Has the engine take a call, in the same way.
+    /// Hands a call to the engine in the same way.
     #[inline]
     pub fn ask(&self, call: Call) {
         if self.queues {
@@ -152,7 +152,7 @@ mod tests {
         for queues in [false, true] {
             let intake = intake(queues);
             let mut marks = 0;
-            // The first mark ends no step. The last number is more than may wait.
+            // The first mark ends no step. The last number is more than the queue holds.
             for times in [1, 1, 100, 3 * CAPACITY] {
                 mark(&intake, times);
                 marks += times as u64;
@@ -168,7 +168,7 @@ mod tests {
             mark(&intake, 3);
             let begun = Instant::now();
             while intake.queue.taker_as_it_is().report().steps + 1 < 3 * round {
-                assert!(begun.elapsed() < Duration::from_secs(60), "the engine's thread sleeps");
+                assert!(begun.elapsed() < Duration::from_secs(60), "the engine's thread is asleep");
                 thread::sleep(Duration::from_millis(1));
             }
         }

@@ -1,8 +1,8 @@
 //! How a program reaches an engine.
 //!
-//! A program that uses `burn::Tensor` reaches only the backends that Burn's dispatch lists. One of these is the group of devices, whose
-//! members may run any backend: a remat device is a group with one member. Everything happens in this process; what Burn's operations
-//! cannot say (where steps and stages begin, what was done so far) goes straight to the engine, with which each device is listed here.
+//! A program that uses `burn::Tensor` reaches only the backends that Burn's dispatch lists. One of these is the group of devices, whose members may run
+//! any backend: a remat device is a group with one member. Everything happens in this process. What Burn's operations cannot express (where steps and
+//! stages begin, a request for a report) goes straight to the engine: `control.rs` lists the engine of each device.
 
 mod backends;
 mod client;

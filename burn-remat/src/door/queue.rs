@@ -1,44 +1,43 @@
-//! Calls that wait for a taker, who takes them in order, on a thread of its own.
+//! A queue of calls to a *taker*, which handles them in order on a thread of its own.
 //!
-//! Whoever submits a call goes on at once. [`Queue::taker`] gives out the taker when it has taken all calls so far, on whatever thread that is. A full
-//! queue is emptied by the one who has filled it, so it bounds how far a program is ahead.
+//! Submitting a call does not wait for it to be handled. [`Queue::taker`] gives access to the taker after it has handled all calls so far, on the current
+//! thread. A thread that finds the queue full empties it, so the program cannot get far ahead.
 //!
-//! There are two locks: that of the taker is held while it works, that of the calls only while one is added or all are taken out. Who holds
-//! the second asks for no other. Whether the taker's thread sleeps is known under the second, so that no call can come between its last look and its
-//! sleep.
+//! There are two locks. The taker's is held while it works; that of the calls only while one is added or all are taken out. A thread that holds the
+//! second takes no other. Whether the taker's thread sleeps is recorded under the second, so that no call can come between its last look and its sleep.
 //!
-//! [`Draws`] keeps several queues in order where their takers share one generator of random numbers.
+//! [`Draws`] keeps several queues in order if their takers share one random number generator.
 //!
-//! Adding a call and taking it are O(1), but for the one who finds the queue full.
+//! Adding a call and taking it out are O(1), except for a thread that finds the queue full.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Weak};
 
 use super::sync::{Condvar, Mutex, MutexGuard, thread};
 
-/// How a queue is used.
+/// The limits of a queue.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// Most calls that wait.
+    /// The most calls that may wait.
     pub capacity: usize,
-    /// How often the taker's thread lets others go first before it sleeps.
+    /// How often the taker's thread yields before it sleeps.
     pub patience: usize,
 }
 
-/// Takes calls.
+/// Handles calls.
 pub(super) trait Taker: Send + 'static {
     type Call: Send;
-    /// What is left of calls, for whoever makes the next ones.
+    /// Memory left over from calls, for the next ones.
     type Spare: Default + Send;
 
-    /// Takes a call. Must not panic: the calls behind it would be lost.
+    /// Handles a call. Must not panic: the calls after it would be lost.
     fn take(&mut self, call: Self::Call);
 
-    /// Gets what is left over in the queue, and puts there what it has.
+    /// Takes what is left over in the queue, and gives the queue what it has left over.
     fn exchange(&mut self, spare: &mut Self::Spare);
 }
 
-/// A taker, and the calls that it has still to take.
+/// A taker, and the calls that it still has to handle.
 pub(super) struct Queue<T: Taker> {
     limits: Limits,
     served: Mutex<Served<T>>,
@@ -49,7 +48,7 @@ pub(super) struct Queue<T: Taker> {
 
 struct Served<T: Taker> {
     taker: T,
-    /// The calls being taken: empty between turns.
+    /// The calls being handled; empty between turns.
     batch: Vec<T::Call>,
 }
 
@@ -65,11 +64,11 @@ enum TakersThread {
     NotStarted,
     Awake,
     Asleep,
-    /// The system gives none.
+    /// The system could not start it.
     Refused,
 }
 
-/// The taker, to be used by one thread alone.
+/// The taker, for the use of one thread alone.
 pub(super) struct Turn<'a, T: Taker>(MutexGuard<'a, Served<T>>);
 
 impl<T: Taker> Deref for Turn<'_, T> {
@@ -98,19 +97,19 @@ impl<T: Taker> Queue<T> {
         }
     }
 
-    /// The taker, which has taken all calls so far.
+    /// The taker, after it has handled all calls so far.
     pub fn taker(&self) -> Turn<'_, T> {
         let mut served = self.served.lock();
         self.take_waiting(&mut served);
         Turn(served)
     }
 
-    /// The taker as it is, whatever waits for it.
+    /// The taker as it is, even if calls wait for it.
     pub fn taker_as_it_is(&self) -> Turn<'_, T> {
         Turn(self.served.lock())
     }
 
-    /// Adds the call that `make` makes of what is left over.
+    /// Adds the call that `make` returns. `make` may reuse what is left over from earlier calls.
     #[inline]
     pub fn submit(self: &Arc<Self>, make: impl FnOnce(&mut T::Spare) -> T::Call) {
         let mut waiting = self.waiting.lock();
@@ -137,18 +136,18 @@ impl<T: Taker> Queue<T> {
         let queue = self.clone();
         let started = thread::Builder::new().name("remat-engine".to_owned()).spawn(move || queue.work());
         if let Err(error) = started {
-            log::warn!("the engine has no thread of its own, steps may take longer: {error}");
+            log::warn!("the engine has no thread of its own, so steps may take longer: {error}");
             self.waiting.lock().thread = TakersThread::Refused;
             drop(self.taker());
         }
     }
 
-    /// What the taker's thread does.
+    /// The loop of the taker's thread.
     fn work(&self) {
         loop {
             let mut served = self.served.lock();
             let any = self.take_waiting(&mut served);
-            // Who waits for the taker gets it before more calls do.
+            // A thread that waits for the taker gets it before further calls do.
             MutexGuard::unlock_fair(served);
             if any || (0..self.limits.patience).any(|_| self.is_asked_after_others()) {
                 continue;
@@ -167,7 +166,7 @@ impl<T: Taker> Queue<T> {
         !self.waiting.lock().calls.is_empty()
     }
 
-    /// Has the taker take the calls that wait. Whether there were any.
+    /// Lets the taker handle the calls that wait. Returns whether there were any.
     fn take_waiting(&self, Served { taker, batch }: &mut Served<T>) -> bool {
         {
             let mut waiting = self.waiting.lock();
@@ -180,7 +179,7 @@ impl<T: Taker> Queue<T> {
     }
 }
 
-/// A queue of whatever taker that may have calls to take.
+/// A queue with any type of taker, which can be told to catch up.
 trait CatchUp: Send + Sync {
     fn catch_up(&self);
 }
@@ -191,7 +190,7 @@ impl<T: Taker> CatchUp for Queue<T> {
     }
 }
 
-/// Whose taker has drawn random numbers last, of all that share a generator.
+/// The queue whose taker drew random numbers last, of all that share a generator.
 pub(super) struct Draws(Mutex<Option<Weak<dyn CatchUp>>>);
 
 impl Draws {
@@ -200,8 +199,8 @@ impl Draws {
         Self(Mutex::new(None))
     }
 
-    /// Says that the taker of `queue` is about to draw: another one that did so last catches up first. So numbers come in the order in which they were asked
-    /// for.
+    /// Announces that the taker of `queue` is about to draw. If another taker drew last, that one catches up first, so that numbers come in the order of
+    /// the requests.
     pub fn next<T: Taker>(&self, queue: &Arc<Queue<T>>) {
         let me = Arc::downgrade(queue) as Weak<dyn CatchUp>;
         let before = self.0.lock().replace(me.clone());

@@ -1,10 +1,8 @@
 //! Reads on their way to the engine.
 //!
-//! The router gives up its hold on a tensor just before it asks for the tensor's data. Where that happens on a thread of
-//! its own (a server reads back, or sends a tensor to another server, while the session goes on), the session may
-//! drop or consume the tensor before the reader has had its turn with the engine. So a reader announces itself first,
-//! without waiting for anything long, and an operation that ends a tensor waits until the announced reads of it are
-//! done.
+//! The router gives up its hold on a tensor just before it asks for the tensor's data. If this happens on a separate thread (a server reads a tensor, or
+//! sends it to another server, while the session goes on), the session may drop or consume the tensor before the read reaches the engine. So a reader
+//! announces itself first, without a long wait, and an operation that ends a tensor waits until its announced reads are done.
 
 use burn_ir::{OperationIr, TensorId, TensorStatus};
 use smallvec::SmallVec;
@@ -14,20 +12,20 @@ use super::sync::{AtomicUsize, Condvar, Mutex, Ordering};
 /// Tensors that are about to be read.
 #[derive(Default)]
 pub(super) struct Reads {
-    /// How many there are, to be looked at with every operation.
+    /// How many there are. Every operation checks this.
     count: AtomicUsize,
     ids: Mutex<SmallVec<[TensorId; 4]>>,
     done: Condvar,
 }
 
-/// An announced read; it is over when this goes.
+/// An announced read. Dropping this ends it.
 pub(super) struct Announced<'a> {
     reads: &'a Reads,
     id: TensorId,
 }
 
 impl Reads {
-    /// Says that `id` is about to be read.
+    /// Announces that `id` is about to be read.
     pub fn announce(&self, id: TensorId) -> Announced<'_> {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.ids.lock().push(id);

@@ -17,7 +17,7 @@ const SLOT_BIT: u16 = 1 << 15;
 
 /// A device of backend `B` with a budget of its own.
 ///
-/// Every [`new`](Self::new) makes another device: several budgets on one piece of hardware do not know of each other.
+/// Every [`new`](Self::new) makes another device. Several budgets on one piece of hardware do not know of each other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RematDevice<D> {
     inner: D,
@@ -25,11 +25,11 @@ pub struct RematDevice<D> {
 }
 
 impl<D: DeviceMemory> RematDevice<D> {
-    /// A device like `inner` on which `config` applies.
+    /// Makes a device like `inner` with this configuration.
     ///
     /// # Errors
     ///
-    /// The error of the configuration, [`RematError::FreeMemory`] if the budget is a share of free memory and that is not known, or
+    /// The error of the configuration, [`RematError::FreeMemory`] if the budget is a share of free memory and the device does not report that, or
     /// [`RematError::TooManyDevices`] after 32,767 devices in one process.
     pub fn new(inner: D, config: impl Into<RematConfig>) -> Result<Self, RematError> {
         let config = config.into().validated_on(&inner)?;
@@ -47,7 +47,7 @@ impl<D: DeviceMemory> RematDevice<D> {
         &self.inner
     }
 
-    /// The configuration; that of an unlimited device if none was given.
+    /// The configuration. Without one, that of an unlimited device.
     pub(super) fn config(&self) -> RematConfig {
         lock(&SLOTS).get(&self.slot).map(|(_, config)| config.clone()).unwrap_or_default()
     }

@@ -24,10 +24,10 @@ use crate::report::RematReport;
 /// The operation, without inputs and outputs, that marks a step in order with the others.
 const MARK: &str = "remat.mark";
 
-/// The remat devices of other processes that this one has been told of.
+/// Remat devices that other processes serve, as far as this process has been told.
 static SERVED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
-/// `plain` is a remat device that another process serves.
+/// Remembers that another process serves `plain` as a remat device.
 pub(super) fn remember(plain: Device) {
     let mut served = lock(&SERVED);
     if !served.contains(&plain) {
@@ -35,12 +35,12 @@ pub(super) fn remember(plain: Device) {
     }
 }
 
-/// Sends the mark of a step to `plain`, if it is a remat device that another process serves.
+/// Sends a step mark to `plain`, if another process serves it as a remat device.
 pub(super) fn mark_step(plain: &Device) {
     if let DispatchDevice::Remote(remote) = plain.as_dispatch()
         && lock(&SERVED).contains(plain)
     {
-        // A fusing client may hold operations back: they belong before the mark.
+        // A fusing client may hold operations back. They belong before the mark.
         let _ = plain.flush();
         let _ = CustomOpClient::new(remote).register(CustomOpIr::new(MARK, &[], &[]));
     }
@@ -87,7 +87,7 @@ impl<A: PeerAuthorizer> WithBackend for Serve<A> {
                 served = serving => served.map_err(|error| error.to_string()),
                 stopped = asked_to_stop() => stopped.map_err(|error| error.to_string()),
             };
-            // Who waits is there until it hears of the end.
+            // The receiver waits until it gets this.
             let _ = done.send(served);
         });
         let served = wait.recv().unwrap_or_else(|_| Err("its task ended early; the log says why".to_owned()));
@@ -124,10 +124,10 @@ pub fn random_token() -> Result<String, RematError> {
 
 /// The runtime of all servers of this process.
 ///
-/// It has one thread, which brings operations in and hands results out; they run on threads of their own. With two, Burn
-/// 0.22.1 may wait for ever for a tensor that moves between two servers over WebSocket: the task that looks for the
-/// tensor asks to be woken only after it has looked (`get_exposed_tensor_bytes` in burn-communication), and what arrives
-/// in between wakes nobody. Tasks of one thread change places only where they wait.
+/// It has one thread, which receives operations and sends results; the operations run on threads of their own. With two threads, Burn 0.22.1 may wait
+/// forever for a tensor that moves between two servers over WebSocket: the task that looks for the tensor asks to be woken only after it has looked
+/// (`get_exposed_tensor_bytes` in burn-communication), and a tensor that arrives in between wakes nobody. With one thread, tasks switch only where they
+/// wait.
 fn runtime() -> Result<&'static Runtime, RematError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     RUNTIME

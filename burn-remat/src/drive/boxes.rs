@@ -1,5 +1,5 @@
-//! Operations in boxes that are used again. An operation is some 600 bytes large and passes through several hands, and allocating a box for
-//! each would show in steps of small operations.
+//! Boxes for operations that are used again. An operation takes about 600 bytes and is passed on several times. Allocating a box for each would be
+//! noticeable in steps of small operations.
 
 use burn_ir::OperationIr;
 use slab::Slab;
@@ -9,13 +9,13 @@ use super::tensors::bare;
 /// How many empty boxes are kept.
 const LIMIT: usize = 8192;
 
-/// Boxes without an operation.
+/// Empty boxes.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "the boxes themselves are what is kept")]
 pub(crate) struct Boxes(Vec<Box<OperationIr>>);
 
 impl Boxes {
-    /// Moves an operation into a box. It is swapped for what is left there: given by value, it would be copied twice.
+    /// Moves an operation into a box. It is swapped with what is left in the box: passed by value, it would be copied twice.
     #[inline]
     pub fn fill(&mut self, op: &mut OperationIr) -> Box<OperationIr> {
         match self.0.pop() {
@@ -48,9 +48,9 @@ impl Boxes {
 /// The operations of a driver.
 #[derive(Default)]
 pub(crate) struct Operations {
-    /// Those that were recorded.
+    /// Recorded operations.
     pub(super) kept: Slab<Box<OperationIr>>,
-    /// Boxes of those that are done or forgotten.
+    /// Boxes of operations that are done or forgotten.
     pub boxes: Boxes,
 }
 

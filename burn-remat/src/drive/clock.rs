@@ -1,15 +1,14 @@
-//! What operations take on a device that runs them later.
+//! How long operations take on a device that runs them later.
 //!
-//! There the time of a call is that of enqueueing. So while a step is traced, or measured under a plan that was made without that,
-//! operations run in profiling windows of Burn's, which the device stamps. Windows are read when the step has ended: nothing waits for
-//! the device in between. The least time seen stands for all operations of a kind with the same shapes, so that a first run, which compiles its kernels or tries
-//! several of them (autotune), is not planned on. Until a time is known, that of the call stands in.
+//! On such a device, the time of a call is only the time to enqueue it. So operations run in Burn's profiling windows, which the device timestamps, while
+//! a step is traced, or measured because its plan was made without measured times. The windows are read when the step has ended, so that nothing waits
+//! for the device in between. The least time seen counts for all operations of a kind with the same shapes, so that plans do not go by a first run, which
+//! compiles kernels or tries several of them (autotune). Until a time is known, that of the call is used.
 //!
-//! A window takes longer than a small kernel, so a step has only a few for each kind: a recurrent network runs the same operations
-//! thousands of times.
+//! A window takes longer than a small kernel, so a step has only a few for each kind: a recurrent network runs the same operations thousands of times.
 //!
-//! A device that joins operations runs each of them by itself while it has a window; what it takes among those with which it is joined
-//! is a share of that ([`shares`]). Nobody sees what it takes in a step that goes by a plan, so there the plan's own figures count.
+//! A device that fuses operations runs an operation by itself while it is in a window. When it is fused with others, it takes a share of that time
+//! ([`shares`]). In a step that follows a plan, nobody can measure what it takes, so the plan's own figures count.
 
 use std::hash::{Hash, Hasher};
 
@@ -24,17 +23,17 @@ use super::operation::joining;
 use crate::backend::RematBackend;
 use crate::planning::shares;
 
-/// Most windows for the operations of a kind in one step.
+/// The most windows for operations of one kind in a step.
 const WINDOWS: u32 = 8;
 
-/// Windows in a row that may fail before the clock is given up. A kernel that autotune tries and that cannot run takes the open window with it.
+/// How many windows in a row may fail before the clock is given up. If autotune tries a kernel that cannot run, the open window fails too.
 const FAILURES: u32 = 32;
 
 /// Times of operations by kind and shapes.
 #[derive(Default)]
 pub(super) struct Clock {
     least_ns: FxHashMap<u64, u64>,
-    /// Windows of the step under way.
+    /// Windows of the current step.
     windows: Vec<(u64, ProfileDuration)>,
     /// How many there are of each kind.
     begun: FxHashMap<u64, u32>,
@@ -42,7 +41,7 @@ pub(super) struct Clock {
     places: Vec<Placed>,
     /// The device has no clock.
     off: bool,
-    /// How many windows have failed, one after the other.
+    /// How many windows in a row have failed.
     failures: u32,
 }
 
@@ -50,7 +49,7 @@ pub(super) struct Clock {
 pub(super) struct Timed {
     /// Kind and shapes.
     kind: u64,
-    /// The window, where it has one.
+    /// The window, if it has one.
     token: Option<ProfileToken>,
     /// See [`Placed`].
     joins: Option<u64>,
@@ -60,7 +59,7 @@ pub(super) struct Timed {
 struct Placed {
     kind: u64,
     position: Position,
-    /// A number for the shape of its result, where the device may join it with others like it.
+    /// A number for the shape of its result, if the device may fuse it with others of that shape.
     joins: Option<u64>,
 }
 
@@ -69,7 +68,7 @@ impl Clock {
         self.failures += 1;
         if self.failures == FAILURES {
             log::warn!(
-                "the device's clock has failed {FAILURES} times in a row: from now on, times are those of the calls"
+                "the device's clock has failed {FAILURES} times in a row: from now on, the times of the calls are used"
             );
             self.off = true;
         }
@@ -101,7 +100,7 @@ impl Clock {
         }
     }
 
-    /// Begins to time an operation, where the device has a clock.
+    /// Begins to time an operation, if the device has a clock.
     pub fn begin<B: RematBackend>(&mut self, executor: &Executor<B>, op: &OperationIr, run: &Run<'_>) -> Option<Timed> {
         if !B::HAS_CLOCK || self.off || executor.is_dry() {
             return None;
@@ -127,7 +126,7 @@ impl Clock {
         Some(Timed { kind, token, joins })
     }
 
-    /// Ends it. The window of an operation that has failed is abandoned. Gives the time that is known of such operations.
+    /// Ends the timing. The window of an operation that failed is abandoned. Returns the time that is known for such operations.
     pub fn end<B: RematBackend>(
         &mut self,
         executor: &Executor<B>,
@@ -150,7 +149,7 @@ impl Clock {
         if has_run && run.timed {
             self.places.extend(run.position.map(|position| Placed { kind, position, joins }));
         }
-        // How it was joined this time nobody tells.
+        // How it was fused this time is not known.
         let planned = run.planned_ns.filter(|_| B::FUSES);
         planned.or_else(|| self.least_ns.get(&kind).copied())
     }

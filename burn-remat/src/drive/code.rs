@@ -1,29 +1,29 @@
-//! Numbers in fewer bytes, and back.
+//! Packs numbers into fewer bytes, and unpacks them.
 //!
-//! A form that cannot hold the numbers after all is the bytes themselves: but for [`Code::Bf16`], packing never changes a bit.
+//! If numbers do not fit a code, their bytes are stored unchanged. So packing never changes a bit, except with [`Code::Bf16`].
 
 use burn_backend::{DType, Shape, TensorData};
 use bytemuck::try_cast_slice;
 
-/// A small form of numbers.
+/// A way to pack numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Code {
     /// Zeros and ones as bits.
     Bits,
-    /// Whole numbers from 0 in one byte, two, or four.
+    /// Whole numbers from 0, in one, two or four bytes.
     Bytes1,
     Bytes2,
     Bytes4,
-    /// 32-bit floating point in 16 bits, rounded to the nearest.
+    /// 32-bit floating point in 16 bits, rounded to nearest.
     Bf16,
-    /// The bytes themselves, elsewhere.
+    /// The bytes unchanged, outside of the device.
     Whole,
-    /// Whether each is above zero, or not a number, as bits: comes back as ones and zeros.
+    /// One bit for each number: whether it is above zero or NaN. Unpacked, these are ones and zeros.
     Signs,
 }
 
 impl Code {
-    /// The smallest form for whole numbers below `end`.
+    /// The smallest code for whole numbers below `end`.
     pub fn below(end: usize) -> Option<Self> {
         match end {
             0..=0x100 => Some(Self::Bytes1),
@@ -33,7 +33,7 @@ impl Code {
         }
     }
 
-    /// Bytes of the form of so many numbers of one type: a byte that tells it from what could not be packed, and the numbers.
+    /// Size of `count` packed numbers of one type, in bytes. One of these says whether the numbers could be packed.
     pub fn bytes(self, count: usize, dtype: DType) -> usize {
         1 + match self {
             Self::Bits | Self::Signs => count.div_ceil(8),
@@ -42,12 +42,12 @@ impl Code {
         }
     }
 
-    /// Bytes of the device that a form of so many bytes takes: none where it lies elsewhere.
+    /// Bytes of the device's memory that packed numbers of this size take: none if they are outside of it.
     pub fn on_device(self, bytes: usize) -> u64 {
         if self == Self::Whole { 0 } else { bytes as u64 }
     }
 
-    /// Bytes of one number, where it has whole bytes of its own.
+    /// Bytes of one packed number, if it has whole bytes of its own.
     fn width(self) -> usize {
         match self {
             Self::Bits | Self::Bytes1 | Self::Whole | Self::Signs => 1,
@@ -56,7 +56,7 @@ impl Code {
         }
     }
 
-    /// The form of numbers of one type, given by their bytes; these themselves, marked, where they do not fit.
+    /// Packs numbers of one type, given as bytes. If they do not fit the code, the result is these bytes, marked as such.
     pub fn pack(self, bytes: &[u8], dtype: DType) -> Vec<u8> {
         let count = bytes.len() / dtype.size().max(1);
         let mut packed = Vec::with_capacity(self.bytes(count, dtype));
@@ -107,7 +107,7 @@ impl Code {
         fits
     }
 
-    /// The numbers of `packed`.
+    /// Unpacks `packed`.
     pub fn unpack(self, packed: &[u8], shape: Shape, dtype: DType) -> Option<TensorData> {
         let (&mark, body) = packed.split_first()?;
         let count = shape.num_elements();
@@ -139,7 +139,7 @@ impl Code {
     }
 }
 
-/// Largest relative error of `rounded`, zeros and numbers that are not finite left out.
+/// The largest relative error of `rounded`, without zeros and numbers that are not finite.
 pub(super) fn relative_error(exact: &[u8], rounded: &[u8]) -> f64 {
     let (Ok(exact), Ok(rounded)) = (try_cast_slice::<_, f32>(exact), try_cast_slice::<_, f32>(rounded)) else {
         return 0.0;
@@ -150,8 +150,8 @@ pub(super) fn relative_error(exact: &[u8], rounded: &[u8]) -> f64 {
 
 const ONE: u32 = 1.0_f32.to_bits();
 
-/// Appends zeros and ones as bits; `false` where a value is neither, to the bit. Two passes, each of which the compiler can
-/// do for several values at once.
+/// Appends zeros and ones as bits. Returns `false` if a value is not exactly one of these. There are two passes, each of which the compiler can
+/// vectorise.
 fn pack_bits(values: &[f32], packed: &mut Vec<u8>) -> bool {
     let fits = values.iter().fold(true, |fits, value| fits & matches!(value.to_bits(), 0 | ONE));
     append_bits(values, packed, |value| (value.to_bits() >> 29 & 1) as u8);
@@ -244,7 +244,7 @@ mod tests {
         let error = relative_error(data.as_bytes(), rounded.as_bytes());
         assert!(error > 1.0 / 600.0 && error <= 1.0 / 256.0, "{error}");
         assert_eq!(bytes, 8001);
-        // What 16 bits hold comes back as it was.
+        // Numbers that fit into 16 bits come back unchanged.
         let held = TensorData::new(vec![0.0, -0.0, 1.0, -1.5, 1024.0, f32::INFINITY, 1e-40_f32 * 0.0], [7]);
         assert_eq!(back(Code::Bf16, &held).0.as_bytes(), held.as_bytes());
     }

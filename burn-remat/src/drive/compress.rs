@@ -1,12 +1,12 @@
-//! How tensors are compressed, and brought back.
+//! How tensors are compressed and restored.
 //!
-//! Results of some operations have a [`Form`]: their numbers written down in fewer bytes, or elsewhere. When, is the core's affair.
+//! Results of some operations have a [`Form`]: their numbers in fewer bytes, or in other memory. The core decides when a tensor is compressed.
 //!
-//! Only a tensor whose elements lie in order and fill its buffer is compressed: operations see the layout of what comes back, and
-//! may add in another order for another layout.
+//! Only a tensor whose elements are in order and fill its buffer is compressed. Operations see the layout of the restored tensor, and with another layout
+//! they may add in another order.
 //!
-//! What packing and unpacking take is measured, in ns per byte: on the first tensor of every kind, a few times, and whenever it is done.
-//! The program waits for what is offloaded: a read that is left under way on wgpu keeps memory mapped that the next one needs.
+//! The time to pack and unpack is measured in ns per byte: a few times on the first tensor of every kind, and whenever a tensor is packed or unpacked.
+//! The program waits while a tensor is offloaded: on wgpu, a read that is still under way keeps memory mapped that the next read needs.
 
 use std::time::{Duration, Instant};
 
@@ -22,10 +22,10 @@ use crate::backend::{BufferId, RematBackend, tensor_bytes};
 use crate::compression::Compression;
 use crate::panics::caught;
 
-/// Tensors of fewer bytes are not packed.
+/// Smaller tensors are not packed.
 const SMALLEST: u64 = 16 << 10;
 
-/// How often a tensor is packed to see what that takes.
+/// How often a tensor is packed only to measure the time.
 const MEASURED: u32 = 4;
 
 /// Time to pack and to unpack one byte, in ns, until it has been measured.
@@ -42,21 +42,21 @@ pub(super) struct Form {
     packed: Option<Vec<u8>>,
 }
 
-/// What packing and unpacking of one kind have taken.
+/// The time that packing or unpacking with one code has taken so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     bytes: u64,
     ns: u64,
 }
 
-/// What is known of all forms.
+/// The forms of all tensors, and the times of all codes.
 #[derive(Default)]
 pub(super) struct Compressor {
     /// By tensor.
     forms: FxHashMap<u64, Form>,
     /// By code: packing, and unpacking.
     rates: Vec<(Code, [Rate; 2])>,
-    /// Largest relative error of what was rounded.
+    /// The largest relative error of numbers that were rounded.
     pub error: f64,
 }
 
@@ -65,7 +65,7 @@ impl Compressor {
         self.rates.iter().any(|(known, _)| *known == code)
     }
 
-    /// Packing (0) or unpacking (1) so many bytes took so long.
+    /// Records how long packing (0) or unpacking (1) this many bytes took.
     pub fn learn(&mut self, code: Code, way: usize, bytes: u64, time: Duration) {
         let at = self.rates.iter().position(|(known, _)| *known == code).unwrap_or_else(|| {
             self.rates.push((code, Default::default()));
@@ -75,7 +75,7 @@ impl Compressor {
         *rate = Rate { bytes: rate.bytes + bytes, ns: rate.ns + time.as_nanos() as u64 };
     }
 
-    /// Time to pack so many bytes and to unpack them, in ns.
+    /// Time to pack and unpack this many bytes, in ns.
     pub fn cost_ns(&self, code: Code, bytes: u64) -> u64 {
         let known = self.rates.iter().find(|(known, _)| *known == code);
         let per_byte = |rate: &Rate| if rate.bytes == 0 { GUESS / 2.0 } else { rate.ns as f64 / rate.bytes as f64 };
@@ -83,19 +83,19 @@ impl Compressor {
         (both * bytes as f64) as u64 + 1
     }
 
-    /// Drops what a tensor is compressed to.
+    /// Drops the compressed data of a tensor.
     pub fn discard(&mut self, id: u64) {
         if let Some(form) = self.forms.get_mut(&id) {
             form.packed = None;
         }
     }
 
-    /// A tensor is gone.
+    /// Forgets a tensor that is gone.
     pub fn forget(&mut self, id: u64) {
         self.forms.remove(&id);
     }
 
-    /// Whether a tensor that was just made can be compressed so, and what that takes: seen here where nobody knows.
+    /// Whether a tensor that was just made can be compressed in this form, and what that costs. If the cost is unknown, it is measured here.
     pub fn settle<B: RematBackend>(
         &mut self,
         executor: &mut Executor<B>,
@@ -114,8 +114,8 @@ impl Compressor {
         Some(Compressible { alternative: form.alternative, bytes: packed, cost_ns })
     }
 
-    /// Packs and unpacks the numbers of a resident tensor where nobody knows what that takes, and drops the result. The first time,
-    /// which waits for memory, does not count.
+    /// Measures packing and unpacking on a resident tensor, unless their times are known, and drops the result. The first round does not count, because
+    /// it waits for memory.
     pub fn measure<B: RematBackend>(&mut self, executor: &mut Executor<B>, code: Code, ir: &TensorIr) {
         if executor.is_dry() || self.is_measured(code) {
             return;
@@ -133,12 +133,12 @@ impl Compressor {
         }
     }
 
-    /// Compresses a tensor: bytes of the device that it takes, and time.
+    /// Compresses a tensor. Returns the bytes of the device's memory that it then takes, and the time.
     pub fn compress<B: RematBackend>(&mut self, executor: &mut Executor<B>, id: u64) -> Option<(u64, u64)> {
         let form = self.forms.get(&id)?;
         let (code, ir) = (form.code, ir_of(id, form));
         if !B::IS_HOST {
-            // What the device still has to do is not a part of it.
+            // Earlier work of the device must not count.
             let _ = executor.sync();
         }
         let (start, bytes) = (Instant::now(), tensor_bytes(&ir.shape, ir.dtype));
@@ -151,14 +151,14 @@ impl Compressor {
         Some((to, time.as_nanos() as u64))
     }
 
-    /// Gives a compressed tensor a buffer again. What it is compressed to stays until it is dropped.
+    /// Restores a compressed tensor into a buffer. The compressed data stays until it is dropped.
     pub fn decompress<B: RematBackend>(
         &mut self,
         executor: &mut Executor<B>,
         id: u64,
     ) -> Result<(BufferId, u64), Failure> {
         let start = Instant::now();
-        let lost = "internal error: a tensor could not be brought back from what it was compressed to";
+        let lost = "internal error: a compressed tensor could not be restored";
         let form = self.forms.get(&id).ok_or(lost)?;
         let (code, packed) = (form.code, form.packed.as_deref().ok_or(lost)?);
         let data = code.unpack(packed, form.shape.clone(), form.dtype).ok_or(lost)?;
@@ -170,10 +170,10 @@ impl Compressor {
     }
 }
 
-/// The forms that results of an operation may take, each with the place of the result.
+/// The forms that the results of an operation may have, each with the number of the result.
 pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Compression) -> Vec<(usize, Form)> {
     let form = |(k, output): (usize, &TensorIr)| {
-        // What is quantized has scales beside its numbers.
+        // A quantized tensor has scales beside its values.
         if matches!(output.dtype, DType::QFloat(_)) || tensor_bytes(&output.shape, output.dtype) < SMALLEST {
             return None;
         }
@@ -189,13 +189,13 @@ pub(super) fn forms_of<B: RematBackend>(op: &OperationIr, allowed: Compression) 
     op.outputs().enumerate().filter_map(form).collect()
 }
 
-/// Whether a resident tensor is not too small, and its elements lie in order and fill its buffer, as they would a new one.
+/// Whether a resident tensor is large enough, in order, and fills its buffer, as a new one would.
 pub(super) fn may_be_packed<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr) -> bool {
     let Ok(buffer) = executor.buffer(ir.id.value()) else { return false };
     tensor_bytes(&ir.shape, ir.dtype) >= SMALLEST && lies_in_order(executor, ir, buffer)
 }
 
-/// Whether the elements of a tensor in `buffer` lie in order and fill it, as they would a new one.
+/// Whether a tensor in `buffer` is in order and fills the buffer, as a new one would.
 fn lies_in_order<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr, buffer: BufferId) -> bool {
     let facts = executor.facts(ir);
     let bytes = match buffer {
@@ -206,7 +206,7 @@ fn lies_in_order<B: RematBackend>(executor: &mut Executor<B>, ir: &TensorIr, buf
     fills && executor.is_in_order(ir).unwrap_or(false)
 }
 
-/// A tensor's numbers in another form, and the largest relative error of these.
+/// Packs a tensor's numbers. Also returns their largest relative error.
 fn packed<B: RematBackend>(executor: &mut Executor<B>, ir: TensorIr, code: Code) -> Option<(Vec<u8>, f64)> {
     let dtype = ir.dtype;
     let pack = |bytes: &[u8]| {
@@ -233,7 +233,7 @@ fn ir_of(id: u64, form: &Form) -> TensorIr {
     TensorIr { id: TensorId::new(id), shape: form.shape.clone(), status: TensorStatus::ReadOnly, dtype: form.dtype }
 }
 
-/// The alternative and the code of output `k` of an operation that has one of its own.
+/// The alternative and the code for output `k`, if the operation has a special one.
 fn special_form(op: &OperationIr, k: usize) -> Option<(Alternative, Code)> {
     use burn_backend::Distribution::Bernoulli;
     match op {
@@ -254,7 +254,7 @@ fn special_form(op: &OperationIr, k: usize) -> Option<(Alternative, Code)> {
     }
 }
 
-/// The form of indices into the places of `x`, `[batch, channels, ..places]`.
+/// The form of indices into the positions of `x`, `[batch, channels, ..positions]`.
 fn small_indices(x: &TensorIr, indices: &TensorIr) -> Option<(Alternative, Code)> {
     let is_wide = matches!(indices.dtype, DType::I64 | DType::I32);
     let places = x.shape.iter().skip(2).product();

@@ -1,19 +1,19 @@
-//! Results that Burn cuts from larger ones, where a backend has no kernel of its own: the gradient of a convolution's weight.
+//! Results that Burn cuts from larger ones if a backend has no kernel of its own: gradients of convolution weights.
 //!
-//! It is computed by a convolution with stride and dilation exchanged, which goes on where the stride leaves a rest, over inputs whose first two
-//! axes are swapped. So are those of its result.
+//! Such a gradient is computed by a convolution with stride and dilation exchanged, over inputs whose first two axes are swapped. If the stride leaves a
+//! remainder, its result is larger than the weight. The first two axes of the result are swapped, too.
 //!
 //! Source: burn-backend 0.23.0-pre.1, `backend/ops/modules/conv.rs`.
 
 use burn_backend::Shape;
 use burn_ir::{ModuleOperationIr, OperationIr, TensorIr};
 
-/// What the weight of a convolution takes part in: `x`, which is walked with a kernel of the weight's size, and the tensor of the kernel's places.
+/// A convolution as seen by its weight: `x`, over which a kernel of the weight's size moves, and the tensor of the kernel's positions.
 struct Walk<'a> {
     x: &'a TensorIr,
     places: &'a TensorIr,
     stride: &'a [usize],
-    /// On both sides together.
+    /// Both sides together.
     padding: Vec<usize>,
     dilation: &'a [usize],
     groups: usize,
@@ -45,7 +45,7 @@ fn walk(op: &ModuleOperationIr) -> Option<Walk<'_>> {
     })
 }
 
-/// The shape of what the result of an operation is cut from; its first two axes are swapped in the result.
+/// The shape of the tensor that the result of an operation is cut from. The result has its first two axes swapped.
 pub(super) fn cut_from(op: &OperationIr) -> Option<Shape> {
     let OperationIr::Module(op) = op else { return None };
     let Walk { x, places, stride, padding, dilation, groups } = walk(op)?;

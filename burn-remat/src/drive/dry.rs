@@ -1,8 +1,8 @@
 //! Operations without data: only the shapes and buffers of tensors are kept.
 //!
-//! What a backend does cannot all be seen from outside: which results are written in place, and which are larger than their shape.
-//! A guide, the trace of a real step that does the same operations, perhaps on other shapes, tells it. Without one, what operations write
-//! over (`overwrites.rs`) and the results that Burn cuts from larger ones are known by their kinds.
+//! Some of what a backend does cannot be seen from outside: which results are written in place, and which are larger than their shape. A guide knows
+//! this: it is the trace of a real step with the same operations, perhaps on other shapes. Without a guide, it follows from the kind of operation what is
+//! written over (`overwrites.rs`) and what Burn cuts from larger results (`cut.rs`).
 
 use std::sync::Arc;
 
@@ -26,15 +26,15 @@ struct Buffer {
 
 /// Where an operation writes a result.
 enum Outcome {
-    /// It looks at the buffer of the input with this number in another way.
+    /// The result is a view of the input with this number.
     View(usize),
     /// Into the buffer of a consumed input.
     InPlace(TensorId),
     New,
 }
 
-/// So many operations in a row must be the guide's next ones for it to be believed: the first step of a program, which initialises its
-/// parameters, meets some of the guide's kinds of operation by chance.
+/// How many operations in a row must be the next ones of the guide before it is trusted. The first step of a program, which initialises its parameters,
+/// has some of the guide's kinds of operation by chance.
 const IN_STEP: usize = 4;
 
 /// Tensors without data.
@@ -44,13 +44,13 @@ pub(super) struct Dry {
     owners: FxHashMap<u64, u32>,
     next: u64,
     guide: Option<Arc<Guide>>,
-    /// The guide's operation that the next one should be, and the one that the operation at hand is.
+    /// The operation of the guide that should come next, and the one that matches the current operation.
     expected: usize,
     guiding: Option<usize>,
-    /// How many operations in a row have been the guide's next ones.
+    /// How many operations in a row have been the next ones of the guide.
     in_step: usize,
     padding: Padding,
-    /// Whether the backend is one for the host, which has no kernels of its own for the gradients of convolutions.
+    /// Whether the backend runs on the host. It then has no kernels of its own for the gradients of convolutions.
     on_host: bool,
 }
 
@@ -59,8 +59,7 @@ impl Dry {
         Self { guide, padding, on_host, ..Self::default() }
     }
 
-    /// The operation that runs next is of this kind, and the one at `position` of its step. A first step has operations that
-    /// the guide, which is a later one, has not.
+    /// Announces the kind of the next operation, and its `position` in the step. A first step has operations that the guide, a later step, does not have.
     pub fn at(&mut self, position: usize, kind: u64) {
         if position == 0 {
             (self.expected, self.in_step) = (0, IN_STEP);
@@ -74,12 +73,12 @@ impl Dry {
         }
     }
 
-    /// The guide, and its operation that is the one at hand.
+    /// The guide, and its operation that matches the current one.
     fn at_hand(&self) -> Option<(&Guide, usize)> {
         self.guide.as_deref().zip(self.guiding)
     }
 
-    /// Time that this operation takes on tensors of so many bytes, as the guide tells; without one the bytes themselves stand for it.
+    /// Time of the current operation on tensors of this many bytes, by the guide. Without a guide, the number of bytes is used.
     pub fn cost(&self, bytes: u64) -> u64 {
         match self.at_hand() {
             Some((guide, at)) => guide.cost(at, bytes),
@@ -96,12 +95,12 @@ impl Dry {
         self.buffers.get(&tensor.id).is_some_and(|buffer| buffer.lies.is_in_order(&tensor.shape))
     }
 
-    /// A tensor comes from the host.
+    /// Adds a tensor that comes from the host.
     pub fn arrive(&mut self, id: TensorId, shape: &Shape, dtype: DType) {
         self.add(id, self.padding.tensor(shape, dtype), Lies::in_order(shape));
     }
 
-    /// A buffer of so many bytes.
+    /// Adds a tensor with a buffer of this many bytes.
     fn add(&mut self, id: TensorId, bytes: u64, lies: Lies) {
         self.next += 1;
         self.buffers.insert(id, Buffer { key: self.next, bytes, lies });
@@ -125,7 +124,7 @@ impl Dry {
         }
     }
 
-    /// What the guide's operation here did for its output `k`, of so many bytes; `None` if it does not know.
+    /// What the current operation of the guide did for its output `k`, of this many bytes; `None` if the guide does not say.
     fn guided(&self, k: usize, bytes: u64, free: &[TensorId]) -> Option<Outcome> {
         let (Guide { trace, .. }, at) = self.at_hand().filter(|_| self.in_step >= IN_STEP)?;
         let op = &trace.ops[at];
@@ -141,12 +140,12 @@ impl Dry {
         })
     }
 
-    /// The shape of what the result of an operation is cut from.
+    /// The shape of the tensor that the result of an operation is cut from.
     fn cut_from(&self, op: &OperationIr) -> Option<Shape> {
         self.on_host.then(|| cut_from(op)).flatten()
     }
 
-    /// Bytes of a new buffer for output `k`: of its shape, or of what it is cut from.
+    /// Size of a new buffer for output `k`, in bytes: for its shape, or for the tensor that it is cut from.
     fn new_bytes(&self, op: &OperationIr, k: usize, output: &TensorIr) -> u64 {
         let own = facts(output, self.padding);
         if let Some((Guide { trace, .. }, at)) = self.at_hand()
@@ -210,7 +209,8 @@ impl Dry {
         }
     }
 
-    /// A tensor that shares its buffer lies otherwise than the one that it shares it with, or as that does where they have as many axes.
+    /// Sets the layout of a tensor in a shared buffer: the one that `lies` gives, otherwise that of the tensor with which it shares the buffer. If
+    /// neither has as many axes as the tensor, its elements are in order.
     fn lay(&mut self, tensor: &TensorIr, lies: impl FnOnce(&Lies) -> Option<Lies>) {
         if let Some(buffer) = self.buffers.get_mut(&tensor.id) {
             let lies = lies(&buffer.lies).unwrap_or_else(|| buffer.lies.clone());
@@ -218,19 +218,19 @@ impl Dry {
         }
     }
 
-    /// What an operation does by its kind, for a result of so many bytes.
+    /// Where an operation of this kind writes a result of this many bytes.
     fn foreseen(&self, op: &OperationIr, bytes: u64, inputs: &[Read], free: &[TensorId]) -> Outcome {
         let buffer = |id| self.buffers.get(&id);
         if is_reshape(op) && op.inputs().next().is_some_and(|base| !self.is_in_order(base)) {
             return Outcome::New;
         }
-        // On the CPU a tensor is reversed by looking at it so, and operations on several tensors copy such a one.
+        // On the CPU, a reversed tensor is a view, and operations on several tensors copy it.
         if is_view(op) || self.on_host && is_flip(op) {
             return Outcome::View(0);
         }
         let overwritten = match op {
             op if self.on_host => overwrites_on_host(op),
-            // On a GPU other operations may be several kernels, which have results of their own.
+            // On a GPU, other operations may be several kernels, which have results of their own.
             OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) => {
                 overwrites(op).map_or_else(Inputs::new, |overwrites| overwrites.inputs)
             }
@@ -242,7 +242,7 @@ impl Dry {
             return Outcome::New;
         }
         let is_once = |id| inputs.iter().any(|input| input.id == id && input.once);
-        // The CPU writes over the first part of a buffer too.
+        // The CPU also writes over a tensor that begins at the start of a larger buffer.
         let is_whole = |it: &Buffer| if self.on_host { it.lies.at_start } else { it.bytes == bytes };
         let holds = |input: &TensorIr| buffer(input.id).is_some_and(is_whole) && self.is_in_order(input);
         let is_free = |input: &&&TensorIr| free.contains(&input.id) && is_once(input.id) && holds(input);
@@ -253,8 +253,8 @@ impl Dry {
 /// An input of an operation.
 struct Read {
     id: TensorId,
-    /// Whether the operation may take it.
+    /// Whether the operation may consume it.
     taken: bool,
-    /// Whether the operation reads it at one place only: else it holds it twice and takes it at neither.
+    /// Whether the operation reads it only once. An operation that reads it twice holds it twice, and consumes neither.
     once: bool,
 }

@@ -34,7 +34,7 @@ enum Place<B: RematBackend> {
     Dry(Dry),
 }
 
-/// How a result is to lie.
+/// The layout that a result must have.
 pub(super) struct Layout {
     pub out: TensorIr,
     pub strides: Strides,
@@ -51,12 +51,12 @@ impl<B: RematBackend> Executor<B> {
         Self { place: Place::Dry(Dry::new(guide, padding, B::IS_HOST)), device, padding }
     }
 
-    /// What the core is told of a tensor.
+    /// What the core is told about a tensor.
     pub fn facts(&self, ir: &TensorIr) -> TensorFacts {
         facts(ir, self.padding)
     }
 
-    /// Runs an operation, which is taken out of its place.
+    /// Runs an operation, which is taken out of `op`.
     #[inline]
     pub fn run(&mut self, op: &mut OperationIr) {
         match &mut self.place {
@@ -78,7 +78,7 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
-    /// The buffer of a resident tensor. This and the other questions fail with what the backend panics with.
+    /// The buffer of a resident tensor. If the backend panics, this question and the others fail with its message.
     #[inline]
     pub fn buffer(&mut self, id: u64) -> Result<BufferId, Failure> {
         let id = TensorId::new(id);
@@ -88,7 +88,7 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
-    /// The buffer of a tensor that has just come to be. Where the backend does not say, the tensor goes again.
+    /// The buffer of a tensor that was just made. If the backend fails to say, the tensor is freed.
     pub fn buffer_of_new(&mut self, id: u64) -> Result<BufferId, Failure> {
         let buffer = self.buffer(id);
         if buffer.is_err() {
@@ -97,7 +97,7 @@ impl<B: RematBackend> Executor<B> {
         buffer
     }
 
-    /// Whether the elements of a resident tensor lie in order.
+    /// Whether the elements of a resident tensor are in order.
     pub fn is_in_order(&mut self, tensor: &TensorIr) -> Result<bool, Failure> {
         match &mut self.place {
             Place::Backend(interpreter) => caught(|| B::is_contiguous(&looked_at(interpreter, tensor), &tensor.shape)),
@@ -105,7 +105,7 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
-    /// What a resident tensor that is smaller than its buffer takes of it.
+    /// How a resident tensor uses its buffer, if this is larger than the tensor.
     pub fn extent(&mut self, tensor: &TensorIr) -> Result<Extent, Failure> {
         match &mut self.place {
             Place::Backend(interpreter) => caught(|| B::extent(&looked_at(interpreter, tensor), &tensor.shape)),
@@ -122,7 +122,7 @@ impl<B: RematBackend> Executor<B> {
         }
     }
 
-    /// Gives a resident tensor other strides if it does not lie as it should, in another buffer where they move its elements.
+    /// Gives a resident tensor the strides that it must have, in another buffer if they move its elements.
     pub fn lay(&mut self, Layout { out, strides }: &Layout) {
         let Place::Backend(interpreter) = &mut self.place else { return };
         let handle = interpreter.get_tensor_handle(out);
@@ -182,7 +182,7 @@ impl<B: RematBackend> Executor<B> {
     ///
     /// # Errors
     ///
-    /// What the backend panics with, or that there is none.
+    /// The message with which the backend panics, or that there is no handle.
     pub fn handle(&mut self, tensor: &TensorIr) -> Result<B::Handle, Failure> {
         match &mut self.place {
             Place::Backend(interpreter) => caught(|| looked_at(interpreter, tensor)),
@@ -208,7 +208,7 @@ impl<B: RematBackend> Executor<B> {
     }
 }
 
-/// The handle of a tensor for somebody who only looks at it: asked for one that an operation takes, the interpreter gives it away.
+/// The handle of a tensor, to look at. It is requested as read-only: otherwise the interpreter may give the handle away.
 #[inline]
 fn looked_at<B: RematBackend>(interpreter: &mut TensorInterpreter<B>, tensor: &TensorIr) -> B::Handle {
     let only_read;

@@ -1,8 +1,7 @@
-//! What went wrong, in words: what ran, in which step, under which plan, and out of memory by its name.
+//! Failures in words: what ran, in which step, under which plan, and whether memory ran out.
 //!
-//! A GPU backend takes operations and runs them later. What fails there, an allocation above all, is told when a result is
-//! read, as an error or as a panic of the thread that reads. So a read is watched until it ends, and what it tells is
-//! explained as it stood when the read began.
+//! A GPU backend accepts operations and runs them later. What fails there, above all an allocation, is reported when a result is read, as an error or as
+//! a panic of the thread that reads. So a read is watched until it ends, and its failure is explained with the circumstances in which the read began.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -15,7 +14,7 @@ use burn_remat_core::{Circumstances, Failure};
 
 use crate::panics::{lock, panic_message};
 
-/// Lines of a backend's message that are passed on; a backtrace may follow.
+/// How many lines of a backend's message are passed on. A backtrace may follow them.
 const MOST_LINES: usize = 4;
 
 /// What backends say when there is no memory.
@@ -37,10 +36,10 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// A failure of `op` in words; `cause` is the backend's own account.
+    /// The message for a failure of `op`. `cause` is the backend's own message.
     pub fn explain(&self, op: &str, cause: &str) -> String {
         let lines = || cause.lines().map(str::trim).filter(|line| !line.is_empty());
-        // Of several failures at once, and of their backtraces, the one that counts.
+        // Of several failures at once, and their backtraces, the line that counts.
         let Some(cause) = lines().find(|line| is_memory(line)) else {
             let lines: Vec<&str> = lines().take(MOST_LINES).collect();
             return format!("`{op}` failed: {}", lines.join(" "));
@@ -56,7 +55,7 @@ impl Told {
         )
     }
 
-    /// An error of the backend; out of memory is explained.
+    /// An error of the backend. If memory ran out, it is explained.
     pub fn name_memory(&self, op: &str, error: ExecutionError) -> ExecutionError {
         let cause = error.to_string();
         if is_memory(&cause) { ExecutionError::with_context(self.explain(op, &cause)) } else { error }
@@ -69,10 +68,10 @@ fn is_memory(cause: &str) -> bool {
     NO_MEMORY.iter().any(|words| cause.contains(words))
 }
 
-/// The first failure that a read told after it had left the engine.
+/// The first failure of a read that was reported after the read had left the engine.
 pub(super) type Late = Arc<Mutex<Option<Failure>>>;
 
-/// Watches a read: out of memory gets its name, and a panic becomes an error.
+/// Watches a read: if memory runs out, the error is explained, and a panic becomes an error.
 pub(super) fn watched(
     mut read: DynFut<Result<TensorData, ExecutionError>>,
     told: Told,
@@ -107,7 +106,7 @@ mod tests {
         Told { circumstances, planner: "search".to_owned() }
     }
 
-    /// What a reader gets from `read`, and what is noted for the report.
+    /// What a reader gets from `read`, and the failure that is kept for the report.
     fn outcome(read: DynFut<Result<TensorData, ExecutionError>>) -> (String, Option<Failure>) {
         let late = Late::default();
         let result = try_read_sync(watched(read, told(), late.clone())).unwrap();

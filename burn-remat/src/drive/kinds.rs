@@ -1,4 +1,4 @@
-//! What kinds of operations are called.
+//! Names of the kinds of operations.
 
 use burn_ir::OperationIr;
 use burn_remat_core::Kind;
@@ -6,13 +6,13 @@ use rustc_hash::FxHashMap;
 
 use super::operation::operation_name;
 
-/// How many kinds are at hand.
+/// How many kinds the small table holds.
 const AT_HAND: usize = 64;
 
 /// See the [module](self).
 pub(super) struct Names {
     all: FxHashMap<Kind, String>,
-    /// Kinds that have a name, each where its own bits say: to look into the table above for every operation would show.
+    /// Kinds that have a name, at places that follow from their own bits. Looking into the map above for every operation would be noticeable.
     at_hand: [Kind; AT_HAND],
 }
 
@@ -26,7 +26,7 @@ impl Names {
     /// Remembers the name of an operation's kind.
     #[inline]
     pub fn learn(&mut self, kind: Kind, op: &OperationIr) {
-        // The last bit is the same for all.
+        // The last bit is always set.
         let known = &mut self.at_hand[(kind >> 1) as usize % AT_HAND];
         if *known != kind {
             *known = kind;

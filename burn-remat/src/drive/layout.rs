@@ -1,17 +1,16 @@
-//! Results lie in memory as plain Burn lays them, whatever the engine keeps.
+//! Gives results the memory layout that they have in plain Burn, whatever the engine keeps.
 //!
-//! On a GPU, a kernel that goes through tensors element by element writes over an input that it may consume, and its result lies as
-//! that input does: channels last behind a convolution, say. A result in a buffer of its own lies otherwise where the inputs do
-//! not lie alike, or in the order of its indices. Sums over it then add in another order and give other bits. So they do where only the
-//! stride of a dimension of one element is another: by it a kernel decides how many numbers it takes at once.
+//! On a GPU, an elementwise kernel writes over an input that it may consume, and its result then has the layout of that input: channels last after a
+//! convolution, for example. In a buffer of its own, the result has another layout if the inputs have different ones, or is in the order of its indices.
+//! Sums over it then add in another order and give different bits. They do so even if only the stride of a dimension of size one is different: a kernel
+//! uses it to decide how many numbers it takes at once.
 //!
-//! What an operation may consume depends on what the engine keeps for a plan, or brings back for one use only. So the core remembers
-//! what the program let the operation take. Where that decides how the result lies, and it came to lie otherwise, it is given the strides
-//! that plain Burn gives it, and copied if they move anything, before anything reads it. Gaps are not copied: see `parts.rs`.
+//! What an operation may consume depends on what the engine keeps for a plan, or brings back for one use only. So the core remembers what the program let
+//! the operation consume. If that decides the layout, and the result got another one, then the result is given the strides that it has in plain Burn,
+//! before anything reads it, and is copied if they move its elements. Gaps are not copied: see `parts.rs`.
 //!
-//! Source: burn-cubecl 0.23.0-pre.1, `kernel/memory_order.rs`, `kernel/binary.rs`, `kernel/unary_float.rs`, `kernel/mask` and
-//! `kernel/index`. Operations that are made of several kernels (the logarithm of a sigmoid, say) write over their own intermediate results
-//! and need none of this.
+//! Source: burn-cubecl 0.23.0-pre.1, `kernel/memory_order.rs`, `kernel/binary.rs`, `kernel/unary_float.rs`, `kernel/mask` and `kernel/index`. Operations
+//! that are made of several kernels (the logarithm of a sigmoid, for example) write over their own intermediate results and need none of this.
 
 use burn_ir::{TensorIr, TensorStatus};
 use burn_remat_core::{Failure, Reused};
@@ -23,19 +22,19 @@ use super::overwrites::{Overwrites, overwrites};
 use super::prepared::Prepared;
 use crate::backend::{Order, RematBackend, dense, lie_alike, walked};
 
-/// An input over which an operation may write.
+/// An input that an operation may write over.
 struct Known<'a> {
     input: &'a TensorIr,
     strides: Strides,
     order: Order,
 }
 
-/// How the result of an operation about to run has to lie, where that depends on what it may write over; and bytes that
-/// laying it so takes.
+/// The layout that the result of the prepared operation must have, if that depends on what it may write over, and the bytes that it takes to change the
+/// layout.
 ///
 /// # Errors
 ///
-/// What the backend panics with when it is asked.
+/// The message with which the backend panics.
 pub(super) fn layout<B: RematBackend>(
     executor: &mut Executor<B>,
     prepared: &Prepared,
@@ -60,7 +59,7 @@ pub(super) fn layout<B: RematBackend>(
     }))
 }
 
-/// How the result has to lie, where another one than plain Burn's may come about; and whether all its elements lie so by themselves.
+/// The layout that the result must have, if it might get another one than in plain Burn, and whether all its elements will be in the right places anyway.
 fn wanted(prepared: &Prepared, known: &[Known<'_>], walks: bool, reused: Reused) -> Option<(Layout, bool)> {
     let Known { input, order, .. } = known.first()?;
     let shape = &input.shape;

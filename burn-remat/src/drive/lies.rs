@@ -1,4 +1,4 @@
-//! How the elements of a tensor lie in its buffer, for tensors without data.
+//! The layout of a tensor's elements in its buffer, for tensors without data.
 
 use burn_backend::Shape;
 use burn_ir::{BaseOperationIr, OperationIr};
@@ -11,7 +11,7 @@ use super::operation::base;
 pub(super) struct Lies {
     /// Steps from one element to the next along each axis, in elements.
     strides: SmallVec<[isize; 4]>,
-    /// Whether the first element is the buffer's first.
+    /// Whether the first element is the first of the buffer.
     pub at_start: bool,
 }
 
@@ -25,18 +25,18 @@ impl Lies {
         Self { strides, at_start: true }
     }
 
-    /// With two axes exchanged.
+    /// The same layout with two axes exchanged.
     pub fn swapped(mut self, one: usize, other: usize) -> Self {
         self.strides.swap(one, other);
         self
     }
 
-    /// Whether a tensor of this shape has so many axes.
+    /// Whether this has as many axes as the shape.
     pub fn suits(&self, shape: &Shape) -> bool {
         self.strides.len() == shape.num_dims()
     }
 
-    /// Whether a tensor of this shape lies in order.
+    /// Whether the elements of a tensor of this shape are in order.
     pub fn is_in_order(&self, shape: &Shape) -> bool {
         let ordered = Self::in_order(shape);
         let alike =
@@ -44,12 +44,12 @@ impl Lies {
         shape.num_elements() == 0 || self.suits(shape) && (0..shape.num_dims()).all(alike)
     }
 
-    /// Whether some axis is walked backwards.
+    /// Whether some axis runs backwards.
     pub fn is_flipped(&self) -> bool {
         self.strides.iter().any(|&stride| stride < 0)
     }
 
-    /// How the result of a view lies, if that is known: one with another shape only where what it looks at lies in order.
+    /// The layout of the result of a view, if it is known. A tensor that is reshaped must be in order.
     pub fn seen_through(&self, op: &OperationIr) -> Option<Self> {
         let view = base(op)?;
         if !self.suits(&op.inputs().next()?.shape) {

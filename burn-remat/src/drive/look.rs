@@ -1,7 +1,7 @@
-//! A look at the buffer of a tensor where its handle lies.
+//! Looks at the buffer of a tensor without taking its handle out of the table.
 //!
-//! Burn's interpreter has a table of handles and gives them away: to look at one, it would be taken out of the table, cloned and put back, which is
-//! a sixth of what the engine does for an operation. Operations that a program defines itself are shown the table. So the look is one.
+//! Burn's interpreter has a table of handles and gives them away: to look at a handle, one would have to take it out of the table, clone it and put it
+//! back, which is a sixth of what the engine does for an operation. Custom operations, however, are shown the table. So the look is a custom operation.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use burn_router::{CustomOpRegistry, TensorInterpreter};
 
 use crate::backend::{BufferId, RematBackend};
 
-/// The name of the operation. Not an empty one, which would lie at no address: comparing it would take as long as all the rest.
+/// The name of the operation. It is not empty: an empty string has a dangling address, and comparing it would take as long as all the rest.
 const NAME: &str = "burn-remat: look";
-/// Size of a buffer that the backend does not tell apart.
+/// The size that stands for a buffer which the backend does not identify.
 const UNKNOWN: u64 = u64::MAX;
 
-/// Burn's interpreter, which can be asked.
+/// Burn's interpreter, which can be asked for buffers.
 pub(super) struct Shown<B: RematBackend> {
     interpreter: TensorInterpreter<B>,
     look: Arc<Look>,
@@ -43,7 +43,7 @@ impl<B: RematBackend> Shown<B> {
     ///
     /// # Panics
     ///
-    /// If it has none, or if the backend does.
+    /// If the interpreter does not have the tensor, or if the backend panics.
     #[inline]
     pub fn buffer(&mut self, tensor: TensorId) -> BufferId {
         self.look.tensor.store(tensor.value(), Relaxed);
@@ -75,7 +75,7 @@ impl Look {
         let tensor = TensorId::new(self.tensor.load(Relaxed));
         let buffer = match handles.get_handle_ref(&tensor) {
             Some(handle) => B::buffer(handle),
-            // Says why there is none.
+            // This panics and says why there is none.
             None => B::buffer(&handles.get_handle(&tensor, &TensorStatus::ReadOnly)),
         };
         let (key, bytes) = match buffer {

@@ -1,7 +1,7 @@
 //! The driver: carries out on a backend what the core commands.
 //!
-//! The core (`burn-remat-core`) decides and does nothing; here operations run, buffers are freed, tensors are compressed,
-//! clocks are read and failures are caught. What an operation of the program is to the core is told in `operation.rs`.
+//! The core (`burn-remat-core`) only decides. Here operations run, buffers are freed, tensors are compressed, clocks are read and failures are caught.
+//! `operation.rs` describes the operations of the program to the core.
 
 mod boxes;
 mod clock;
@@ -54,8 +54,8 @@ use prepared::Prepared;
 use substitutes::{Substitutes, substitute};
 pub(crate) use tensors::{fresh_id, typed};
 
-/// Held while random numbers are drawn: a backend has one generator for all devices of a process, and what is drawn again from a
-/// seed must not meet another device's numbers.
+/// Held while random numbers are drawn. A backend has one generator for all devices of a process, and numbers that are drawn again from a seed must not
+/// mix with those of another device.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 /// What the program hands over.
@@ -77,7 +77,7 @@ pub(crate) struct Settings {
 pub(crate) struct Drive<B: RematBackend> {
     executor: Executor<B>,
     settings: Settings,
-    /// What the program hands over with the call at hand.
+    /// What the program hands over with the current call.
     pub hand: Hand<B>,
     /// An operation that is ready to run.
     prepared: Option<Prepared>,
@@ -88,7 +88,7 @@ pub(crate) struct Drive<B: RematBackend> {
     substitutes: Substitutes,
     /// The first failure of a read that had left the engine.
     late: Late,
-    /// Where what the program asks for is written down, while it is.
+    /// Records what the program asks for, while it is recorded.
     pub recorder: Option<Box<Writer>>,
     pub plans: Plans,
 }
@@ -111,12 +111,12 @@ impl<B: RematBackend> Drive<B> {
         }
     }
 
-    /// On the backend.
+    /// A driver that uses the backend.
     pub fn real(device: B::Device, settings: Settings, plans: Plans) -> Self {
         Self::new(Executor::real(device), settings, plans)
     }
 
-    /// On nothing: a guide tells what is written in place, and times.
+    /// A driver that executes nothing. A guide says what is written in place, and how long operations take.
     pub fn dry(device: B::Device, guide: Option<Arc<Guide>>, settings: Settings, plans: Plans) -> Self {
         Self::new(Executor::dry(device, guide), settings, plans)
     }
@@ -125,7 +125,7 @@ impl<B: RematBackend> Drive<B> {
         self.executor.padding
     }
 
-    /// What the core is told of a tensor.
+    /// What the core is told about a tensor.
     pub fn facts(&self, ir: &TensorIr) -> TensorFacts {
         self.executor.facts(ir)
     }
@@ -174,12 +174,12 @@ impl<B: RematBackend> Drive<B> {
         self.executor.seed(seed);
     }
 
-    /// What the device's allocator holds, where the backend tells.
+    /// What the device's allocator holds, if the backend reports it.
     pub fn pool_usage(&self) -> Option<MemoryPoolUsage> {
         if self.executor.is_dry() { None } else { B::memory_pool_usage(&self.executor.device) }
     }
 
-    /// The first failure that a read has told late.
+    /// The first failure of a read that was reported late.
     pub fn late_failure(&self) -> Option<Failure> {
         lock(&self.late).clone()
     }
@@ -188,7 +188,7 @@ impl<B: RematBackend> Drive<B> {
         *lock(&self.late) = None;
     }
 
-    /// Largest relative error of what was rounded.
+    /// The largest relative error of numbers that were rounded.
     pub fn largest_error(&self) -> f64 {
         self.compression.error
     }
@@ -198,11 +198,11 @@ impl<B: RematBackend> Drive<B> {
         failures::Told { circumstances, planner: planner.to_owned() }
     }
 
-    /// Runs an operation and writes down how it went.
+    /// Runs an operation and records how it went.
     fn run_recorded(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
         let spared = run.substitute.map(|(id, _)| id);
         let inputs = self.recorder.as_ref().and_then(|recorder| Some(recorder.inputs(run)?.to_vec()));
-        // An evicted one has none.
+        // An evicted input has no buffer.
         let before: Option<Vec<Option<Buffer>>> = inputs.map(|inputs| {
             let mut buffer = |id| self.executor.buffer(id).ok().map(Into::into);
             inputs.iter().map(|input| (spared != Some(input.id)).then(|| buffer(input.id)).flatten()).collect()
@@ -264,7 +264,7 @@ impl<B: RematBackend> Driver for Drive<B> {
 
     fn alias(&mut self, new: u64, source: u64) -> Buffer {
         self.executor.alias(TensorId::new(new), TensorId::new(source));
-        // Counted by its own bytes where the backend does not say.
+        // If the backend does not say, it is counted by its own bytes.
         self.executor.buffer(new).map_or(Buffer::Unknown, Into::into)
     }
 
@@ -375,7 +375,7 @@ impl<B: RematBackend> Driver for Drive<B> {
             ),
             Event::Failed(failure) => log::error!("{failure}"),
             Event::Deviates { at, live, foreseen } => {
-                log::debug!("after operation {at} {live} bytes are held where the plan foresaw {foreseen}");
+                log::debug!("after operation {at}, {live} bytes are held, but the plan predicted {foreseen}");
             }
         }
     }

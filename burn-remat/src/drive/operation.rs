@@ -1,4 +1,4 @@
-//! What an operation of Burn's is to the core: its kind, what it reads and makes, whether it can run again.
+//! Describes Burn's operations to the core: their kind, what they read and make, whether they can run again.
 //!
 //! Larger than the rule: `joining`, because it is one table of operations.
 
@@ -17,9 +17,9 @@ use burn_remat_core::{Input, Kind, Nature, Need, Operation, TensorFacts};
 
 use crate::backend::{Padding, RematBackend, tensor_bytes};
 
-/// A short name for people: `Module.Conv2d`, `NumericFloat.Add`.
+/// A short, readable name: `Module.Conv2d`, `NumericFloat.Add`.
 ///
-/// Cut from the `Debug` form, which is abandoned as soon as the name is complete.
+/// It is cut from the `Debug` form. Formatting stops as soon as the name is complete.
 pub(crate) fn operation_name(op: &OperationIr) -> String {
     struct Head {
         text: String,
@@ -42,7 +42,7 @@ pub(crate) fn operation_name(op: &OperationIr) -> String {
         return format!("Custom.{}", op.id);
     }
     let mut head = Head { text: String::new() };
-    // An error only says that the name is complete.
+    // An error only means that the name is complete.
     let _ = write!(head, "{op:?}");
     // `NumericFloat(F32, Add(BinaryOpIr ` -> `NumericFloat.Add`
     let mut parts = head.text.split(['(', ',', ' ']).filter(|part| !part.is_empty() && !part.ends_with("Ir"));
@@ -71,12 +71,12 @@ pub(super) fn operation_kind(op: &OperationIr) -> Kind {
         OperationIr::Custom(op) => op.id.hash(&mut hasher),
         OperationIr::Init(_) | OperationIr::Drop(_) => {}
     }
-    // The first of each would be 0, which stands for no operation.
+    // The first variants would give 0, which stands for no operation.
     hasher.finish() | 1
 }
 
-/// Shows `see` all tensors of an operation, outputs (those without data yet) last. [`OperationIr::inputs`] and `outputs` do so too, with an
-/// allocation for each.
+/// Shows `see` all tensors of an operation, outputs (those without data yet) last. [`OperationIr::inputs`] and `outputs` do so too, but allocate memory
+/// each time.
 #[inline]
 pub(super) fn for_each_tensor(op: &mut OperationIr, see: impl FnMut(&TensorIr)) {
     struct See<F>(F);
@@ -89,7 +89,7 @@ pub(super) fn for_each_tensor(op: &mut OperationIr, see: impl FnMut(&TensorIr)) 
     op.visit_mut(&mut See(see));
 }
 
-/// What the core is told of a tensor.
+/// What the core is told about a tensor.
 #[inline]
 pub(super) fn facts(ir: &TensorIr, padding: Padding) -> TensorFacts {
     let mut hasher = FxHasher::default();
@@ -99,7 +99,7 @@ pub(super) fn facts(ir: &TensorIr, padding: Padding) -> TensorFacts {
     TensorFacts { id, shape, bytes, buffer_bytes: padding.around(bytes, &ir.shape, ir.dtype) }
 }
 
-/// What the core is told of an operation.
+/// What the core is told about an operation.
 #[inline]
 pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, padding: Padding) -> Operation {
     let mut asked = Operation::default();
@@ -126,10 +126,9 @@ pub(crate) fn asked<B: RematBackend>(op: &mut OperationIr, device: &B::Device, p
     asked
 }
 
-/// Lets an operation only read the tensors that are `kept`.
+/// Makes an operation only read the tensors that are `kept`.
 ///
-/// Burn has [`OperationIr::mark_read_only`] for this, which leaves out some inputs, such as the indices of a max pooling's
-/// backward.
+/// Burn has [`OperationIr::mark_read_only`] for this, but it misses some inputs, such as the indices of a max pooling's backward.
 pub(super) fn mark_read_only(op: &mut OperationIr, kept: impl Fn(TensorId) -> bool) {
     struct ReadOnly<F>(F);
     impl<F: Fn(TensorId) -> bool> IrVisitorMut for ReadOnly<F> {
@@ -151,12 +150,12 @@ pub(crate) fn is_random(op: &OperationIr) -> bool {
     )
 }
 
-/// Whether an operation makes a single one, as Burn's autodiff does for the gradient of the loss.
+/// Whether the result of an operation is a single element, 1, as Burn's autodiff makes it for the gradient of the loss.
 fn is_one(op: &OperationIr) -> bool {
     matches!(op, OperationIr::BaseFloat(BaseOperationIr::Ones(op)) if op.out.shape.num_elements() == 1)
 }
 
-/// Whether an operation draws a mask, as dropout does. No parameter begins as one.
+/// Whether an operation draws a mask, as dropout does. No parameter is initialised as a mask.
 pub(super) fn is_mask(op: &OperationIr) -> bool {
     matches!(op, OperationIr::Float(_, FloatOperationIr::Random(op)) if matches!(op.distribution, Distribution::Bernoulli(_)))
 }
@@ -174,7 +173,7 @@ pub(super) fn base(op: &OperationIr) -> Option<&BaseOperationIr> {
     }
 }
 
-/// The input of which an operation needs less than its numbers.
+/// The input of which an operation needs only the signs or the shape.
 #[inline]
 pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
     let (input, need) = match op {
@@ -187,7 +186,7 @@ pub(super) fn weak_input(op: &OperationIr) -> Option<(&TensorIr, Need)> {
         OperationIr::Module(ModuleOperationIr::InterpolateBackward(op)) => (&op.x, Need::Shape),
         _ => return None,
     };
-    // It may be its own gradient, for all we know.
+    // The same tensor may also be another input, the gradient for example.
     let is_once = op.inputs().filter(|other| other.id == input.id).count() == 1;
     is_once.then_some((input, need))
 }
@@ -197,8 +196,8 @@ pub(super) fn may_hold(op: &OperationIr, input: &TensorIr) -> bool {
     op.outputs().any(|out| out.shape == input.shape && out.dtype == input.dtype)
 }
 
-/// A number for the shape of the result of an operation that a fusing device joins with others of that shape: elementwise ones, as
-/// burn-cubecl-fusion knows them. Activations are several of those in one there.
+/// A number for the shape of the result of an operation that a fusing device joins with others of that shape: elementwise operations, as
+/// burn-cubecl-fusion knows them. There, an activation is made of several of these.
 pub(super) fn joining(op: &OperationIr) -> Option<u64> {
     use ActivationOperationIr::{LogSoftmax, Softmax, Softmin};
     use BaseOperationIr::{Cast, Equal, EqualElem, MaskFill, MaskWhere, Ones, Zeros};
@@ -287,7 +286,7 @@ pub(super) fn is_flip(op: &OperationIr) -> bool {
     matches!(base(op), Some(BaseOperationIr::Flip(_)))
 }
 
-/// Whether an operation only looks at its first input's buffer in another way.
+/// Whether the result of an operation is a view of its first input's buffer.
 pub(super) fn is_view(op: &OperationIr) -> bool {
     let out = match base(op) {
         Some(BaseOperationIr::Reshape(op) | BaseOperationIr::Expand(op)) => &op.out,
@@ -296,7 +295,7 @@ pub(super) fn is_view(op: &OperationIr) -> bool {
         Some(BaseOperationIr::Slice(op)) => &op.out,
         _ => return false,
     };
-    // Scales of blocks do not follow another order of the numbers.
+    // The scales of blocks do not follow when the values are reordered.
     !matches!(out.dtype, DType::QFloat(scheme) if scheme.block_size().is_some())
 }
 

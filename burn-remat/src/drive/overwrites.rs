@@ -1,6 +1,6 @@
-//! What an operation may write over: the inputs in whose buffers its result may come to lie, on a GPU and on the CPU.
+//! What an operation may write over: the inputs whose buffers its result may take, on a GPU and on the CPU.
 //!
-//! Source: burn-cubecl and burn-flex 0.23.0-pre.1. A test of the rehearsal compares what is said here of the CPU with what happens there.
+//! Source: burn-cubecl and burn-flex 0.23.0-pre.1. A test of the rehearsal compares what this file says about the CPU with what happens there.
 
 use burn_ir::{
     ActivationOperationIr, BaseOperationIr, BoolOperationIr, FloatOperationIr, NumericOperationIr, OperationIr,
@@ -11,15 +11,16 @@ use smallvec::{SmallVec, smallvec};
 /// Inputs of an operation, by preference.
 pub(super) type Inputs<'a> = SmallVec<[&'a TensorIr; 2]>;
 
-/// An operation whose result may lie in memory as the input over which it writes.
+/// An operation whose result may have the layout of the input that it writes over.
 pub(super) struct Overwrites<'a> {
-    /// The inputs over which it may write, by preference.
+    /// The inputs that it may write over, by preference.
     pub inputs: Inputs<'a>,
-    /// Whether a result of its own also lies as they do where they lie alike; else it lies in the order of its indices.
+    /// Whether a result in a buffer of its own also has the layout of the inputs if they all have the same one. Otherwise it is in the order of its
+    /// indices.
     pub walks: bool,
 }
 
-/// What an operation may write over on a GPU, where its result has the shape and type of what it reads.
+/// What an operation may write over on a GPU, if its result has the shape and type of what it reads.
 pub(super) fn overwrites(op: &OperationIr) -> Option<Overwrites<'_>> {
     let (inputs, walks): (Inputs<'_>, bool) = match op {
         OperationIr::NumericFloat(_, op) | OperationIr::NumericInt(_, op) => (number_overwritten(op)?, true),
@@ -48,7 +49,7 @@ pub(super) fn overwrites_on_host(op: &OperationIr) -> Inputs<'_> {
     use BoolOperationIr::{And, Not, Or, Xor};
     use NumericOperationIr::{ClampMax, ClampMin, PowiScalar};
     let inputs: Inputs<'_> = match op {
-        // The square is a product of a number with itself, and the power of nothing is one.
+        // The square is a product of the input with itself, and the zeroth power is all ones.
         OperationIr::NumericFloat(_, PowiScalar(op)) | OperationIr::NumericInt(_, PowiScalar(op)) => {
             let exponent: i64 = op.rhs.elem();
             if matches!(exponent, -2 | 0 | 2) { Inputs::new() } else { smallvec![&op.lhs] }
@@ -86,7 +87,7 @@ fn number_overwritten(op: &NumericOperationIr) -> Option<Inputs<'_>> {
     };
     match op {
         Add(op) | Sub(op) | Mul(op) | Div(op) | Rem(op) | Powi(op) => Some(smallvec![&op.lhs, &op.rhs]),
-        // Powers of a number are none of these: the square is a product of two, and the first is the number itself.
+        // Scalar powers are not among these: the square is a product of the input with itself, and the first power is the input.
         AddScalar(op) | SubScalar(op) | MulScalar(op) | DivScalar(op) | RemScalar(op) => Some(smallvec![&op.lhs]),
         Abs(op) | Neg(op) | Sign(op) => Some(smallvec![&op.input]),
         Clamp(op) => Some(smallvec![&op.tensor]),
@@ -110,16 +111,16 @@ fn float_overwritten(op: &FloatOperationIr) -> Option<Inputs<'_>> {
     }
 }
 
-/// What an activation may write over, and whether its result lies as that does where it may not.
+/// What an activation may write over, and whether its result has that layout even where it may not write over it.
 fn activation_overwritten(op: &ActivationOperationIr) -> Option<(Inputs<'_>, bool)> {
     use ActivationOperationIr::{Gelu, GeluBackward, LeakyRelu, PRelu, Relu, ReluBackward, Sigmoid, SigmoidBackward};
     match op {
-        // A mask is filled with zeros.
+        // Negative elements are filled with zeros, through a mask.
         Relu(op) => Some((smallvec![&op.input], false)),
         ReluBackward(op) => Some((smallvec![&op.rhs], false)),
         Gelu(op) | Sigmoid(op) => Some((smallvec![&op.input], true)),
         GeluBackward(op) | SigmoidBackward(op) => Some((smallvec![&op.lhs, &op.rhs], true)),
-        // Else the scaled copy is written over.
+        // If it may not, it writes over the scaled copy.
         LeakyRelu(op) => Some((smallvec![&op.lhs], true)),
         PRelu(op) => Some((smallvec![&op.lhs], true)),
         _ => None,

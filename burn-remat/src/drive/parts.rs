@@ -1,16 +1,15 @@
-//! Results fill their buffers where plain Burn's do, whatever the engine keeps.
+//! Makes results fill their buffers, or not, as in plain Burn, whatever the engine keeps.
 //!
-//! On the CPU backend a tensor that lies in order may be a *part* of its buffer: the first rows of another one, say. A kernel that may
-//! write over it gives a result that is such a part too; one that may not gives a result with a buffer of just its size. Later
-//! kernels look at that: a whole sum over a transposed tensor goes through the buffer where the tensor fills it, and by indices where it does
-//! not, and adds in another order.
+//! On the CPU backend, a tensor in order may be a *part* of its buffer: the first rows of another tensor, for example. A kernel that may write over it
+//! gives a result that is such a part too; one that may not gives a result in a buffer of exactly its size. Later kernels depend on that: the sum of all
+//! elements of a transposed tensor goes through the buffer if the tensor fills it, and otherwise goes by indices, which adds in another order.
 //!
-//! What an operation may write over depends on what the engine keeps for a plan, or brings back for one use only. So where an operation reads a
-//! part, it is given what plain Burn gives it: what it must not write over is only read, and in place of what it should write over, but others
-//! still need, there is a copy of the whole buffer.
+//! What an operation may write over depends on what the engine keeps for a plan, or brings back for one use only. So if an operation reads a part, it is
+//! given what plain Burn gives it: it only reads what it must not write over, and in place of what it should write over, but others still need, it gets a
+//! copy of the whole buffer.
 //!
-//! On a GPU only such parts count that have gaps: the tokens of a sequence without its first, say. Sums over several dimensions join them where
-//! no gap lies between.
+//! On a GPU, only parts with gaps count: the tokens of a sequence without the first one, for example. Sums over several dimensions merge them if there is
+//! no gap in between.
 //!
 //! Source: burn-flex 0.22.1, `ops/unary.rs`, `ops/binary.rs`, `ops/mask.rs`, and `layout_covers_storage_once` in `ops/reduce.rs`;
 //! burn-cubecl 0.22.1, `kernel/index/slice.rs` and `reduce_dims` in `kernel/reduce/base.rs`.
@@ -24,9 +23,8 @@ use super::operation::{is_view, may_hold};
 use super::prepared::Prepared;
 use crate::backend::{Extent, RematBackend};
 
-/// Has an operation about to run only read what is a part of a larger buffer, on a GPU and where later kernels give the same
-/// bits either way: its result would keep the whole buffer alive, or not, by what else is kept of it, and no plan
-/// could say which.
+/// Makes the prepared operation only read inputs that are parts of larger buffers, on a GPU and if later kernels give the same bits either way. Otherwise
+/// it would depend on what else is kept of a buffer whether the result keeps all of it alive, and no plan could predict that.
 pub(super) fn keep_parts<B: RematBackend>(
     executor: &mut Executor<B>,
     prepared: &mut Prepared,
@@ -47,8 +45,8 @@ pub(super) fn keep_parts<B: RematBackend>(
     Ok(())
 }
 
-/// Lets an operation about to run write over what plain Burn lets it write over, where one of its inputs is a part of a
-/// buffer by which later kernels choose their order. The inputs that it gets as copies, and the bytes of these.
+/// Lets the prepared operation write over exactly what plain Burn lets it write over, if one of its inputs is a part by which later kernels choose their
+/// order. Returns the inputs that it gets as copies, and the size of these copies.
 pub(super) fn set_apart<B: RematBackend>(
     executor: &mut Executor<B>,
     prepared: &mut Prepared,
@@ -71,7 +69,7 @@ pub(super) fn set_apart<B: RematBackend>(
                 bytes += executor.buffer(input.id.value())?.bytes();
                 copies.push(input.id);
                 if taken {
-                    // The copy is taken in its place.
+                    // The copy is consumed in its place.
                     prepared.left.push(input.id.value());
                 }
             }
@@ -82,7 +80,7 @@ pub(super) fn set_apart<B: RematBackend>(
     Ok((copies, bytes))
 }
 
-/// The most telling extent of what an operation reads and may write over.
+/// The extent that matters most among the inputs that an operation may write over.
 fn extent_read<B: RematBackend>(executor: &mut Executor<B>, prepared: &Prepared) -> Result<Extent, Failure> {
     if !B::PARTS_FOLLOW_REUSE || is_view(&prepared.op) {
         return Ok(Extent::Whole);
@@ -91,7 +89,7 @@ fn extent_read<B: RematBackend>(executor: &mut Executor<B>, prepared: &Prepared)
     extents.try_fold(Extent::Whole, |most, extent| Ok(most.max(extent?)))
 }
 
-/// What an input takes of its buffer, if a result may be written over it.
+/// How much of its buffer an input uses, if a result may be written over it.
 fn extent_of<B: RematBackend>(
     executor: &mut Executor<B>,
     prepared: &Prepared,

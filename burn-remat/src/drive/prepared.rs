@@ -10,20 +10,20 @@ use super::operation::mark_read_only;
 /// See the [module](self).
 pub(super) struct Prepared {
     pub op: Box<OperationIr>,
-    /// How its result is to lie.
+    /// The layout that its result must have.
     pub layout: Option<Box<Layout>>,
-    /// Inputs of which it gets a copy, since others still need them.
+    /// Inputs of which it gets a copy, because others still need them.
     pub copies: SmallVec<[TensorId; 2]>,
-    /// Tensors that it was to take and now only reads.
+    /// Tensors that it would have consumed and now only reads.
     pub left: SmallVec<[u64; 2]>,
-    /// An input that is evicted.
+    /// An evicted input that is replaced by its substitute.
     pub spared: Option<TensorId>,
-    /// What the backend said instead of what it was asked for: the operation fails with it.
+    /// What the backend failed with while the operation was prepared. The operation fails with it too.
     pub failure: Option<Failure>,
 }
 
 impl Prepared {
-    /// Inputs, each once, in order: those that the bits of [`Reused`](burn_remat_core::Reused) are about.
+    /// The inputs, each once, in the order of the bits of [`Reused`](burn_remat_core::Reused).
     pub fn inputs(&self) -> SmallVec<[TensorIr; 4]> {
         let mut inputs: SmallVec<[TensorIr; 4]> = SmallVec::new();
         for input in self.op.inputs() {
@@ -40,7 +40,7 @@ impl Prepared {
         at.is_some_and(|at| bits >> at & 1 == 1)
     }
 
-    /// Has the operation only read some of what it would take.
+    /// Makes the operation only read some of the inputs that it would consume.
     pub fn only_read(&mut self, keep: impl Fn(TensorId) -> bool) {
         let taken = self.op.inputs().filter(|input| input.status == TensorStatus::ReadWrite && keep(input.id));
         let kept: SmallVec<[TensorId; 2]> = taken.map(|input| input.id).collect();

@@ -1,4 +1,4 @@
-//! How one operation runs: made ready, with what stands in for its inputs, timed, with panics caught.
+//! How one operation runs: it is prepared, some of its inputs are replaced, it is timed, and panics are caught.
 
 use burn_ir::{IrVisitorMut, OperationIr, TensorId, TensorIr, TensorStatus};
 use burn_remat_core::{Driver, Failure, OpKey, Ran, Reused, Run, Source};
@@ -18,7 +18,7 @@ use crate::backend::{RematBackend, tensor_bytes};
 use crate::panics::{caught, lock};
 
 impl<B: RematBackend> Drive<B> {
-    /// Makes an operation ready. Bytes that it needs for that.
+    /// Prepares an operation. Returns the bytes that it needs for that.
     #[inline]
     pub(super) fn prepare(&mut self, run: &Run<'_>) -> u64 {
         self.prepared = self.taken_up(run).map(|op| Prepared {
@@ -36,7 +36,7 @@ impl<B: RematBackend> Drive<B> {
         })
     }
 
-    /// Which of the inputs that it may take lie in order: kernels write over those only.
+    /// Which of the inputs that it may consume are in order: kernels write over those only.
     pub(super) fn arrangement_of_taken(&mut self) -> u64 {
         let Some(Prepared { op, spared, .. }) = &self.prepared else { return 0 };
         let is_taken = |input: &&TensorIr| input.status == TensorStatus::ReadWrite && *spared != Some(input.id);
@@ -68,7 +68,7 @@ impl<B: RematBackend> Drive<B> {
         }
     }
 
-    /// Runs the operation that is ready.
+    /// Runs the operation that was prepared.
     pub(super) fn run_prepared(&mut self, run: &Run<'_>) -> Result<Ran, Failure> {
         let Some(mut prepared) = self.prepared.take() else {
             return Err("internal error: an operation was lost".into());
@@ -90,7 +90,7 @@ impl<B: RematBackend> Drive<B> {
         Ok(ran)
     }
 
-    /// Where the results lie, and how they could be compressed. Where the backend does not say, they go again.
+    /// Finds the buffers of the results, and how they could be compressed. If the backend fails to say, the results are freed.
     fn look_at(&mut self, run: &Run<'_>, forms: &[(usize, Form)], ran: &mut Ran) -> Result<(), Failure> {
         for (k, &id) in run.outputs.iter().enumerate() {
             let buffer = self.executor.buffer(id).inspect_err(|_| {
@@ -106,12 +106,12 @@ impl<B: RematBackend> Drive<B> {
         Ok(())
     }
 
-    /// A copy of an operation. What the driver lets it only read, it may take again.
+    /// Keeps a copy of an operation. When it runs again, it may consume what the driver lets it only read now.
     fn keep(&mut self, op: &OperationIr) -> OpKey {
         self.ops.kept.insert(self.ops.boxes.fill(&mut op.clone())) as OpKey
     }
 
-    /// Gives it what it needs and runs it: what comes of that is noted.
+    /// Gives the operation what it needs and runs it. The outcome is put into `ran`.
     fn carry_out(&mut self, run: &Run<'_>, prepared: Prepared, ran: &mut Ran) -> Result<(), Failure> {
         let Prepared { mut op, layout, copies, .. } = prepared;
         let mut lent = SmallVec::new();
@@ -147,7 +147,7 @@ impl<B: RematBackend> Drive<B> {
         self.look_at(run, &forms, ran)
     }
 
-    /// Gives an operation what stands in for its inputs, which it consumes: bytes of that. What has been lent is noted.
+    /// Replaces inputs of an operation by tensors that it consumes. Returns their size, and adds them to `lent`.
     fn give(
         &mut self,
         run: &Run<'_>,
@@ -169,12 +169,12 @@ impl<B: RematBackend> Drive<B> {
         Ok(bytes)
     }
 
-    /// An operation has failed, and may not have consumed what it was given.
+    /// Frees what an operation was given: if it failed, it may not have consumed it.
     fn free_lent(&mut self, lent: &[TensorId]) {
         lent.iter().for_each(|id| self.executor.free(id.value()));
     }
 
-    /// On a dry device, the time that an operation would take; it also learns there where in its step it is.
+    /// The time that an operation would take, on a dry device. This also tells the device the position of the operation in its step.
     fn dry_cost(&mut self, op: &OperationIr, run: &Run<'_>) -> Option<u64> {
         let position = run.position.unwrap_or_default() as usize;
         let dry = self.executor.as_dry()?;
@@ -186,7 +186,7 @@ impl<B: RematBackend> Drive<B> {
     }
 }
 
-/// What is done to results that depend on what an operation writes over: bytes that this needs.
+/// Prepares results that depend on what an operation writes over. Returns the bytes that this needs.
 fn keep_layout<B: RematBackend>(
     executor: &mut Executor<B>,
     prepared: &mut Prepared,
@@ -201,8 +201,8 @@ fn keep_layout<B: RematBackend>(
     Ok(bytes.max(laying))
 }
 
-/// Adapts an operation for a replay: inputs are read-only, but for the last use of a consumed tensor, and outputs that
-/// nobody waits for get another number.
+/// Adapts an operation for a replay: inputs are read-only, except for the last use of a consumed tensor, and outputs that nobody needs get another
+/// number.
 struct Rewrite<'a> {
     /// Uses left per consumed tensor.
     remaining: FxHashMap<TensorId, u32>,

@@ -1,9 +1,9 @@
-//! Substitutes: what is left of an evicted tensor for operations that need less of it than its numbers.
+//! Substitutes: what is kept of an evicted tensor for operations that need less than its numbers.
 //!
-//! Burn's backward of a ReLU reads what the forward pass read, but needs only the sign of it; that of a pooling or an
-//! interpolation needs only the shape. So an evicted tensor can leave its signs, one bit for each element, or nothing but itself;
-//! and when such an operation reads it, a stand-in takes its place for as long as the operation runs: a tensor with the same signs,
-//! or one that has the same shape and no numbers. The stand-in lies in order, so only tensors that do leave substitutes.
+//! Burn's backward of a ReLU reads what the forward pass read, but needs only its signs; that of a pooling or an interpolation needs only the shape. So
+//! an evicted tensor can leave its signs, one bit for each element, or nothing but its shape. When such an operation reads it, a temporary tensor takes
+//! its place while the operation runs: one with the same signs, or one with the same shape and no numbers. The elements of this tensor are in order, so
+//! only tensors in order leave substitutes.
 
 use std::time::Instant;
 
@@ -23,12 +23,12 @@ use crate::panics::caught;
 /// Substitutes of tensors, by the tensors' numbers.
 #[derive(Default)]
 pub(super) struct Substitutes {
-    /// The signs, where they may be needed.
+    /// The signs, if they may be needed.
     packed: FxHashMap<u64, Vec<u8>>,
 }
 
 impl Substitutes {
-    /// Leaves a substitute of a tensor that is about to be evicted: its bytes, and the time that this took.
+    /// Leaves a substitute for a tensor that is about to be evicted. Returns its size, and the time that this took.
     pub fn leave<B: RematBackend>(
         &mut self,
         executor: &mut Executor<B>,
@@ -40,7 +40,7 @@ impl Substitutes {
         let packed = match need {
             Need::Signs => {
                 let handle = executor.handle(&bare(id)).ok()?;
-                // Only where they lie in order, as the stand-in will.
+                // Only if they are in order, as in the temporary tensor.
                 let bytes = B::host_bytes(&handle)?;
                 let packed = Code::Signs.pack(bytes, DType::F32);
                 compression.learn(Code::Signs, 0, bytes.len() as u64, start.elapsed());
@@ -58,7 +58,7 @@ impl Substitutes {
         self.packed.remove(&id);
     }
 
-    /// Puts a stand-in for an input into an operation, which consumes it: its number and bytes.
+    /// Replaces an input of an operation by a temporary tensor, which the operation consumes. Returns its number and size.
     pub fn stand_in<B: RematBackend>(
         &self,
         executor: &mut Executor<B>,
@@ -92,7 +92,7 @@ impl Substitutes {
     }
 }
 
-/// What could stand in for a resident input of an operation.
+/// The substitute that a resident input of an operation could have.
 pub(super) fn substitute<B: RematBackend>(
     executor: &mut Executor<B>,
     compression: &mut Compressor,
@@ -117,7 +117,7 @@ pub(super) fn substitute<B: RematBackend>(
     })
 }
 
-/// Puts a copy of an input, buffer and all, into an operation, which consumes it: its number and bytes.
+/// Replaces an input of an operation by a copy with its whole buffer, which the operation consumes. Returns its number and size.
 pub(super) fn lend_copy<B: RematBackend>(
     executor: &mut Executor<B>,
     op: &mut OperationIr,

@@ -14,7 +14,7 @@ pub(crate) fn fresh_id() -> TensorId {
     TensorId::new(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A description without the shape, for where only the number counts.
+/// A description without the shape, for when only the number counts.
 pub(super) fn bare(id: u64) -> TensorIr {
     TensorIr { id: TensorId::new(id), shape: Shape::new([]), status: TensorStatus::ReadOnly, dtype: DType::F32 }
 }

@@ -1,6 +1,6 @@
-//! Budgets at which a program is planned, to see what they cost.
+//! The budgets for which a program is planned to see what they cost.
 
-/// Steps from the smallest budget to what the step takes without evictions.
+/// How many equal parts lie between the smallest budget and what the step takes without evictions.
 const POINTS: usize = 8;
 
 /// Budgets from `least` to `most`, in ascending order.

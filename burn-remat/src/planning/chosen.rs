@@ -1,8 +1,7 @@
-//! The planner of a device, which may be the program's own and do anything.
+//! The planner of a device. It may be the user's own and do anything.
 //!
-//! It runs on a thread of its own: one that panics gives an error, and so does one whose plan or bound is not what it claims.
-//! One that does not return is left behind [some time](PATIENCE) after its limit; while that thread goes on the planner is
-//! not asked again, so that no more of them pile up.
+//! It runs on a thread of its own. If it panics, or if its plan or its bound is not what it claims, the result is an error. If it does not return, its
+//! thread is abandoned [some time](PATIENCE) after its limit. The planner is not asked again while that thread runs, so that no more threads pile up.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -14,21 +13,21 @@ use burn_remat_plan::{Graph, Outcome, PlanError, Planner, Request, Solved, solve
 use crate::error::RematError;
 use crate::panics::lock;
 
-/// How much longer than its limit a planner is waited for: it has the processor only when the program does not want it.
+/// How long to wait for a planner beyond its limit: it gets a processor only when the program leaves one idle.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the [module](self).
 #[derive(Clone)]
 pub(crate) struct ChosenPlanner {
     planner: Arc<dyn Planner>,
-    /// There for as long as a thread runs that was left behind.
+    /// Alive as long as an abandoned thread runs.
     left_behind: Arc<Mutex<Weak<()>>>,
 }
 
 /// A planner on a thread of its own.
 struct Running {
     planner: Arc<dyn Planner>,
-    /// Gone when the thread is.
+    /// Dropped when the thread ends.
     _token: Arc<()>,
 }
 
@@ -48,7 +47,7 @@ impl ChosenPlanner {
     ///
     /// # Errors
     ///
-    /// Where there is none of this name, or not in this build.
+    /// If there is no planner of this name, or not in this build.
     pub fn of(choice: PlannerChoice) -> Result<Self, RematError> {
         let name = choice.name().to_owned();
         let planner = choice.planner().ok_or_else(|| RematError::UnknownPlanner { name: name.clone() })?;
@@ -58,7 +57,7 @@ impl ChosenPlanner {
         }
     }
 
-    /// What suits most.
+    /// The planner that suits most programs.
     pub fn auto() -> Self {
         let planner = registry::planner("auto").expect("the registry has it");
         Self { planner: planner.into(), left_behind: Arc::default() }
@@ -68,7 +67,7 @@ impl ChosenPlanner {
         self.planner.name()
     }
 
-    /// What tells its plans from those of another one of the same name.
+    /// Distinguishes its plans from those of another planner of the same name.
     pub fn version(&self) -> u32 {
         self.planner.version()
     }
@@ -77,7 +76,7 @@ impl ChosenPlanner {
     ///
     /// # Errors
     ///
-    /// What the planner says, and [`PlanError::Internal`] and [`PlanError::Overdue`] where it is [broken](is_defect).
+    /// The error of the planner, or [`PlanError::Internal`] or [`PlanError::Overdue`] if it is [broken](is_defect).
     pub fn solve(&self, graph: &Graph, request: &Request) -> Result<Solved, PlanError> {
         let overdue = || PlanError::Overdue { planner: self.name(), limit: request.time_limit };
         let left_behind = || lock(&self.left_behind);
@@ -97,7 +96,7 @@ impl ChosenPlanner {
     }
 }
 
-/// Whether the planner is broken, and does not just find nothing.
+/// Whether this error means that the planner is broken, and not only that it found nothing.
 pub(crate) fn is_defect(error: &PlanError) -> bool {
     matches!(error, PlanError::Internal { .. } | PlanError::Overdue { .. })
 }

@@ -1,4 +1,4 @@
-//! What each form of compression is worth: one measured step, planned with several choices of them.
+//! What each form of compression is worth: one measured step, planned with several sets of forms.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) fn alternatives(
             choices.push(choice);
         }
     }
-    // The first is with none of them: whoever may use some need not.
+    // The first choice has no forms. Its plan fits the others too: a form that is allowed need not be used.
     let mut without = None;
     choices.into_iter().filter_map(move |allowed| {
         let (cost, found) = plan(&schedule, allowed, budget, limit, without.as_ref())?;
@@ -58,7 +58,7 @@ pub(super) fn alternatives(
     })
 }
 
-/// What a plan with these forms costs, and the plan. It is no dearer than a plan `without` any.
+/// What a plan with these forms costs, and the plan. It is no more expensive than the plan `without` any.
 fn plan(
     schedule: &Schedule,
     allowed: Compression,

@@ -5,12 +5,12 @@ use burn_remat_core::{Alternative, Need, Trace, TracedForm, TracedOp, TracedStor
 const BYTES: u64 = 1 << 20;
 const DEPTH: u32 = 8;
 
-/// Forward and backward through a chain. All activations have a form, and backward needs only the signs of every other.
+/// Forward and backward through a chain. All activations have a form, and the backward pass needs only the signs of every other one.
 pub fn chain() -> Trace {
     chain_of(DEPTH)
 }
 
-/// The same, of so many operations forward.
+/// The same with this many forward operations.
 pub fn chain_of(depth: u32) -> Trace {
     let died = |place| died(place, depth);
     let mut trace = Trace { held_at_start: BYTES, ..Trace::default() };

@@ -12,8 +12,8 @@ use super::schedule::Schedule;
 use super::times::times;
 use crate::budget::DisplayBytes;
 
-/// The activations of a planned step, largest first. Small ones that no plan decides on are left out; together they are at most one percent of
-/// the peak.
+/// The activations of a planned step, largest first. Small ones, about which no plan decides, are left out; together they are at most one percent of the
+/// peak.
 ///
 /// `Display` gives a line for each; serde gives JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -29,7 +29,7 @@ pub struct Explanation {
 pub struct ActivationPlan {
     /// The operation that computes it, with its number in the step.
     pub name: String,
-    /// The stage to which that belongs.
+    /// The stage of that operation.
     pub stage: Option<String>,
     /// Its size, in bytes.
     pub bytes: u64,
@@ -39,15 +39,15 @@ pub struct ActivationPlan {
     pub restored: u32,
     /// The name of that form, as in [`Compression`](crate::Compression): `offload`, `mask-bits` and so on.
     pub form: Option<String>,
-    /// What is kept of it for operations that need only that: `signs` or `shape`.
+    /// The part of it that is kept for operations that need no more: `signs` or `shape`.
     pub substitute: Option<String>,
     /// Time to compute it again once from its inputs; `None` if that is not possible.
     pub recompute_ns: Option<f64>,
     /// Time that the plan spends bringing it back.
     pub added_ns: f64,
-    /// The longest time of the planned step in which no operation needs it.
+    /// The longest time during the planned step in which no operation needs it.
     pub idle_ns: f64,
-    /// What its stage says should be done with it.
+    /// The policy that its stage sets for it.
     pub policy: Option<CheckpointPolicy>,
 }
 
@@ -79,7 +79,7 @@ fn activation(schedule: &Schedule, value: ValueId, decision: &Decision) -> Optio
     let maker = graph.producer(value)?;
     let op = &graph.ops()[maker];
     let form = form_of(graph, op).map(|(_, form)| form.to_owned());
-    // What makes it from a form has the operations' own way as an alternative.
+    // An op that restores it from a form can also compute it by its operations: that is its first alternative.
     let recompute = match (&form, op.alternatives.first()) {
         (Some(_), Some(_)) => Some(Step::ComputeAlternative(maker, 0)),
         (None, _) if op.recomputable => Some(Step::Compute(maker)),
@@ -103,12 +103,12 @@ fn activation(schedule: &Schedule, value: ValueId, decision: &Decision) -> Optio
 }
 
 impl ActivationPlan {
-    /// What becomes of it, in words.
+    /// What the plan does with it, in words.
     fn decision(&self) -> String {
         let times = |count: u32| if count == 1 { "once".to_owned() } else { format!("{count} times") };
         let mut said = Vec::new();
         if let Some(form) = &self.form {
-            let verb = if form == "offload" { "offloaded".to_owned() } else { format!("from {form}") };
+            let verb = if form == "offload" { "offloaded".to_owned() } else { format!("restored from {form}") };
             said.push(format!("{verb} {}", times(self.restored)));
         }
         if self.recomputed > 0 {
@@ -120,7 +120,7 @@ impl ActivationPlan {
         if said.is_empty() { "kept".to_owned() } else { said.join(", ") }
     }
 
-    /// What speaks for it.
+    /// The reasons, in words.
     fn why(&self) -> String {
         let time = |ns: f64| format!("{:.1?}", Duration::from_nanos(ns as u64));
         let policy = self.policy.map(|policy| match policy {

@@ -1,19 +1,19 @@
-//! What operations take on a device that joins them into kernels.
+//! How long operations take on a device that fuses them into kernels.
 //!
-//! There elementwise operations that follow one another are one kernel, and elementwise work takes the time of moving its numbers: a
-//! kernel reads what comes from outside of it, each tensor once, and writes what is needed outside of it. What one operation hands to
-//! the next within it is never moved. So an operation takes that part of its own kernel's time which its share of the traffic across
-//! the border is of all that it would move alone; one whose input and result are both of its chain takes next to nothing.
+//! On such a device, consecutive elementwise operations are one kernel, and its time is that of moving data: the kernel reads what comes from outside,
+//! each tensor once, and writes what is needed outside. What one operation hands to the next inside the kernel is never moved. So the time of a fused
+//! operation is a share of its time alone: the bytes that it moves into and out of the kernel, divided by the bytes that it would move alone. An
+//! operation whose input and result both stay within its chain takes almost no time.
 //!
-//! That is a model. What is joined in the end depends on what else waits: a replay whose input was kept reads that input, which this
-//! counts as handed over.
+//! This is a model. What is fused in the end depends on what else is waiting: a recomputation whose input was kept reads that input, but here it counts
+//! as handed over.
 
 use rustc_hash::FxHashSet;
 
 use burn_remat_core::{Place, Position, Trace};
 
-/// The share of its own kernel's time that each operation takes. `joins` tells of each operation that can be joined a number for the
-/// shape of its result; only those of the same shape are.
+/// The share of its time alone that each operation takes. For each operation that can be fused, `joins` has a number for the shape of its result; only
+/// operations of the same shape are fused.
 ///
 /// Time and space are linear in the operations and their tensors.
 pub(crate) fn shares(trace: &Trace, joins: &[Option<u64>]) -> Vec<f64> {
@@ -25,7 +25,7 @@ pub(crate) fn shares(trace: &Trace, joins: &[Option<u64>]) -> Vec<f64> {
     ops.map(|(op, &chain)| {
         let Some(chain) = chain else { return 1.0 };
         let (mut moved, mut alone) = (0, 0);
-        // Two tensors may look at one storage.
+        // Two tensors may be views of one storage.
         let places = op.reads.iter().enumerate().filter(|&(at, place)| !op.reads[..at].contains(place));
         for (_, &place) in places {
             alone += bytes(place);
@@ -42,7 +42,7 @@ pub(crate) fn shares(trace: &Trace, joins: &[Option<u64>]) -> Vec<f64> {
     .collect()
 }
 
-/// The chain of each operation. A view of what the open chain makes ends it: that is written first.
+/// The chain of each operation. A view of a result of the open chain ends the chain, because the result is written first.
 fn chains(trace: &Trace, joins: &[Option<u64>]) -> Vec<Option<usize>> {
     let (mut count, mut open) = (0, None);
     let mut chains = Vec::with_capacity(trace.ops.len());
@@ -81,7 +81,7 @@ fn crossing(trace: &Trace, chains: &[Option<usize>]) -> Vec<bool> {
     let mut crosses: Vec<bool> = places
         .map(|place| {
             let end = chain_of(trace, chains, place).map(|chain| ends[chain]);
-            // What is dropped between two operations dies with the second; after the last there is none.
+            // A storage that is dropped between two operations dies with the second; after the last there is none.
             let died = trace.storages[place as usize].died.map(|died| died as usize);
             end.zip(died).is_none_or(|(end, died)| died > end + 1 || end + 1 == trace.ops.len())
         })
@@ -102,7 +102,7 @@ mod tests {
     use super::super::examples;
     use super::*;
 
-    /// A chain forward and backward, of which the operations of `joined` can be joined.
+    /// A chain forward and backward, in which the operations of `joined` can be fused.
     fn shares_of(joined: std::ops::Range<usize>) -> Vec<f64> {
         let trace = examples::chain();
         let joins: Vec<_> = (0..trace.ops.len()).map(|at| joined.contains(&at).then_some(4)).collect();
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_only_its_chain_reads_is_not_written() {
-        // Of the backward pass, each result goes to the next operation; the activations come from outside.
+        // In the backward pass, each result goes to the next operation; the activations come from outside.
         let shares = shares_of(9..12);
         let third = 1.0 / 3.0;
         assert_eq!(shares[8..13], [1.0, 2.0 * third, third, 2.0 * third, 1.0]);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn what_is_viewed_within_its_chain_is_written() {
         let mut trace = examples::chain();
-        // The third operation looks at the result of the second in another way.
+        // The third operation is a view of the result of the second.
         let viewed = trace.ops[2].reads[0];
         trace.ops[2].writes = [viewed].into_iter().collect();
         let joins = [Some(4); 6];

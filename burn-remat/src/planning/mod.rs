@@ -1,9 +1,8 @@
 //! From a traced step to a plan that the engine follows.
 //!
-//! Data flows one way: the engine writes a [`Trace`](burn_remat_core::Trace); [`lower`] makes a graph of it; a planner of
-//! `burn-remat-plan` plans the graph on a thread of its own (`service`), told as large a budget as its plans really keep
-//! to ([`Fit`]), or the cache has the plan already; a [`Schedule`] turns the checked plan into what the engine
-//! does between operations.
+//! Data flows one way: the engine writes a [`Trace`](burn_remat_core::Trace); [`lower`] makes a graph of it; a planner of `burn-remat-plan` plans the
+//! graph on a thread of its own (`service`), and is told as large a budget as its plans really keep to ([`Fit`]), unless the cache has the plan already;
+//! a [`Schedule`] turns the checked plan into what the engine does between operations.
 
 mod budgets;
 mod chosen;

@@ -1,8 +1,8 @@
-//! A plan that makes no use of other forms, in the terms of a graph that has them.
+//! Translates a plan without other forms into a plan for a graph that has them.
 //!
-//! The graph of a step without alternatives has the same ops and values, less those that make forms and stubs, and without
-//! what reads them. So every plan for it is one for the graph with alternatives: a form is made, unpacked and let go at once, a stub let go as it is left.
-//! Planners search a smaller space there, so what they find in it bounds what the larger one may cost.
+//! The graph of a step without alternatives has the same ops and values, except for the ops that make and read forms and stubs. So every plan for it is
+//! also one for the graph with alternatives: a form is made, unpacked and evicted at once, and a stub is evicted as soon as it is made. Planners search a
+//! smaller space there, so what they find bounds the cost in the larger one.
 //!
 //! Complexity: O(ops + steps).
 
@@ -12,16 +12,16 @@ use burn_remat_plan::{OpId, Plan, Step};
 
 use super::lowering::Lowered;
 
-/// What stands for an op of the graph without alternatives.
+/// The ops that stand for one op of the graph without alternatives.
 struct Counterpart {
     op: OpId,
-    /// The op that unpacks its result, where `op` packs it.
+    /// The op that unpacks its result, if `op` packs it.
     unpack: Option<OpId>,
-    /// Ops that leave stubs behind it.
+    /// The ops after it that make stubs.
     leaves: Vec<OpId>,
 }
 
-/// `plan`, made for the graph of the same step without alternatives, as a plan for `lowered`. `None` if it is of another step.
+/// Turns `plan`, made for the graph of the same step without alternatives, into a plan for `lowered`. `None` if it is for another step.
 pub(super) fn with_forms(lowered: &Lowered, plan: &Plan) -> Option<Plan> {
     let counterparts = counterparts(lowered);
     let ops = lowered.graph.ops();
@@ -38,7 +38,7 @@ pub(super) fn with_forms(lowered: &Lowered, plan: &Plan) -> Option<Plan> {
         };
         let Counterpart { op: at, unpack, leaves } = counterparts.get(op)?;
         if !seen.insert(op) {
-            // What unpacks has the op itself as its first alternative.
+            // The first alternative of an op that unpacks is the op itself.
             steps.push(unpack.map_or(Step::Compute(*at), |unpack| Step::ComputeAlternative(unpack, 0)));
             continue;
         }

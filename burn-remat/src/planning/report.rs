@@ -1,6 +1,6 @@
 //! The report on a plan, for people and for programs.
 //!
-//! Larger than the rule: `PlanReport`, because it is the record of all figures, one a field, that users read.
+//! Larger than the rule: `PlanReport`, because it is the record of all figures that users read, one per field.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,20 +16,19 @@ use super::schedule::Schedule;
 use super::service::{PlanState, Plans};
 use super::stages::Staged;
 
-/// Operations listed as recomputed most.
+/// How many of the most recomputed operations are listed.
 const MOST_RECOMPUTED: usize = 5;
 
 /// The plan of a training step, and how well it was followed.
 ///
-/// Times are in ns of this device, bytes are those of tensors (views and in-place results counted once).
+/// Times are in ns on this device. Bytes are those of tensors (views and in-place results counted once).
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct PlanReport {
     /// The planner that made the plan.
     pub planner: String,
-    /// Whether it is proven that no schedule of the graph is cheaper at the graph's budget. The proof holds for the costs measured, so this is
-    /// never true for a plan from the cache. The graph counts a little more than the device holds, and its budget is chosen so that the plan
-    /// fits.
+    /// Whether it is proven that no schedule of the graph is cheaper within the graph's budget. The proof holds for the costs measured, so this is never
+    /// true for a plan from the cache. The graph counts a little more than the device holds, and its budget is chosen so that the plan fits.
     pub optimal: bool,
     /// Whether the plan came from the cache.
     pub from_cache: bool,
@@ -43,7 +42,7 @@ pub struct PlanReport {
     pub graph_ops: usize,
     /// Most bytes that the step would hold if nothing were evicted.
     pub store_all_peak_bytes: u64,
-    /// Most bytes that the plan foresees: an upper bound.
+    /// The most bytes that the step will hold under the plan: an upper bound.
     pub predicted_peak_bytes: u64,
     /// Time of the step's operations, each run once, in ns.
     pub store_all_ns: f64,
@@ -51,8 +50,8 @@ pub struct PlanReport {
     pub predicted_overhead: f64,
     /// Time spent on recomputation in steps that followed a plan, as a share of their other time.
     pub measured_overhead: Option<f64>,
-    /// No schedule of the graph within the graph's budget adds less than this share, if a bound is proven. For a plan from the cache the bound
-    /// is as far below the plan as it was with the costs of that time.
+    /// No schedule of the graph within the graph's budget adds less than this share, if a bound is proven. For a plan from the cache, the bound is as far
+    /// below the plan as it was with the costs measured then.
     pub lower_bound: Option<f64>,
     /// Smallest budget in which the step is known to fit.
     pub floor_bytes: Option<u64>,
@@ -68,7 +67,7 @@ pub struct PlanReport {
     pub steps_left: u64,
     /// Where and why the last of them did.
     pub difference: Option<String>,
-    /// Largest difference on those steps between the bytes held and those foreseen, between operations.
+    /// The largest difference between bytes held and bytes predicted, between operations of steps that followed a plan.
     pub deviation_bytes: u64,
     /// Most bytes held during each operation of the last step that followed this plan, or an earlier one for the same kind of step.
     #[serde(skip)]
@@ -80,7 +79,7 @@ pub struct PlanReport {
 }
 
 impl PlanReport {
-    /// The report on the plan last taken up.
+    /// The report on the plan that was taken up last.
     pub(crate) fn of(plans: &Plans, followed_ns: (u64, u64), budget: Option<u64>) -> Option<Self> {
         let PlanState { schedule, origin, measured, .. } = &plans.state;
         let (schedule, origin) = (schedule.clone()?, origin.as_ref()?);
@@ -115,7 +114,7 @@ impl PlanReport {
         })
     }
 
-    /// Most bytes held on the last step that followed the plan.
+    /// Most bytes held in the last step that followed the plan.
     pub fn measured_peak_bytes(&self) -> Option<u64> {
         self.measured.iter().max().copied()
     }
@@ -139,8 +138,8 @@ impl PlanReport {
         Explanation::of(&self.schedule)
     }
 
-    /// What the step would cost within its budget without compression, with each form alone, with the exact ones, and with all. Each choice is
-    /// planned from the same measured times, so that nothing else differs. The iterator plans as it goes, for at most `limit` an item.
+    /// What the step would cost within its budget without compression, with each form alone, with the exact ones, and with all. Each choice is planned
+    /// from the same measured times, so that nothing else differs. The iterator plans as it goes, for at most `limit` per item.
     ///
     /// The forms are those that the device allows and that the step can use. Without a budget there are no items.
     pub fn compare_compression(&self, limit: Duration) -> impl Iterator<Item = CompressionCost> + use<> {
@@ -151,7 +150,7 @@ impl PlanReport {
     }
 }
 
-/// What a plan does with one stage: all passages through it, their backward operations included.
+/// What a plan does with one stage: all passages through it, including their backward operations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct StagePlan {
@@ -186,7 +185,7 @@ fn stages(schedule: &Schedule) -> Vec<StagePlan> {
             stages[at].store_all_ns += op.cost_ns as f64;
         }
     }
-    // What only repeats another op is recomputed whenever it runs.
+    // An op that only repeats another one is a recomputation every time it runs.
     let mut seen = lowered.again.clone();
     for step in &schedule.plan.steps {
         let Some(number) = step.op() else { continue };

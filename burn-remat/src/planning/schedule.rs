@@ -1,14 +1,14 @@
-//! A checked plan in terms of the engine: what to do before and after each operation of the step.
+//! A checked plan in the engine's terms: what to do before and after each operation of the step.
 //!
-//! The plan is first made tight (nothing is kept beyond its last use before it is computed again), so that what the
-//! engine frees by itself, because the program let go of it, is never kept by the plan. Complexity: O(steps + uses).
+//! The plan is first tightened (nothing is kept after its last use before it is computed again), so that it never keeps what the engine frees by itself
+//! because the program has dropped it. Complexity: O(steps + uses).
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use burn_remat_core::{Action, Foreseen, Need, Place, Schedule as Followed, Trace, TracedStub, replay};
+use burn_remat_core::{Action, Need, Place, Schedule as Followed, Trace, TracedStub, replay};
 use burn_remat_plan::sequence::tightened;
 use burn_remat_plan::{CheckedPlan, OpId, Phase, Plan, Step, ValueId};
 use rustc_hash::FxHashMap;
@@ -21,13 +21,13 @@ pub(crate) struct Schedule {
     /// What the engine follows.
     run: Arc<Followed>,
     pub lowered: Lowered,
-    /// The plan in the graph's terms, tight.
+    /// The tightened plan, in the graph's terms.
     pub plan: Plan,
     /// Time of one step under the plan, in ns.
     pub makespan: f64,
 }
 
-/// What it is, not what it does: a configuration that carries plans is to be printed.
+/// A summary, because a configuration that has plans must be printable.
 impl fmt::Debug for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ops, peak) = (self.trace.ops.len(), self.peak);
@@ -47,13 +47,13 @@ impl Deref for Schedule {
 #[derive(Clone, Copy)]
 struct Gone {
     value: ValueId,
-    /// Whether it comes back from its other form.
+    /// Whether it is restored from its other form.
     packs: bool,
-    /// What of it is still read.
+    /// The stub of it that is still read.
     stub: Option<TracedStub>,
 }
 
-/// One step of a plan: what it makes, gives up, and was the last to read a stub of.
+/// One step of a plan: what it makes, what it gives up, and the stubs that it is the last to read.
 struct Visited<'a> {
     outputs: SmallVec<[ValueId; 2]>,
     evicted: Vec<Gone>,
@@ -75,7 +75,7 @@ struct Wanted {
     left: Option<usize>,
 }
 
-/// Steps of a plan at which stubs come and go.
+/// The steps of a plan at which stubs come and go.
 struct Stubs {
     /// Steps that evict a value and leave a stub of it.
     left: FxHashMap<usize, TracedStub>,
@@ -84,7 +84,7 @@ struct Stubs {
 }
 
 impl Schedule {
-    /// What it holds is foreseen by the engine's own machine, and confirmed by one that only counts.
+    /// The engine's own machine predicts what it holds, and an observer that only counts confirms this.
     pub fn new(trace: Arc<Trace>, lowered: Lowered, plan: &CheckedPlan) -> Self {
         let plan = tightened(&lowered.graph, plan.plan());
         let decides: Vec<bool> = lowered.values.iter().map(Option::is_some).collect();
@@ -95,10 +95,10 @@ impl Schedule {
         let foreseen = replay(&run);
         let mut run = Arc::unwrap_or_clone(run);
         match foreseen {
-            Some(foreseen) => foresee(&mut run, foreseen),
+            Some(foreseen) => run.foresee(foreseen),
             None => {
-                // What it really holds cannot be told: no budget is promised for it.
-                log::debug!("nobody knows what a plan holds");
+                // It is not known what it really holds, so it fits no budget.
+                log::debug!("it could not be predicted what a plan holds");
                 (run.foreseen, run.peak) = (lowered.store_all.clone(), u64::MAX);
             }
         }
@@ -116,18 +116,7 @@ impl Schedule {
     }
 }
 
-/// Has the engine compare what it holds with what was foreseen, after every operation but the last: what the program drops between two
-/// steps may still be there behind that.
-fn foresee(run: &mut Followed, Foreseen { during, after }: Foreseen) {
-    run.peak = during.iter().max().copied().unwrap_or(0);
-    run.foreseen = during;
-    let count = run.after.len();
-    for (actions, bytes) in run.after.iter_mut().zip(after).take(count.saturating_sub(1)) {
-        actions.push(Action::Check(bytes));
-    }
-}
-
-/// Puts the steps of a plan where the engine takes them.
+/// Assigns the steps of a plan to the places where the engine carries them out.
 struct Placing<'a> {
     lowered: &'a Lowered,
     plan: &'a Plan,
@@ -140,13 +129,13 @@ impl Placing<'_> {
         self.run
     }
 
-    /// Goes through the plan and puts every step where the engine takes it.
+    /// Goes through the plan and assigns every step to its place.
     fn place_actions(&mut self) {
         let lowered = self.lowered;
         let graph = &lowered.graph;
         let place = |value: ValueId| lowered.places[value];
         let mut resident = vec![false; graph.values().len()];
-        // Resident values of each storage: two where a policy has it computed again.
+        // The number of resident values of each storage: two if a policy has it computed again.
         let mut residents = vec![0_u32; self.run.trace.storages.len()];
         let (packs, Stubs { left, dropped }) = (self.packs(), self.stubs());
         for value in graph.inputs() {
@@ -169,7 +158,7 @@ impl Placing<'_> {
                 })
                 .filter(|gone| !lowered.forms.small.contains(&gone.value))
                 .collect();
-            // The next ops read no more of these stubs.
+            // No later op reads these stubs.
             let stale = dropped.get(&at).map_or(&[][..], Vec::as_slice);
             at = end;
             let outputs = op.map_or(&[][..], |op| &graph.ops()[op].outputs);
@@ -192,7 +181,7 @@ impl Placing<'_> {
                 Some(_) => {
                     pending.extend(self.recompute(&visit));
                     pending.extend(visit.drops());
-                    // An output that is not wanted may come about on the way to one that is.
+                    // An output that is not needed may be made on the way to one that is.
                     pending.extend(visit.evicted.iter().flat_map(|gone| self.give_up(gone)));
                 }
                 None => pending.extend(visit.evicted.iter().flat_map(|gone| self.give_up(gone))),
@@ -200,7 +189,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Computes again what a step makes, but for what it gives up at once.
+    /// Computes again what a step makes, except what it gives up at once.
     fn recompute(&self, visit: &Visited<'_>) -> Option<Action> {
         let is_gone = |value: ValueId| visit.evicted.iter().any(|gone| gone.value == value && !gone.packs);
         let kept = visit.outputs.iter().filter(|&&value| !is_gone(value));
@@ -214,8 +203,7 @@ impl Placing<'_> {
         stub.into_iter().chain([if gone.packs { Action::Compress(place) } else { Action::Evict(place) }]).collect()
     }
 
-    /// The first time that an op runs is when its operations do. `lets_go` is whether it is the last op: what is there by then stays,
-    /// whether the plan has a use for it or not.
+    /// An op first runs when its operations do. `lets_go` says whether it is the last op: what is there by then stays, whether the plan needs it or not.
     fn place_first(&mut self, op: OpId, lets_go: bool, visit: &Visited<'_>, mut before: Vec<Action>) {
         let lowered = self.lowered;
         let range = lowered.ranges[op].clone();
@@ -236,7 +224,7 @@ impl Placing<'_> {
             return;
         }
         if !updates && !lowered.again[op] && start < end {
-            // At its last reader, which may take it over: those before it may look at it through other views.
+            // At its last reader, which may consume it. Earlier readers may still use it through other views.
             let goes = |gone: &&Gone| !visit.outputs.contains(&gone.value) && !gone.packs && gone.stub.is_none();
             for gone in visit.evicted.iter().filter(goes) {
                 let place = lowered.places[gone.value];
@@ -245,11 +233,11 @@ impl Placing<'_> {
                 self.run.before[last].push(Action::Loosen(place));
             }
         }
-        // What an update cuts goes when the program lets go of it.
+        // What an update cuts is released when the program drops it.
         let stays = |value: ValueId| updates && lowered.until[lowered.places[value] as usize] <= start;
         let mut after: Vec<Action> = visit.drops().collect();
         after.extend(visit.evicted.iter().filter(|gone| !stays(gone.value)).flat_map(|gone| self.give_up(gone)));
-        // What is read behind an operation, by the host too, is there until the next one begins.
+        // What is read after an operation, also by the host, stays until the next operation begins.
         match self.run.before.get_mut(end).filter(|_| start == end) {
             Some(before_next) => before_next.extend(after),
             None => self.run.after[end.max(1) - 1].extend(after),
@@ -273,8 +261,8 @@ impl Placing<'_> {
         packs
     }
 
-    /// Where stubs are left and dropped. A storage has one at most, from the first eviction before an op that reads it to the last such
-    /// op, whether the storage itself is there meanwhile or not.
+    /// Where stubs are left and dropped. A storage has at most one, from the first eviction before an op that reads it to the last such op, whether the
+    /// storage itself is there in between or not.
     fn stubs(&self) -> Stubs {
         let mut wanted: BTreeMap<Place, Wanted> = BTreeMap::new();
         for (at, &step) in self.plan.steps.iter().enumerate().rev() {
@@ -313,7 +301,7 @@ mod tests {
     use crate::planning::lowering::lower;
     use burn_remat_plan::check;
 
-    /// The first activation of the chain is read by the host behind this operation; nothing reads it later than that.
+    /// The host reads the first activation of the chain after this operation. Nothing reads it later.
     fn read_behind(position: u32) -> Schedule {
         let mut trace = chain().with_alternatives(|_| false);
         let (place, last) = (1, trace.ops.len() as u32 - 1);

@@ -1,9 +1,9 @@
 //! The stages of a traced step.
 //!
-//! Forward operations know theirs. Backward operations run when all stages have been left, on account of autodiff: one
-//! that reads a forward result belongs to the stage of the latest such result, and one that reads none to the stage of the
-//! operation before it. So the gradient of a stage is that stage's, but for operations at its edges. What comes before
-//! backward begins, and from the first parameter update after that, is left as it is.
+//! Forward operations know their stages. Because of autodiff, backward operations run when all stages have been left: one that reads a forward result
+//! belongs to the stage of the latest such result, and one that reads none belongs to the stage of the operation before it. So the gradient of a stage
+//! belongs to that stage, except for operations at its edges. Operations before the backward pass, and those from the first parameter update on, are left
+//! as they are.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use burn_remat_core::{Position, Trace, Visit};
 
 use super::lowering::turning_point;
 
-/// What the stages of a trace say.
+/// What a trace says about its stages.
 pub(crate) trait Staged {
     /// Gives backward operations the stages of what they differentiate.
     fn attribute_stages(&mut self);
@@ -25,7 +25,7 @@ pub(crate) trait Staged {
     /// Runs of operations of one passage each, with the innermost stage's name, for labels.
     #[cfg(any(test, feature = "show"))]
     fn passages(&self) -> Vec<(Range<Position>, String)>;
-    /// The name by which a graph knows a visit: its path, numbered where the step goes through it more than once.
+    /// The name of a visit in a graph: its path, with a number if the step goes through it more than once.
     fn stage_name(&self, visit: Visit) -> Option<String>;
 }
 

@@ -1,12 +1,12 @@
 //! A graph that counts less of what the engine does not hold.
 //!
-//! The graph of a step counts the most that small storages ever take as constant bytes, and results beside what the engine writes them over. So
-//! at one operation it may count much more than the engine holds and at another next to nothing; a planner that is told one budget for both finds
-//! the first beyond it, or fills the second and what it makes is found to hold too much. Here the graph takes from each operation what it counts too
-//! much there, by what the machine holds when it follows one plan.
+//! The graph of a step counts the peak of small storages as constant bytes, and counts results in addition to what the engine writes them over. So at one
+//! operation it may count much more than the engine holds, and at another hardly more. If a planner is told one budget for both, it either finds the
+//! first operation beyond the budget, or it fills the budget at the second, and its plan turns out to hold too much. Here each operation of the graph
+//! counts less, by as much as it counts too much compared with what the machine holds when it follows one plan.
 //!
-//! The same plans are plans for both graphs, and none counts more in this one. It is no upper bound any more: what a plan really holds is found
-//! as before, by following it.
+//! The same plans fit both graphs, and none counts more in this one. It is no longer an upper bound: what a plan really holds is found as before, by
+//! following it.
 //!
 //! Complexity: O(steps + ops).
 
@@ -14,8 +14,8 @@ use burn_remat_plan::{Graph, GraphBuilder, simulate};
 
 use super::schedule::Schedule;
 
-/// `graph`, the one of `schedule` with any costs, with as much less at each op as it counts beyond what is held there. `None` where that is
-/// nothing, or nobody knows what is held.
+/// `graph`, which is that of `schedule` with any costs, with each op reduced by what it counts beyond what is held there. `None` if that is nothing, or
+/// if it is not known what is held.
 pub(super) fn tight(graph: &Graph, schedule: &Schedule) -> Option<Graph> {
     let beyond = beyond(schedule);
     let most = beyond.iter().max().copied()?.min(graph.constant_bytes());
@@ -35,11 +35,11 @@ pub(super) fn tight(graph: &Graph, schedule: &Schedule) -> Option<Graph> {
         tight.op(op);
     }
     tight.results(graph.results().to_vec());
-    // No total grows by it: what an op holds beside its values grows by no more than the constant shrinks.
+    // No total grows: the scratch of an op grows by no more than the constant shrinks.
     tight.build().ok()
 }
 
-/// By how many bytes the graph counts more than is held, from when the op before has run to when each op has.
+/// For each op, by how many bytes the graph counts more than is held, from the end of the op before to its own end.
 fn beyond(schedule: &Schedule) -> Vec<u64> {
     let (lowered, plan) = (&schedule.lowered, &schedule.plan);
     let counted = simulate(&lowered.graph, plan).bytes;
@@ -49,7 +49,7 @@ fn beyond(schedule: &Schedule) -> Vec<u64> {
         most = most.max(counted);
         let Some(op) = step.op().filter(|&op| op == beyond.len()) else { continue };
         let range = lowered.ranges[op].start as usize..lowered.ranges[op].end as usize;
-        // What marks where a storage goes has no operations: what is held there is known with the next op that has some.
+        // An op that marks where a storage is released has no operations. What is held there is known from the next op that has some.
         let held = schedule.foreseen[range.clone()].iter().max();
         beyond.push(held.map(|held| most.saturating_sub(*held)));
         most = if range.is_empty() { most } else { 0 };
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_plan_is_counted_as_what_it_holds_and_no_plan_as_more_than_before() {
         let mut trace = chain();
-        // A small tensor that is there in the last quarter only counts throughout.
+        // A small tensor that exists only in the last quarter counts throughout.
         let late = trace.ops.len() as u32 * 3 / 4;
         let small = trace.storages.iter_mut().find(|storage| storage.made_by.is_some_and(|made| made >= late));
         small.expect("something is made there").bytes /= 1000;

@@ -1,7 +1,7 @@
 //! How long the steps of a plan take on the device.
 //!
-//! An op of the graph costs what it takes to make its large results again, and the last op carries the rest. Here every op takes what its
-//! operations do when they first run. Complexity: O(operations + steps).
+//! In the graph, an op costs the time to make its large results again, and the last op has the rest. Here every op takes as long as its operations do
+//! when they first run. Complexity: O(operations + steps).
 
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ fn times_alone(schedule: &Schedule) -> Vec<f64> {
         if lowered.again[op] {
             times[op] = lowered.cost_of(Step::Compute(op));
         } else if lowered.forms.unpacks.contains(&op) {
-            // It and the op before it, which makes the form, take together what the operations do.
+            // Together with the op before it, which makes the form, it takes as long as the operations.
             times[op] = lowered.cost_of(Step::Compute(op));
             times[op - 1] -= times[op];
         }

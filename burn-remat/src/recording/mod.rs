@@ -1,11 +1,10 @@
 //! Recordings of programs: [`RematExt::remat_record`](crate::RematExt::remat_record) writes one, [`RecordedProgram`] reads it and replays it.
 //!
-//! A file has a JSON object on each line. The first says what the device was ([`Header`]); each further one is something that the program asked for
-//! ([`Asking`](burn_remat_core::Asking)), in order; and the last, where a plan was followed at the end, is the graph that was planned
-//! (`remat-graph/1`), so that `remat-plan` plans it too. The guide describes the fields. There is no data in it: neither the numbers of tensors
-//! nor where they came from.
+//! A file has a JSON object on each line. The first describes the device ([`Header`]). Each of the following is a request of the program
+//! ([`Asking`](burn_remat_core::Asking)), in order. If a plan was followed at the end, the last is the graph that was planned (`remat-graph/1`), so that
+//! `remat-plan` can plan it too. The book describes the fields. A recording has no data: neither the elements of tensors nor where they came from.
 //!
-//! Playing back takes a machine of the core and no backend, and is as fast as the machine decides.
+//! A replay needs a machine of the core and no backend. It takes only the time of the machine's decisions.
 
 mod played;
 mod read;
@@ -24,9 +23,9 @@ struct Header {
     format: String,
     /// Of this library.
     version: String,
-    /// The backend below.
+    /// The backend that ran the operations.
     device: String,
-    /// As [`Budget`](crate::Budget) reads it.
+    /// In a form that [`Budget`](crate::Budget) can parse.
     budget: String,
     /// Whether random operations were drawn again.
     reseed: bool,
@@ -37,7 +36,7 @@ struct Header {
     layout: Layout,
 }
 
-/// Whether what an operation writes over decides how its results lie in memory.
+/// Whether the memory layout of an operation's results depends on what it writes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Layout {

@@ -1,4 +1,4 @@
-//! Plays a recording back on a machine that holds no data.
+//! Replays a recording on a machine that holds no data.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::config::RematConfig;
 use crate::error::RematError;
 use crate::planning::{PlanReport, Plans};
 
-/// How long a planner is waited for beyond its own limit.
+/// How long to wait for a planner beyond its own limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of replaying a recording.
@@ -40,7 +40,7 @@ pub struct ReplayReport {
 }
 
 impl RecordedProgram {
-    /// Replays the program under `config`: [`RecordedProgram::config`] for the recorded one, or another budget or planner. It waits for planners, so
+    /// Replays the program under `config`: [`RecordedProgram::config`] for the recorded one, or another budget or planner. It waits for planners, so that
     /// each plan is in force from the next step on.
     ///
     /// Nothing is executed, and operations take the times that were recorded. Under the recorded configuration the traces and graphs are those of
@@ -48,7 +48,7 @@ impl RecordedProgram {
     ///
     /// # Errors
     ///
-    /// An invalid configuration. A budget that is a share of free memory is one, because there is no device.
+    /// An invalid configuration, or a budget that is a share of free memory: a replay has no device.
     pub fn replay(&self, config: impl Into<RematConfig>) -> Result<ReplayReport, RematError> {
         let config = config.into().validated()?;
         if let budget @ Budget::Free(_) = config.budget {

@@ -1,4 +1,4 @@
-//! Reads a recording: what is wrong with a file is told by line and field.
+//! Reads a recording. Errors name the line and the field.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub enum RecordingError {
     Line {
         /// The line, from 1.
         line: usize,
-        /// The field, as in `operation.inputs[0].id`; `.` for all of the line.
+        /// The field, as in `operation.inputs[0].id`; `.` for the whole line.
         field: String,
         /// What is wrong with it.
         reason: String,
@@ -45,7 +45,7 @@ impl RecordedProgram {
     ///
     /// # Errors
     ///
-    /// What the file system says, or the first line that is wrong.
+    /// Errors of the file system, or the first line that is wrong.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, RecordingError> {
         Self::parse(&std::fs::read_to_string(path)?)
     }
@@ -115,7 +115,7 @@ impl RecordedProgram {
 
 fn parsed<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, RecordingError> {
     let wrong = |field: String, reason: &serde_json::Error| {
-        // Every line counts as the first one to the parser.
+        // The parser gets one line at a time, and always calls it line 1.
         let reason = reason.to_string().replace(" at line 1 column ", ", column ");
         RecordingError::Line { line, field, reason }
     };

@@ -1,4 +1,4 @@
-//! Writes down what a program asks for: to a file, line by line, or for a machine of this process that plays it back.
+//! Records what a program asks for: in a file, line by line, or in memory for a machine of this process that replays it.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -20,30 +20,30 @@ use crate::budget::Budget;
 #[derive(Default)]
 pub(crate) struct Writer {
     file: Option<BufWriter<File>>,
-    /// What was asked for, where it is played back here.
+    /// The requests so far, if this process replays them.
     kept: Option<Vec<Asking>>,
-    /// The operation at hand.
+    /// The current operation.
     call: Option<OperationCall>,
-    /// The buffer of the tensor that came last.
+    /// The buffer of the tensor that arrived last.
     arrived: Option<Buffer>,
     /// Kinds of operations whose names have been written.
     named: FxHashSet<Kind>,
-    /// What went wrong first. Nothing is written after it.
+    /// The first error. Nothing is written after it.
     error: Option<io::Error>,
 }
 
 impl Writer {
-    /// Keeps what is asked for.
+    /// A writer that keeps requests in memory.
     pub fn keeping() -> Self {
         Self { kept: Some(Vec::new()), ..Self::default() }
     }
 
-    /// What was asked for, where that was kept.
+    /// The requests that were kept.
     pub fn kept(&mut self) -> Recording {
         Recording::of(self.kept.take().unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Whether it is kept.
+    /// Whether requests are kept.
     pub fn keeps(&self) -> bool {
         self.kept.is_some()
     }
@@ -53,7 +53,7 @@ impl Writer {
         self.file.is_some()
     }
 
-    /// Begins a file for a device of this name.
+    /// Begins a file for the device with this name.
     pub fn begin_file(&mut self, path: &Path, device: &str, budget: Budget, config: &Config) -> io::Result<()> {
         self.file = Some(BufWriter::new(File::create(path)?));
         self.line(&Header {
@@ -61,7 +61,7 @@ impl Writer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             device: device.to_owned(),
             budget: match budget {
-                // The form for people is rounded.
+                // `Display` would round it.
                 Budget::Bytes(bytes) => bytes.to_string(),
                 budget => budget.to_string(),
             },
@@ -87,7 +87,7 @@ impl Writer {
         }
     }
 
-    /// Something is asked for.
+    /// Records a request.
     pub fn ask(&mut self, asking: Asking) {
         self.line(&asking);
         if let Some(kept) = &mut self.kept {
@@ -95,7 +95,7 @@ impl Writer {
         }
     }
 
-    /// An operation is asked for.
+    /// Begins an operation.
     pub fn begin(&mut self, thread: ThreadId, op: &Operation, name: impl FnOnce() -> String) {
         self.call = Some(OperationCall {
             thread,
@@ -109,7 +109,7 @@ impl Writer {
         });
     }
 
-    /// It is done.
+    /// Ends and records the current operation.
     pub fn end(&mut self) {
         let Some(mut call) = self.call.take() else { return };
         if call.made.len() != call.outputs.len() && call.failure.is_none() {
@@ -118,7 +118,7 @@ impl Writer {
         self.ask(Asking::Operation(call));
     }
 
-    /// A tensor has come from elsewhere.
+    /// Records a tensor that comes from elsewhere.
     pub fn upload(&mut self, thread: ThreadId, tensor: TensorFacts) {
         let made = match self.arrived.take() {
             Some(Buffer::Known { bytes, .. }) => Made::New(bytes),
@@ -128,38 +128,38 @@ impl Writer {
         self.ask(Asking::Upload { thread, tensor, made });
     }
 
-    /// The buffer of a tensor that comes from elsewhere.
+    /// Sets the buffer of a tensor that comes from elsewhere.
     pub fn arrives(&mut self, buffer: Buffer) {
         self.arrived = Some(buffer);
     }
 
-    /// The inputs of the operation at hand, if this is it.
+    /// The inputs of the current operation, if `run` is for that one.
     pub fn inputs(&self, run: &Run<'_>) -> Option<&[Input]> {
         self.call.as_ref().filter(|_| matches!(run.source, Source::AtHand { .. })).map(|call| &call.inputs[..])
     }
 
-    /// Bytes that the operation at hand says it will need.
+    /// Bytes that the current operation says it will need.
     pub fn needs(&mut self, run: &Run<'_>, bytes: u64) {
         if let (Some(call), Source::AtHand { .. }) = (&mut self.call, run.source) {
             call.needs = bytes;
         }
     }
 
-    /// How its inputs lie.
+    /// How its inputs are laid out.
     pub fn arrangement(&mut self, arrangement: u64) {
         if let Some(call) = &mut self.call {
             call.arrangement = arrangement;
         }
     }
 
-    /// What could stand in for its weak input.
+    /// What could replace an input that it needs only in part.
     pub fn substitute(&mut self, substitute: Option<Substitute>) {
         if let Some(call) = &mut self.call {
             call.substitute = substitute;
         }
     }
 
-    /// It has run; `before` are the buffers that its inputs had.
+    /// The operation has run; `before` are the buffers that its inputs had.
     pub fn ran(&mut self, run: &Run<'_>, before: &[Option<Buffer>], ran: Result<&Ran, &str>) {
         let Some(call) = &mut self.call else { return };
         let ran = match ran {

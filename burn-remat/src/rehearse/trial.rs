@@ -1,7 +1,7 @@
-//! What a budget does to a program that was seen on a dry device: the machine that will keep the budget goes through the program again.
+//! Tries a budget on a program that was seen on a dry device: the machine that will keep to the budget replays the program.
 //!
-//! A plan speaks of one stretch of operations, and of what was held when that began. What a program does in between, and what it holds at one time and
-//! not at another, shows when all of it is gone through. Complexity: O(operations + recomputed operations) for each budget.
+//! A plan covers one run of operations, and counts on what was held when that began. What a program does in between, and what it holds only at times,
+//! shows when all of it is replayed. Complexity: O(operations + recomputed operations) for each budget.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use burn_remat_core::{Asked, Config, Driver, LayoutFollows, Recording, play};
 use crate::config::RematConfig;
 use crate::planning::{Met, PlanSettings, Plans, Ready};
 
-/// What was seen of a program on a device that only looks.
+/// What was seen of a program in a rehearsal.
 pub(crate) struct Seen {
-    /// The device, as its plans name it.
+    /// The name of the device in its plans.
     pub device: String,
     /// The steps, each kind once, in order.
     pub steps: Vec<Met>,
-    /// All that it asked for; nothing where it ran for real.
+    /// All calls of the program; empty if it ran for real.
     pub recording: Arc<Recording>,
 }
 
@@ -24,17 +24,17 @@ pub(crate) struct Seen {
 pub(crate) struct Trial {
     /// Most bytes held.
     pub peak: u64,
-    /// Whether that was more than the budget.
+    /// Whether the budget was exceeded.
     pub is_over: bool,
-    /// The operation in which it was.
+    /// The operation at the peak.
     pub op: String,
 }
 
-/// What becomes of a program that goes by what dry runs have found.
+/// The outcome of training with the plans that dry runs have found.
 pub(crate) struct Trained {
-    /// Its steps, each kind once: where it is known what a pass does, the next one may end elsewhere.
+    /// Its steps, each kind once. Once it is known what a pass does, the next one may end elsewhere.
     pub steps: Vec<Met>,
-    /// Whether steps of the second half were over the budget, though there were plans.
+    /// Whether steps of the second half were over the budget although there were plans.
     pub is_late: bool,
 }
 
@@ -47,11 +47,11 @@ impl Seen {
         Self { device: device.to_owned(), steps, recording: recording.clone() }
     }
 
-    /// Goes through the program under a budget as training does, which has no plan until what dry runs have found is of use to it.
+    /// Replays the program under a budget as training does, which has no plans until it can use those of dry runs.
     pub fn train_within(&self, config: &RematConfig, budget: u64) -> Trained {
         let config = of_trial(config, budget);
         let (mut calls, half) = (0, self.recording.asked().len() / 2);
-        // Steps over the budget by the middle, if there were plans.
+        // Steps over the budget in the first half, if there were plans by then.
         let mut before = None;
         let machine = play(&self.recording, config, plans(Vec::new(), true), |machine| {
             calls += 1;
@@ -69,7 +69,7 @@ impl Seen {
         self.try_budget(config, u64::MAX, Vec::new()).peak
     }
 
-    /// Goes through the program under a budget, by plans that are there from the start; no others are made.
+    /// Replays the program under a budget, with plans that are there from the start; no others are made.
     pub fn try_budget(&self, config: &RematConfig, budget: u64, ready: Vec<Ready>) -> Trial {
         let config = of_trial(config, budget);
         let machine = play(&self.recording, config, plans(ready, false), |_| {});
@@ -79,7 +79,7 @@ impl Seen {
     }
 }
 
-/// Under a budget that may be missed.
+/// A configuration in which the budget may be exceeded.
 fn of_trial(config: &RematConfig, budget: u64) -> Config {
     Config { strict: false, ..of_core(&config.within(budget)) }
 }
@@ -88,7 +88,7 @@ fn of_core(config: &RematConfig) -> Config {
     config.of_core(LayoutFollows::Nothing)
 }
 
-/// Plans to go by; none is made.
+/// A planning service that has these plans and makes no others.
 fn plans(ready: Vec<Ready>, rehearsing: bool) -> Plans {
     let settings = PlanSettings { planner: None, cache: None, ready, ..PlanSettings::default() };
     Plans::new(settings, String::new(), rehearsing)

@@ -1,4 +1,4 @@
-//! Trainings under ten budgets, from the smallest to an ample one: what they hold, what they recompute, and whether they compute the same.
+//! Training under ten budgets, from the smallest to an ample one: what is held, what is recomputed, and whether the results are the same.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::cli::Outcome;
 use crate::comparison::{Measured, Protocol};
 use crate::training::{Job, ModelKind};
 
-/// Trains models within budgets of equal ratio, the smallest first.
+/// Trains models under a geometric series of budgets, the smallest first.
 pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
     let quick =
         (&[ModelKind::Cnn][..], 2_usize, 8, Protocol { steps: 9, warmup: 6, time_limit: Duration::from_millis(100) });
@@ -57,11 +57,11 @@ pub(super) fn budgets(settings: &Settings) -> Outcome<Table> {
     Ok(Table {
         title: "Training under a budget",
         about: format!(
-            "Budgets of equal ratio, from what `minimum_budget` names to what the step takes without one. Batch size {batch_size}, {} steps, {:.1} s of \
-             planning. Tensors and heap are the most held at once. The heap is that of the process: it includes the workspace of kernels, the engine and \
-             its plans. Overhead is the time of repeated operations over that of the others, by the engine's clock; \"at least\" is what any plan of that \
-             step costs, proved. Steps over budget are those before there is a plan. \"Identical\" compares losses, gradients and parameters with plain \
-             Burn's, bit for bit.",
+            "Budgets in geometric progression, from the one that `minimum_budget` names to what the step takes without one. Batch size {batch_size}, \
+             {} steps, {:.1} s of planning. Tensors and heap are the most held at once. The heap is that of the process: it includes the workspace of \
+             kernels, the engine and its plans. Overhead is the time of recomputation relative to that of all other operations, by the engine's \
+             clock; \"at least\" is a proved lower bound for any plan of that step. Steps over budget occur before there is a plan. \"Identical\" \
+             compares losses, gradients and parameters with plain Burn's, bit for bit.",
             protocol.steps,
             protocol.time_limit.as_secs_f64()
         ),

@@ -1,4 +1,4 @@
-//! Forms in which tensors may be kept: what a plan of one measured step costs with each.
+//! Forms in which tensors may be kept: what a plan of one measured step costs with each of them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::cli::Outcome;
 use crate::comparison::{Measured, Protocol};
 use crate::training::{Job, ModelKind};
 
-/// Forms that are planned with alone, by their names. The others change nothing in these models.
+/// Names of the forms that are also planned with alone. The others change nothing in these models.
 const ALONE: [&str; 5] = ["none", "mask-bits", "sign-bits", "shape-only", "offload"];
 
 /// Plans one measured step of each model without compression, with each form alone, and with several.
@@ -54,10 +54,10 @@ pub(super) fn compression(settings: &Settings) -> Outcome<Table> {
     Ok(Table {
         title: "Compression",
         about: format!(
-            "What is added to one measured step of each model at a share of its peak, planned in {:.1} s with none of the forms in which a tensor may be \
-             kept, with each alone, with those that stay on the device (`exact`) and with all. \"At least\" and \"measured\" are those of the last. \
-             \"Smallest budget\" is the smallest for which a plan is known, as a share of the peak. `-`: no plan, or the model has no use for the form. \
-             Batch sizes: transformer 16, cnn 128, resnet and unet 32.",
+            "Time that a plan adds to one measured step of each model, at budgets that are shares of its peak. Planned in {:.1} s: without \
+             compression, with each way of compression alone, with those that keep tensors on the device (`exact`), and with all. \"At least\" and \
+             \"measured\" refer to the last of these. \"Smallest budget\" is the smallest for which a plan is known, as a share of the peak. `-`: no \
+             plan, or the model has no use for that compression. Batch sizes: transformer 16, cnn 128, resnet and unet 32.",
             time_limit.as_secs_f64()
         ),
         columns,
@@ -65,9 +65,9 @@ pub(super) fn compression(settings: &Settings) -> Outcome<Table> {
     })
 }
 
-/// A figure of each form alone, of the exact ones together, and of all together.
+/// A figure for each form alone, for the exact ones together, and for all together.
 fn by_form(costs: &[CompressionCost], figure: impl Fn(&CompressionCost) -> Option<f64>) -> impl Iterator<Item = Cell> {
-    // They come with more and more forms: none, each alone, the exact ones, all.
+    // The costs come with more and more forms: none, each alone, the exact ones, all.
     let alone = ALONE.map(|name| costs.iter().find(|cost| cost.allowed == name));
     let exact = costs.iter().rfind(|cost| !cost.allowed.contains("offload"));
     let all: Vec<_> = alone.into_iter().chain([exact, costs.last()]).map(|cost| cost.and_then(&figure)).collect();

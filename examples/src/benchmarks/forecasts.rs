@@ -1,4 +1,4 @@
-//! What is said before training, and what training then does: needs, minimum and largest batch.
+//! What is forecast before training, and what training then does: needs, minimum and largest batch.
 
 use std::time::Duration;
 
@@ -58,9 +58,9 @@ pub(super) fn forecasts(settings: &Settings) -> Outcome<Table> {
     Ok(Table {
         title: "Forecasts and the largest batch",
         about: format!(
-            "What `forecast` says of a batch of {batch} (what it needs, and the smallest budget for which a plan is known) and of the largest batch within \
-             {budget}, if recomputation may take as long again as the step. Then twelve steps are trained with that batch; \"measured\" and \"most held\" are \
-             those of the last ones, once they have been planned with measured times."
+            "What `forecast` says about a batch of {batch} (what it needs, and the smallest budget for which a plan is known) and about the largest \
+             batch within {budget}, if recomputation may double the time of a step. Then twelve steps are trained with that batch; \"measured\" and \
+             \"most held\" are figures of the last ones, which follow a plan made with measured times."
         ),
         columns: columns.map(str::to_owned).into(),
         rows,

@@ -1,4 +1,4 @@
-//! Implementations of operations chosen together with what is computed again, and one after the other.
+//! Implementations of operations chosen together with what is recomputed, or afterwards.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::planners::found;
 use super::table::{Cell, Table};
 use crate::cli::Outcome;
 
-/// Plans generated steps whose operations have several implementations: without these, with cheaper ones put in afterwards, and with them.
+/// Plans generated steps whose operations have several implementations: without these, with cheaper ones put in afterwards, and with both chosen together.
 pub(super) fn implementations(settings: &Settings) -> Outcome<Table> {
     let quick = (&["mobilenet"][..], &[60][..], Duration::from_millis(100));
     let full = (&["mobilenet", "resnet50", "densenet161"][..], &[60, 40][..], Duration::from_secs(10));
@@ -45,10 +45,11 @@ pub(super) fn implementations(settings: &Settings) -> Outcome<Table> {
     Ok(Table {
         title: "Implementations chosen together with recomputation",
         about: format!(
-            "Generated steps, batch 32, whose convolutions, batch normalizations and ReLUs have alternatives: faster algorithms with workspace, or backward \
-             ops that read the output in place of the input. How much faster they are is chosen, not measured, so this compares planners, not hardware. \
-             Time added to the step in its default implementations, planned in {:.1} s: by `auto` without alternatives, with cheaper ones put into that \
-             plan wherever they fit, and with both chosen together.",
+            "Generated steps, batch 32, whose convolutions, batch normalizations and ReLUs have alternatives: faster algorithms with workspace, or \
+             backward ops that read the output in place of the input. How much faster they are is assumed, not measured, so this compares planners, \
+             not hardware. The figures are the time added to the step with its default implementations, planned in {:.1} s: by `auto` without \
+             alternatives, with cheaper ones put into that plan afterwards wherever they fit, and with recomputation and implementations chosen \
+             together.",
             limit.as_secs_f64()
         ),
         columns: columns.map(str::to_owned).into(),
@@ -56,7 +57,7 @@ pub(super) fn implementations(settings: &Settings) -> Outcome<Table> {
     })
 }
 
-/// Puts the cheapest implementation that reads no more and leaves the plan within the budget into each step.
+/// Puts into each step the cheapest implementation that reads no more and leaves the plan within the budget.
 fn cheaper_afterwards(graph: &Graph, plan: &Plan, budget: u64) -> f64 {
     let mut plan = plan.clone();
     for at in 0..plan.steps.len() {

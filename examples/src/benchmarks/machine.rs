@@ -20,7 +20,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one, now. What the system does not tell stays unknown.
+    /// This machine, now. What the system does not report stays unknown.
     pub fn here() -> Self {
         let memory_kib =
             field("/proc/meminfo", "MemTotal").and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
@@ -75,7 +75,7 @@ fn field(file: &str, key: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// What a program prints, if it can be run and ends well.
+/// The output of a program, if it can be run and succeeds.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,7 +1,7 @@
 //! All tables of BENCHMARKS.md from one state of the code: as JSON, as markdown, and in their places on that page.
 //!
-//! Each table is a function from `Settings` to a `Table`. They measure one after the other in one process. Before and after each,
-//! the processors' busy time says what other programs took.
+//! Each table is a function from `Settings` to a `Table`. The tables are measured one after the other in one process. The processors' busy
+//! time before and after each shows how much other programs took.
 
 mod budgets;
 mod compression;
@@ -28,7 +28,7 @@ pub use table::Table;
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub enum Effort {
-    /// One small case of each table, to see that everything works: the figures mean nothing.
+    /// One small case of each table, to check that everything works: the figures mean nothing.
     Quick,
     /// Everything.
     Full,
@@ -49,11 +49,11 @@ impl Settings {
     }
 }
 
-/// One table, and where, when and on which state of the code it was measured.
+/// One table, and where, when and at which state of the code it was measured.
 pub struct Measured {
     machine: Machine,
     table: Table,
-    /// Share of the machine that other programs took meanwhile, if it is known.
+    /// The share of the machine's processors that other programs took meanwhile, if it is known.
     busy: Option<f64>,
 }
 

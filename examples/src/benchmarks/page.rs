@@ -10,7 +10,7 @@ pub fn with_table(page: &str, name: &str, table: &str) -> Result<String, String>
     Ok(format!("{before}\n\n{}\n\n{after}", table.trim()))
 }
 
-/// What is between the marks of the table called `name`.
+/// The text between the marks of the table called `name`.
 ///
 /// # Errors
 ///
@@ -20,7 +20,7 @@ pub fn table<'a>(page: &'a str, name: &str) -> Result<&'a str, String> {
     Ok(page[before.len()..page.len() - after.len()].trim())
 }
 
-/// The page up to and with the first mark, and from the second on.
+/// The page up to and including the first mark, and from the second mark on.
 fn split<'a>(page: &'a str, name: &str) -> Result<(&'a str, &'a str), String> {
     let (begin, end) = (format!("<!-- table {name} -->"), format!("<!-- end of {name} -->"));
     let missing = |mark: &str| format!("there is no line `{mark}` for the table `{name}`");
@@ -43,7 +43,7 @@ mod tests {
         assert_eq!(changed, page.replace("old", "new"));
         let both = with_table(&changed, "b", "| b |").unwrap();
         assert_eq!((table(&both, "a"), table(&both, "b")), (Ok("new"), Ok("| b |")));
-        assert_eq!(with_table(&both, "b", "| b |").as_ref(), Ok(&both), "a second time it is as it was");
+        assert_eq!(with_table(&both, "b", "| b |").as_ref(), Ok(&both), "a second time nothing changes");
         assert!(with_table(page, "c", "new").unwrap_err().contains("<!-- table c -->"));
         assert!(table(&page.replace("<!-- end of b -->", ""), "b").unwrap_err().contains("<!-- end of b -->"));
     }
@@ -54,9 +54,9 @@ mod tests {
         for (name, _) in TABLES {
             let table = table(PAGE, name).unwrap();
             let state = table.lines().find_map(|line| line.split_once(" at commit ")?.1.split(':').next());
-            commits.push((name, state.unwrap_or_else(|| panic!("{name} does not say on which state: {table}"))));
+            commits.push((name, state.unwrap_or_else(|| panic!("{name} does not say at which commit: {table}"))));
         }
         let (_, first) = commits[0];
-        assert!(commits.iter().all(|&(_, commit)| commit == first), "measure all again: {commits:?}");
+        assert!(commits.iter().all(|&(_, commit)| commit == first), "measure all tables again: {commits:?}");
     }
 }

@@ -10,7 +10,7 @@ use super::Settings;
 use super::table::{Cell, Table};
 use crate::cli::Outcome;
 
-/// Compared in this order; the lower bound is that of the last. `checkmate` is there in a build with HiGHS.
+/// Compared in this order; the lower bound is that of the last one. `checkmate` is included in a build with HiGHS.
 const PLANNERS: [&str; 10] = [
     "chen-sqrt",
     "chen-greedy",
@@ -58,9 +58,9 @@ pub(super) fn planners(settings: &Settings) -> Outcome<Table> {
     Ok(Table {
         title: "Planners side by side",
         about: format!(
-            "Overhead of the plans that planners find in {:.1} s, from the smallest budget for which a plan is known upwards, as a share of the peak without \
-             evictions; `-`: no plan within the budget, or the planner does not apply. \"At least\" is the lower bound that `auto` proves for every plan. \
-             Graphs are generated training steps; costs are FLOPs from the published shapes.",
+            "Overhead of the plans that planners find in {:.1} s. Budgets are shares of the peak without evictions, beginning with the smallest for \
+             which a plan is known. `-`: no plan within the budget, or the planner does not apply. \"At least\" is the lower bound that `auto` proves \
+             for every plan. Graphs are generated training steps; costs are FLOPs, computed from the published shapes.",
             limit.as_secs_f64()
         ),
         columns: ["graph, budget"].into_iter().chain(compared()).chain(["at least"]).map(str::to_owned).collect(),
@@ -68,17 +68,17 @@ pub(super) fn planners(settings: &Settings) -> Outcome<Table> {
     })
 }
 
-/// What a planner found.
+/// The result of a planner.
 pub(super) struct Found {
     /// A plan within the budget.
     pub(super) plan: Option<Plan>,
     /// The time of the plan, as the checker counts it.
     pub(super) makespan: Option<f64>,
-    /// No plan within the budget takes less time, if that is proved.
+    /// No plan within the budget takes less time than this, if that is proved.
     pub(super) lower_bound: Option<f64>,
 }
 
-/// The plan of the planner called `name`. A budget that is too small, or a graph that the planner does not take, gives none.
+/// The plan of the planner called `name`. There is none if the budget is too small or the planner does not apply to the graph.
 pub(super) fn found(name: &str, graph: &Graph, budget: u64, limit: Duration) -> Outcome<Found> {
     let planner = registry::planner(name).ok_or_else(|| format!("there is no planner `{name}`"))?;
     let request = Request { time_limit: limit, ..Request::new(budget) };

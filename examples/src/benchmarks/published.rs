@@ -1,4 +1,4 @@
-//! The graphs of MONeT's authors: plans beside the best costs known, and the least memory for a tenth more time.
+//! The graphs of MONeT's authors: plans compared with the best known costs, and the least memory for 10% more time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::planners::found;
 use super::table::{Cell, Table};
 use crate::cli::Outcome;
 
-/// The graphs, with the gigabytes of MONeT's table 1: at a tenth more time, and of PyTorch.
+/// The graphs, with the gigabytes in MONeT's table 1: at 10% more time, and for PyTorch.
 const GRAPHS: [(&str, [f64; 2]); 4] =
     [("vgg16", [5.5, 14.1]), ("unet", [5.2, 14.3]), ("mobilenet_v2", [4.8, 14.5]), ("resnet50", [5.7, 15.1])];
-/// The time that a plan of least memory may take, over that of the step without evictions.
+/// The time that a plan for the least memory may take, relative to the step without evictions.
 const MOST_TIME: f64 = 1.1;
 
 /// `search` and `auto` at the published budgets.
@@ -48,8 +48,9 @@ pub(super) fn published(settings: &Settings) -> Outcome<Option<Table>> {
     Ok(Some(Table {
         title: "Published graphs",
         about: format!(
-            "The training graphs that MONeT's authors published, at their budgets: costs (unit: 10 us) of the integer program as Gurobi solved it, of \
-             the best plan known before, and of the plans found in {:.1} s. \"Gap\" is how far `auto` is above its own proved bound.",
+            "The training graphs that MONeT's authors published, at their budgets. Costs (unit: 10 us) of the solution that Gurobi found for the \
+             integer program, of the best plan known before, and of the plans found in {:.1} s. \"Gap\" is how far `auto` is above the bound that it \
+             proves.",
             limit.as_secs_f64()
         ),
         columns: columns.map(str::to_owned).into(),
@@ -69,7 +70,7 @@ fn cases(file: &Path) -> Outcome<Vec<Case>> {
     let missing = |field: &str| wrong(&format_args!("a case has no `{field}`"));
     let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
     let reference: Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    let cases = reference["cases"].as_array().ok_or_else(|| wrong(&"there is no `cases`"))?;
+    let cases = reference["cases"].as_array().ok_or_else(|| wrong(&"`cases` is missing"))?;
     let case = |case: &Value| {
         let cost = |field: &str| case[field].as_f64().ok_or_else(|| missing(field));
         let budget = case["budget_bytes"].as_u64().ok_or_else(|| missing("budget_bytes"))?;
@@ -78,10 +79,10 @@ fn cases(file: &Path) -> Outcome<Vec<Case>> {
     cases.iter().map(case).collect()
 }
 
-/// The least memory in which a plan of `search` takes at most a tenth longer than the step without evictions.
+/// The least memory in which a plan of `search` takes at most 10% longer than the step without evictions.
 ///
-/// Halving between the smallest budget and the peak, to a thousandth of the peak: plans for larger budgets are no dearer, but for what a search of
-/// some seconds misses.
+/// Found by bisection between the smallest budget and the peak, to a thousandth of the peak: plans for larger budgets are not more expensive, apart from what
+/// a search of a few seconds misses.
 pub(super) fn memory(settings: &Settings) -> Outcome<Option<Table>> {
     let Some(folder) = &settings.graphs else { return Ok(None) };
     let (limit, parts) =
@@ -107,10 +108,11 @@ pub(super) fn memory(settings: &Settings) -> Outcome<Option<Table>> {
     }
     let columns = ["graph", "without evictions", "at 10%", "share", "MONeT"];
     Ok(Some(Table {
-        title: "Memory for a tenth more time",
+        title: "Memory for 10% more time",
         about: format!(
-            "The least memory in which a plan of `search` takes at most 10% longer, with {:.1} s for each plan, as MONeT's table 1 has it. MONeT's figures \
-             are of networks whose convolutions have several implementations to choose from; these graphs have one.",
+            "The smallest budget at which a plan of `search` takes at most 10% longer than the step without evictions, with {:.1} s for each plan, as \
+             in MONeT's table 1. MONeT's figures are for networks whose convolutions have several implementations to choose from; in these graphs \
+             they have only one.",
             limit.as_secs_f64()
         ),
         columns: columns.map(str::to_owned).into(),

@@ -1,4 +1,4 @@
-//! What a remat device costs: time of a step, and time of an operation.
+//! The cost of a remat device: time of a step, and time of an operation.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::cli::Outcome;
 use crate::overhead::{self, OperationCost, PLAN_TIME, SHARES, StepCost, StepProtocol, usual_batch_size};
 use crate::training::ModelKind;
 
-/// Time of a step beside plain Burn's, with an ample budget and with shares of what the step takes.
+/// Time of a step compared with plain Burn, with an ample budget and with shares of what the step takes.
 pub(super) fn steps(settings: &Settings) -> Outcome<Table> {
     let (models, shares): (&[ModelKind], &[u64]) =
         if settings.is_quick() { (&[ModelKind::Mlp], &[100]) } else { (&ModelKind::ALL, &SHARES) };
@@ -22,9 +22,9 @@ pub(super) fn steps(settings: &Settings) -> Outcome<Table> {
     let budgets = shares.iter().map(|share| format!("{share}%"));
     Ok(Table {
         title: "What a remat device costs",
-        about: "Time of a step over plain Burn's (median and quartiles). Plain Burn, Burn's own group of one device and the remat devices \
-                train side by side in one process and take turns step by step; each ratio is that of two steps of one round. Budgets are \
-                shares of what the step takes without one. \"Identical\" compares the losses of all devices, bit for bit."
+        about: "Time of a step relative to plain Burn's (median and quartiles). Plain Burn, Burn's own group of one device and the remat devices train \
+                side by side in one process and take turns step by step; each ratio compares two steps of the same round. Budgets are shares of what the \
+                step takes without one. \"Identical\" compares the losses of all devices, bit for bit."
             .to_owned(),
         columns: ample.map(str::to_owned).into_iter().chain(budgets).chain(["identical".to_owned()]).collect(),
         rows,
@@ -60,8 +60,8 @@ pub(super) fn operations(settings: &Settings) -> Outcome<Table> {
     }
     Ok(Table {
         title: "What an operation costs",
-        about: "Time that `Autodiff<Remat<Flex>>` adds to each operation of `Autodiff<Flex>` (median and quartiles), on a chain of 24 layers \
-                with forward, backward and update. What is not the engine's is Burn's router and interpreter."
+        about: "Time that `Autodiff<Remat<Flex>>` adds to each operation of `Autodiff<Flex>` (median and quartiles), on a chain of 24 layers with \
+                forward, backward and update. The remainder is spent in Burn's router and interpreter."
             .to_owned(),
         columns: ["tensors", "operations", "added", "of that the engine"].map(str::to_owned).into(),
         rows,

@@ -11,7 +11,7 @@ pub struct Table {
     pub title: &'static str,
     /// What it shows and how it was measured.
     pub about: String,
-    /// The names of its columns, the row's own name first.
+    /// The names of its columns; the first is that of the rows' names.
     pub columns: Vec<String>,
     /// Its rows, each with a cell for every column.
     pub rows: Vec<Vec<Cell>>,
@@ -25,7 +25,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Words.
+    /// A cell of text.
     pub fn text(text: impl Into<String>) -> Self {
         let text = text.into();
         Self { value: text.clone().into(), text }
@@ -41,12 +41,12 @@ impl Cell {
         bytes.map_or_else(Self::none, |bytes| Self { text: DisplayBytes(bytes).to_string(), value: bytes.into() })
     }
 
-    /// A share, in percent in the text.
+    /// A share, as a percentage in the text.
     pub fn percent(share: Option<f64>) -> Self {
         share.map_or_else(Self::none, |share| Self { text: format!("{:.2}%", 100.0 * share), value: share.into() })
     }
 
-    /// A number to one decimal place, such as samples a second.
+    /// A number with one decimal place, such as samples per second.
     pub fn rate(rate: f64) -> Self {
         Self { text: format!("{rate:.1}"), value: rate.into() }
     }

@@ -1,4 +1,4 @@
-//! Samples a second in the same memory, without and with rematerialization.
+//! Samples per second in the same memory, without and with rematerialization.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::table::{Cell, Table};
 use crate::cli::Outcome;
 use crate::tasks::Workload;
 
-/// Most time that recomputing may add to a step, as a share of it.
+/// The most time that recomputation may add to a step, as a share of it.
 const MOST_OVERHEAD: f64 = 1.0;
 
-/// Trains batches from half of the largest without rematerialization to the largest with it, and to twice that.
+/// Trains with batch sizes from half of the largest without rematerialization up to the largest with it, and with twice that.
 pub(super) fn throughput(settings: &Settings) -> Outcome<Table> {
     let full = (&["unet", "resnet", "text-generation", "text-classification"][..], "32 MiB");
     let (names, budget) = if settings.is_quick() { (&["unet"][..], "4 MiB") } else { full };
@@ -32,8 +32,9 @@ pub(super) fn throughput(settings: &Settings) -> Outcome<Table> {
     Ok(Table {
         title: "A larger batch in the same memory",
         about: format!(
-            "Samples a second in {budget}, medians of five steps: batches of equal ratio from half of the largest without rematerialization to the \
-             largest with it, if recomputation may take as long again as the step, and twice that. `-` does not fit."
+            "Samples per second in {budget}, medians of five steps. The batches are half of the largest without rematerialization, four in geometric \
+             progression from the largest without it to the largest with it (if recomputation may double the time of a step), and twice the largest. \
+             `-`: does not fit."
         ),
         columns: ["program, batch", "plain Burn", "remat", "tensors"].map(str::to_owned).into(),
         rows,
@@ -61,7 +62,7 @@ fn row(
     Ok(row)
 }
 
-/// Half of the largest batch without rematerialization, steps of equal ratio from there to the largest with it, and twice that.
+/// Half of the largest batch without rematerialization, a geometric series from there to the largest with it, and twice that.
 fn batches(most_plain: usize, most: usize) -> Vec<usize> {
     const STEPS: i32 = 3;
     let ratio = most as f64 / most_plain.max(1) as f64;

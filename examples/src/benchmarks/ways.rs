@@ -1,4 +1,4 @@
-//! Models head to head: plain Burn, its own checkpointing, checkpointing by hand, and remat at the memory of these and below.
+//! Models head to head: plain Burn, its own checkpointing, checkpointing by hand, and remat with the memory of these and with less.
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ pub(super) fn ways(settings: &Settings) -> Outcome<Table> {
     Ok(Table {
         title: "Head to head",
         about: format!(
-            "One model trained in several ways that take turns step by step, {rounds} rounds, {:.1} s of planning: plain Burn, Burn's balanced \
-             checkpointing, checkpointing written by hand at every block, and remat at the memory of these two and at half of the smallest, or at the \
-             smallest budget that `minimum_budget` names where half is below it. Tensors are counted by an engine for all ways. The heap is what the \
-             process allocates, engine and plans included. Times are over plain Burn's (median and quartiles).",
+            "Each model is trained in several ways, which take turns step by step, for {rounds} rounds, with {:.1} s of planning: plain Burn, Burn's \
+             balanced checkpointing, checkpointing written by hand at every block, and remat in the memory of these two and in half of the smallest, \
+             or with the smallest budget that `minimum_budget` names if half is below that. In all ways, tensors are counted by an engine. The heap \
+             is what the process allocates, including the engine and its plans. Times are relative to plain Burn's (median and quartiles).",
             time_limit.as_secs_f64()
         ),
         columns: columns.map(str::to_owned).into(),

@@ -1,4 +1,4 @@
-//! Measures everything that BENCHMARKS.md tells, on this state of the code, and writes it as JSON and as markdown.
+//! Measures everything in BENCHMARKS.md at the current commit, and writes it as JSON and as markdown.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,10 +12,10 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
-/// Measure everything that BENCHMARKS.md tells. Nothing else should run on the machine meanwhile.
+/// Measure everything in BENCHMARKS.md. Nothing else should run on the machine meanwhile.
 #[derive(Parser)]
 struct Arguments {
-    /// One small case of each table, to see that everything works: the figures mean nothing.
+    /// One small case of each table, to check that everything works: the figures mean nothing.
     #[arg(long, conflicts_with = "full", required_unless_present = "full")]
     quick: bool,
     /// Everything; this takes an hour.
@@ -24,13 +24,13 @@ struct Arguments {
     /// A table; may be given several times. Default: all.
     #[arg(long, value_parser = PossibleValuesParser::new(TABLES.map(|(name, _)| name)))]
     table: Vec<String>,
-    /// Where the figures go: `FOLDER/TABLE.json` and `FOLDER/TABLE.md` for each.
+    /// The folder for the figures: `FOLDER/TABLE.json` and `FOLDER/TABLE.md` for each table.
     #[arg(long, value_name = "FOLDER", default_value = "target/benchmarks")]
     out: PathBuf,
-    /// The published graphs with their known results, for the tables that need them: a folder with `NAME.graph.json` and `NAME.reference.json`.
+    /// A folder with the published graphs and their known results, `NAME.graph.json` and `NAME.reference.json`, for the tables that need them.
     #[arg(long, value_name = "FOLDER")]
     graphs: Option<PathBuf>,
-    /// Put each table between its marks on this page too, such as BENCHMARKS.md.
+    /// Also put each table between its marks in this page, such as BENCHMARKS.md.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
 }
@@ -45,15 +45,15 @@ fn run(arguments: Arguments) -> Outcome {
     std::fs::create_dir_all(&arguments.out).map_err(wrong)?;
     let settings = Settings { effort, graphs: arguments.graphs };
     let is_asked = |name: &str| arguments.table.is_empty() || arguments.table.iter().any(|asked| asked == name);
-    // Told before the first table is put into a page of this repository, which changes the state of the code.
+    // Determined before the first table is put into a page of this repository, which changes the state of the code.
     let machine = Machine::here();
     for (name, table) in TABLES.into_iter().filter(|(name, _)| is_asked(name)) {
         eprintln!("measuring {name}");
         let Some(measured) = measure(table, &settings, &machine)? else {
-            eprintln!("{name} is left out: it needs --graphs");
+            eprintln!("{name} is skipped: it needs --graphs");
             continue;
         };
-        // Each at once: what has been measured stays if a later one ends the process.
+        // Written at once: what has been measured stays if a later table ends the process.
         let (json, markdown) = (arguments.out.join(format!("{name}.json")), arguments.out.join(format!("{name}.md")));
         std::fs::write(&json, format!("{:#}\n", measured.json())).map_err(wrong)?;
         std::fs::write(&markdown, measured.markdown()).map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! Models head to head, in several ways of training: see `head_to_head.rs`.
+//! Models head to head, trained in several ways: see `head_to_head.rs`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,27 +18,27 @@ use serde_json::json;
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
-/// Train each model in several ways side by side, and compare memory, time and results: plain Burn, Burn's balanced checkpointing, checkpointing by
-/// hand at every block, and remat at the memory of the last two and at half of the smallest. On the CPU.
+/// Train each model in several ways side by side on the CPU, and compare memory, time and results: plain Burn, Burn's balanced checkpointing,
+/// checkpointing by hand at every block, and remat with the memory of the last two and with half of the smallest.
 ///
-/// The exit code is 2 if a remat device computes other bits than plain Burn, or if a step of it goes over its budget once the plan is in force.
+/// The exit code is 2 if a remat device computes different bits than plain Burn, or if one of its steps exceeds its budget once the plan is in force.
 #[derive(Parser)]
 struct Arguments {
     /// A model; may be given several times. Default: all seven.
     #[arg(long, value_enum)]
     model: Vec<Contender>,
-    /// Steps of each way that are measured. Default: 10, or 3 with `--quick` and `--full`.
+    /// Measured steps of each way. Default: 10, or 3 with `--quick` and `--full`.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Small models, to see that everything works: some seconds each. Without it, models whose step is meant to take about half a
+    /// Small models, to check that everything works: a few seconds each. Without it, models whose step should take about half a
     /// second on two cores.
     #[arg(long)]
     quick: bool,
-    /// Models in the sizes that are in use, such as ResNet-50 on 16 images of 224 pixels and a GPT-2 of 124 million parameters on 4 texts of 256
+    /// Models in realistic sizes, such as ResNet-50 on 16 images of 224 pixels and a GPT-2 of 124 million parameters on 4 texts of 256
     /// symbols. Slow: some seventy steps each, of up to a minute on two cores, and several GiB of memory.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// A further budget: what plain Burn holds between two steps, and this share, in percent, of what a step holds beside that.
+    /// A further budget: what plain Burn holds between two steps, plus this percentage of what a step holds in addition to that.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
     activations: Option<u64>,
     /// Seconds for planning. Default: 10, or 1 with `--quick`.
@@ -92,7 +92,7 @@ fn run(arguments: &Arguments) -> Outcome {
             result.rows.iter().filter_map(|row| Some(format!("{}, {}: {}", model.name(), row.name, row.fault()?))),
         );
         results.push(result.to_json(model));
-        // After every model: what has been measured stays if a later one ends the process.
+        // Written after every model: what has been measured stays if a later one ends the process.
         if let Some(file) = &arguments.json {
             let setup = json!({
                 "version": env!("CARGO_PKG_VERSION"),
@@ -107,7 +107,7 @@ fn run(arguments: &Arguments) -> Outcome {
 }
 
 fn say(bar: &ProgressBar, message: &str) {
-    // A bar shows in a terminal only.
+    // A bar is shown only in a terminal.
     if bar.is_hidden() {
         eprintln!("{message}");
     }

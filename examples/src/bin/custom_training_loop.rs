@@ -1,4 +1,4 @@
-//! A training loop of one's own: gradients accumulated over several backward passes, validation on the plain device, records
+//! A custom training loop: gradients accumulated over several backward passes, validation on the plain device, records
 //! saved on the way, and a run that resumes from them.
 
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use burn_remat_examples::models::ResNet;
 use burn_remat_examples::tasks::{Accumulation, SEED, Task, accuracy};
 use clap::Parser;
 
-/// Train a residual network in a loop of one's own; run it again with `--records` to go on where it stopped.
+/// Train a residual network in a custom training loop. Run it again with `--records` to continue where it stopped.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Keep records in this folder, and resume from them. Without it: a temporary folder, and a resumed run at the end.
+    /// Keep records in this folder, and resume from them. Default: a temporary folder, and a resumed run at the end.
     #[arg(long)]
     records: Option<PathBuf>,
 }
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Outcome {
     let common = &arguments.common;
     let plain = common.device()?;
-    // The line that burn-remat adds.
+    // The line that burn-remat needs.
     let device = plain.remat(common.config("40 MiB"))?;
 
     let steps = common.steps(60);
@@ -56,18 +56,14 @@ fn train(common: &Common, device: &Device, plain: &Device, steps: usize, folder:
 
     let progress = common.progress(device, steps);
     for step in first..first + steps {
-        // Without this line the engine finds the steps itself; with it, it knows where each begins.
+        // Without this line the engine finds the steps by itself; with it, it knows where each begins.
         device.remat_mark_step();
         let loss;
         (task, loss) = task.step(step, common.batch_size(32));
         progress.step(loss)?;
         if (step + 1) % 20 == 0 || step + 1 == first + steps {
             save(&task, step + 1, folder)?;
-            progress.say(format!(
-                "step {:3}: right on {:.1}%",
-                step + 1,
-                100.0 * validate(&task.model, &valid, plain)?
-            ));
+            progress.say(format!("step {:3}: {:.1}% correct", step + 1, 100.0 * validate(&task.model, &valid, plain)?));
         }
     }
     Ok(())
@@ -87,7 +83,7 @@ fn save(task: &Accumulation, steps: usize, folder: &Path) -> Outcome {
     Ok(())
 }
 
-/// Takes up the records in `folder`, if there are any, and tells how many steps they have behind them.
+/// Loads the records in `folder`, if there are any, and returns the number of steps that were trained before.
 fn load(task: &mut Accumulation, folder: &Path) -> Outcome<usize> {
     let Ok(steps) = std::fs::read_to_string(folder.join("steps")) else { return Ok(0) };
     let steps = steps.trim().parse().map_err(|error| format!("{}: {error}", folder.join("steps").display()))?;

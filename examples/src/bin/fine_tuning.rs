@@ -1,21 +1,21 @@
-//! Teaches a frozen language model a new text by adapters of low rank (LoRA), three times on the same data: plain Burn, a remat device without
-//! a limit (store-all), and a remat device under the budget.
+//! Teaches a frozen language model a new text with low-rank adapters (LoRA), three times on the same data: on plain Burn, on a remat device without
+//! a limit (store-all), and on a remat device under the budget.
 //!
-//! The model is a decoder like Llama's at character level: RMS norm, rotary positions, SwiGLU, a causal mask. First it learns the repository's
-//! documents, all its parameters, on plain Burn. Then these are frozen, with `--quantized` also rounded to four bits a number (QLoRA), and
-//! adapters beside the projections of attention (with `--feed-forward` beside all) learn another text. `--burn-adapters` takes those that Burn
-//! has itself, which are added to the weights rather than to what projections give.
+//! The model is a decoder like Llama at character level: RMS norm, rotary positions, SwiGLU, a causal mask. First all its parameters learn the
+//! repository's documents, on plain Burn. Then they are frozen (with `--quantized` also rounded to four bits each, as in QLoRA), and
+//! adapters beside the projections of attention (with `--feed-forward` beside all projections) learn another text. `--burn-adapters` uses Burn's own
+//! adapters, which are added to the weights rather than to the outputs of projections.
 //!
-//! At the end the adapters are saved, loaded into a fresh model and merged into its weights. What is printed:
+//! At the end the adapters are saved, loaded into a fresh model and merged into its weights. The program prints:
 //!
 //! - a table like that of `train`, and whether losses, gradients and parameters are those of plain Burn, to the last bit;
-//! - what activations and gradients take: the peak less what is held between steps (the base, adapters, the optimizer's state);
+//! - what activations and gradients take: the peak minus what is held between steps (the base, adapters, the optimizer's state);
 //! - the loss on a batch of the text that was not trained on, before and after;
-//! - whether the loaded model gives what the trained one gave, bit for bit, and how far the merged one is from it. That is another sum of the same
-//!   terms, `x (W + s A B)` for `x W + s (x A) B`, so it may differ by what rounding adds up to: by at most the largest output times the spacing of
-//!   its floats times the terms of a sum, for every layer.
+//! - whether the loaded model has the outputs of the trained one, bit for bit, and how much those of the merged one differ. The merged model computes
+//!   another sum of the same terms, `x (W + s A B)` for `x W + s (x A) B`, so it may differ by the accumulated rounding errors: at most the largest
+//!   output, times the spacing of its floats, times the number of terms in a sum, for every layer.
 //!
-//! The exit code is 2 where any of these is not as it should be.
+//! The exit code is 2 if any of these is wrong.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,32 +39,32 @@ static HEAP: PeakAlloc = PeakAlloc;
 /// Steps before the ones that are timed.
 const WARMUP: usize = 6;
 
-/// Fine-tune a frozen language model by adapters inside a memory budget, and compare with plain Burn.
+/// Fine-tune a frozen language model with adapters inside a memory budget, and compare with plain Burn.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Instead of a budget: the share of plain Burn's that activations and gradients may take, above 0 and at most 1.
+    /// Instead of a budget: the memory for activations and gradients, as a share of what plain Burn uses, above 0 and at most 1.
     #[arg(long, conflicts_with = "budget", value_parser = share)]
     activations: Option<f64>,
-    /// A text file to learn. Without it: the repository's measurements.
+    /// A text file to learn. Default: the repository's measurements.
     #[arg(long)]
     text: Option<PathBuf>,
     #[command(flatten)]
     size: Size,
-    /// Round the base to four bits a number (QLoRA).
+    /// Round the base to four bits per number (QLoRA).
     #[arg(long)]
     quantized: bool,
-    /// Adapters beside the projections of the feed-forward parts too.
+    /// Also add adapters to the projections of the feed-forward parts.
     #[arg(long)]
     feed_forward: bool,
-    /// Burn's own adapters, which are added to the weights.
+    /// Use Burn's own adapters, which are added to the weights.
     #[arg(long)]
     burn_adapters: bool,
-    /// Steps in which the base learns the repository's documents before it is frozen; without it 40, in a quick run 10.
+    /// Steps in which the base learns the repository's documents before it is frozen. Default: 40, in a quick run 10.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     base_steps: Option<u32>,
-    /// Keep the trained adapters in this file. Without it: a temporary file.
+    /// Keep the trained adapters in this file. Default: a temporary file.
     #[arg(long)]
     checkpoint: Option<PathBuf>,
     /// Write the result as JSON.
@@ -72,10 +72,10 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-/// How large the model is.
+/// The size of the model.
 #[derive(clap::Args)]
 struct Size {
-    /// Layers; without it 4, in a quick run 2.
+    /// Layers. Default: 4, in a quick run 2.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     layers: Option<u32>,
     /// Numbers per character; a multiple of twice the heads.
@@ -92,14 +92,14 @@ struct Size {
     rank: u32,
 }
 
-/// By which share of the largest output the merged model may differ: the spacing of floats, for each term of a sum and each layer.
+/// By what share of the largest output the merged model may differ: the spacing of floats, for each term of a sum and each layer.
 fn tolerance(size: &TransformerSize) -> f64 {
     f64::from(f32::EPSILON) * (size.width * size.layers) as f64
 }
 
 fn share(text: &str) -> Result<f64, String> {
     let share: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("give more than 0 and at most 1".to_owned()) }
+    if share > 0.0 && share <= 1.0 { Ok(share) } else { Err("must be above 0 and at most 1".to_owned()) }
 }
 
 fn main() -> ExitCode {
@@ -125,7 +125,7 @@ fn run(arguments: &Arguments) -> Outcome {
         cli::save_json(file, &to_json(common.device_name(), &task.tuning, &comparison, &checked))?;
     }
     if !comparison.is_as_asked() {
-        return Err("training under the budget gave something else than plain Burn".into());
+        return Err("training under the budget did not give the results of plain Burn".into());
     }
     checked.verdict()
 }
@@ -134,7 +134,7 @@ fn tuning(arguments: &Arguments) -> Result<Tuning, String> {
     let Size { layers, width, heads, length, rank } = arguments.size;
     let layers = layers.unwrap_or(if arguments.common.is_quick() { 2 } else { 4 });
     if width % (2 * heads) != 0 {
-        return Err(format!("--width {width}: give a multiple of twice the heads, {}", 2 * heads));
+        return Err(format!("--width {width}: must be a multiple of twice the heads, {}", 2 * heads));
     }
     let size = |number: u32| number as usize;
     Ok(Tuning {
@@ -153,7 +153,7 @@ fn tuning(arguments: &Arguments) -> Result<Tuning, String> {
     })
 }
 
-/// Trains on the three devices; gives the model that was trained under the budget too.
+/// Trains on the three devices. Also returns the model that was trained under the budget.
 fn compare(
     arguments: &Arguments,
     task: &FineTuning,
@@ -163,7 +163,7 @@ fn compare(
     let common = &arguments.common;
     let mut trained = None;
     let mut measure = |device: &Device, name| {
-        // The model of the run before is not to stand in this one's memory.
+        // The previous run's model must not take memory in this one.
         trained = None;
         protocol.measure(device, name, |device, seen| {
             let (run, model) = task.train(device, protocol.steps, SEED, seen)?;
@@ -186,31 +186,31 @@ fn compare(
 
 /// The budget that leaves `share` of what activations take in `store_all`.
 fn for_activations(share: f64, store_all: &Measured) -> Result<Budget, String> {
-    let held = store_all.held_bytes.ok_or_else(|| format!("--activations: give more than {WARMUP} --steps"))?;
+    let held = store_all.held_bytes.ok_or_else(|| format!("--activations: needs more than {WARMUP} --steps"))?;
     let activations = store_all.activation_bytes().unwrap_or(0);
     Ok(Budget::Bytes(held + (activations as f64 * share) as u64))
 }
 
-/// What the trained adapters are worth.
+/// Results of checking the trained adapters.
 struct Checked {
     /// Loss on a batch that was not trained on, without adapters and with them.
     losses: [f32; 2],
     /// Size of the adapters' checkpoint.
     checkpoint_bytes: u64,
-    /// Whether a model with loaded adapters gives the same, bit for bit.
+    /// Whether a model with loaded adapters has the same outputs, bit for bit.
     is_same_after_loading: bool,
     /// The largest output of the adapted model.
     largest_output: f64,
-    /// By how much adapters change outputs, at most.
+    /// The largest change of an output by the adapters.
     adapters_change: f64,
-    /// By how much outputs of the merged model differ from those of base and adapters, at most.
+    /// The largest difference between outputs of the merged model and those of base and adapters.
     merged_difference: f64,
-    /// By how much they may.
+    /// How large that difference may be.
     tolerance: f64,
 }
 
 impl Checked {
-    /// Saves the adapters of `model` in `kept` or a temporary file, loads and merges them on `device`, and compares what comes out on batch
+    /// Saves the adapters of `model` in `kept` or a temporary file, loads and merges them on `device`, and compares the outputs on batch
     /// number `step`.
     fn new(kept: Option<&Path>, task: &FineTuning, model: &Llama, step: usize, device: &Device) -> Outcome<Self> {
         if let Some(file) = kept {
@@ -218,7 +218,7 @@ impl Checked {
         }
         let file = std::env::temp_dir().join(format!("burn-remat-adapters-{}.bpk", std::process::id()));
         let checked = Self::by_way_of(&file, task, model, step, device);
-        // Not before: Burn reads a tensor from the file when it is first needed.
+        // Only now: Burn reads a tensor from the file when it is first needed.
         std::fs::remove_file(&file)?;
         checked
     }
@@ -245,7 +245,7 @@ impl Checked {
         })
     }
 
-    /// Whether the merged model gives what base and adapters give. Adapters that change nothing would show nothing.
+    /// Whether the merged model has the outputs of base and adapters. If the adapters changed nothing, this would prove nothing.
     fn merged_agrees(&self) -> bool {
         self.merged_difference <= self.tolerance && self.adapters_change > 10.0 * self.tolerance
     }
@@ -253,8 +253,8 @@ impl Checked {
     fn verdict(&self) -> Outcome {
         match (self.is_same_after_loading, self.merged_agrees()) {
             (true, true) => Ok(()),
-            (false, _) => Err("the checkpoint holds something else than what was trained".into()),
-            (_, false) => Err("the merged model gives something else than base and adapters".into()),
+            (false, _) => Err("the loaded model does not have the outputs of the trained one".into()),
+            (_, false) => Err("the merged model does not have the outputs of base and adapters".into()),
         }
     }
 }
@@ -263,7 +263,7 @@ fn bits(outputs: &[f32]) -> Vec<u32> {
     outputs.iter().map(|output| output.to_bits()).collect()
 }
 
-/// Infinite where one is no number.
+/// Infinite if one of them is not a number.
 fn largest_difference(a: &[f32], b: &[f32]) -> f64 {
     let differences = a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs()));
     differences.map(|difference| if difference.is_nan() { f64::INFINITY } else { difference }).fold(0.0, f64::max)
@@ -273,7 +273,7 @@ fn title(tuning: &Tuning, steps: usize) -> String {
     let TransformerSize { layers, width, length, .. } = tuning.size;
     format!(
         "{}{} layers of width {width}, {} of rank {}, length {length}, batch size {}, {steps} steps",
-        if tuning.quantized { "a base of four bits, " } else { "" },
+        if tuning.quantized { "a four-bit base, " } else { "" },
         layers,
         if tuning.beside == Beside::Weights { "Burn's own adapters" } else { "adapters" },
         tuning.adapters.rank,
@@ -287,14 +287,14 @@ fn print(title: &str, comparison: &Comparison, checked: &Checked) {
     let Comparison { plain, store_all, budgeted, warmup, .. } = comparison;
     if let (Some(all), Some(under)) = (store_all.activation_bytes(), budgeted.activation_bytes()) {
         println!(
-            "activations and gradients: {} of {} ({:.0}%), beside {} held between steps",
+            "activations and gradients: {} of {} ({:.0}%), in addition to {} held between steps",
             bytes(Some(under)),
             bytes(Some(all)),
             100.0 * under as f64 / all as f64,
             bytes(budgeted.held_bytes),
         );
         println!(
-            "against plain Burn: time {:.2}x, processor time {:.2}x",
+            "compared with plain Burn: time {:.2}x, processor time {:.2}x",
             budgeted.run.median_ms(*warmup) / plain.run.median_ms(*warmup),
             budgeted.processor_ms / plain.processor_ms,
         );
@@ -342,7 +342,7 @@ fn to_json(device: &str, tuning: &Tuning, comparison: &Comparison, checked: &Che
     })
 }
 
-/// One run; what only a remat device tells is `null` for a plain one.
+/// One run; what only a remat device reports is `null` for a plain one.
 fn measured_to_json(measured: &Measured, warmup: usize) -> serde_json::Value {
     let (report, plan) = (measured.report.as_ref(), measured.plan());
     serde_json::json!({

@@ -12,15 +12,15 @@ use burn_remat_examples::tasks::Workload;
 use clap::Parser;
 use indicatif::ProgressBar;
 
-/// Steps of a program that is only looked at.
+/// Steps of a program that is only observed.
 const STEPS: usize = 4;
-/// Steps after which a program that trains has been planned with what was measured.
+/// Steps after which a program in training has a plan made from measurements.
 const WARMUP: usize = 6;
 
-/// Most time for a plan where it is only to be seen that everything works.
+/// The most time for a plan in a run that only checks that everything works.
 const QUICK: Duration = Duration::from_millis(100);
 
-/// Tell what a training program needs, what a budget costs, and how large its batch may be.
+/// Forecast what a training program needs, what a budget costs, and how large its batch may be.
 #[derive(Parser)]
 struct Arguments {
     /// An example or model, as for `larger-batches`.
@@ -32,13 +32,13 @@ struct Arguments {
     /// The budget asked about: `64 MiB`, `50%` of what the program needs, `80% free` of the device's free memory, or `unlimited` to ask about none.
     #[arg(long, default_value = "50%")]
     budget: String,
-    /// Most time for a plan, in seconds.
+    /// The most time for a plan, in seconds.
     #[arg(long, default_value_t = 0.5)]
     plan_time: f64,
     /// How evicted tensors may be compressed or offloaded: `none`, `exact`, `all`, or names separated by commas.
     #[arg(long, alias = "alternatives", default_value = "exact")]
     compression: Compression,
-    /// Train some steps at the minimum, within the budget, and with the largest batch, to see whether they keep what was named.
+    /// Train a few steps with the minimum, within the budget, and with the largest batch, to check whether they keep to the forecast.
     #[arg(long)]
     verify: bool,
     /// Write the forecast as JSON.
@@ -50,7 +50,7 @@ struct Arguments {
     /// flex, wgpu, vulkan or cuda.
     #[arg(long, default_value = "flex")]
     device: String,
-    /// A small batch, to see that everything works.
+    /// A small batch, to check that everything works.
     #[arg(long)]
     quick: bool,
 }
@@ -100,7 +100,7 @@ fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// Trains within what the forecast has named.
+/// Trains within the budgets and with the batch of the forecast.
 fn verify(model: Workload, device: &Device, batch: usize, forecast: &Forecast) -> Outcome {
     let mut budgets = vec![forecast.minimum_bytes];
     budgets.extend(forecast.budget_bytes.filter(|&budget| budget > forecast.minimum_bytes));
@@ -116,7 +116,7 @@ fn verify(model: Workload, device: &Device, batch: usize, forecast: &Forecast) -
     Ok(())
 }
 
-/// Trains some steps on `device`, and says what they held and took.
+/// Trains some steps on `device`, and prints what they held and how long they took.
 fn trained(model: Workload, device: &Device, batch: usize, predicted: f64) -> Outcome {
     let mut waited = Ok(true);
     model.train(device, batch, WARMUP + STEPS, |step| {
@@ -129,7 +129,7 @@ fn trained(model: Workload, device: &Device, batch: usize, predicted: f64) -> Ou
     let measured = report.plan.as_ref().and_then(|plan| plan.measured_overhead);
     let measured = measured.map_or_else(|| "not measured".to_owned(), |share| format!("{:.1}%", 100.0 * share));
     println!(
-        ": {} over budget of {} steps, at most {} held; time added {measured}, {:.1}% predicted",
+        ": {} over budget in {} steps; at most {} held; time added {measured}, {:.1}% predicted",
         report.steps_over_budget,
         report.steps,
         DisplayBytes(report.peak_bytes),

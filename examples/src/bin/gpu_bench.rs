@@ -1,4 +1,4 @@
-//! What a memory budget costs on a device, beside plain Burn and Burn's own checkpointing: memory and step time of a
+//! What a memory budget costs on a device, compared with plain Burn and Burn's own checkpointing: memory and step time of a
 //! ResNet-50, a U-Net and a transformer of GPT-2's small size, as a table and as JSON.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,11 +22,11 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-/// On a CPU device memory is the process's heap.
+/// On a CPU device, memory is the heap of the process.
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
-/// Measure what memory budgets cost on a device, beside plain Burn and Burn's balanced checkpointing.
+/// Measure what memory budgets cost on a device, compared with plain Burn and Burn's balanced checkpointing.
 #[derive(Parser)]
 struct Arguments {
     /// flex, wgpu, vulkan or cuda.
@@ -44,7 +44,7 @@ struct Arguments {
     /// Steps that are timed. Default: 10, or 2 with `--quick`.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
-    /// Steps before those; at their end the run waits for the planner.
+    /// Steps before the timed ones; at their end the run waits for the planner.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(6..))]
     warmup: u32,
     /// Seconds for planning. Default: 10, or 1 with `--quick`.
@@ -59,7 +59,7 @@ struct Arguments {
     /// Run the remat devices' operations through Burn's kernel fusion (on a GPU, in a build with the feature `fusion`).
     #[arg(long)]
     fusion: bool,
-    /// Small models, to see that everything works.
+    /// Small models, to check that everything works.
     #[arg(long)]
     quick: bool,
 }
@@ -71,8 +71,8 @@ impl Arguments {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let percent: f64 = text.trim_end_matches('%').parse().map_err(|_| "write shares as `50%`".to_owned())?;
-    if percent > 0.0 && percent <= 100.0 { Ok(percent / 100.0) } else { Err("between 0% and 100%".to_owned()) }
+    let percent: f64 = text.trim_end_matches('%').parse().map_err(|_| "write shares like `50%`".to_owned())?;
+    if percent > 0.0 && percent <= 100.0 { Ok(percent / 100.0) } else { Err("must be from 0% to 100%".to_owned()) }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -103,7 +103,7 @@ impl Model {
         }
     }
 
-    /// Trains on `device`, which is one with autodiff, on the same made-up data in every step.
+    /// Trains on `device`, which has autodiff, with the same artificial data in every step.
     fn train(
         self,
         quick: bool,
@@ -153,7 +153,7 @@ impl Model {
 /// One way of training.
 struct Row {
     name: String,
-    /// Its figures, or what went wrong: out of memory, mostly.
+    /// Its figures, or what went wrong: usually, it ran out of memory.
     measured: Result<Figures, String>,
 }
 
@@ -166,14 +166,14 @@ impl Row {
 /// What was measured of one way of training.
 struct Figures {
     step_ms: f64,
-    /// Each of the steps of which that is the median.
+    /// Each of the step times of which `step_ms` is the median.
     steps_ms: Vec<f64>,
     digest: u64,
-    /// Whether all results are, to the last bit, those of what runs the same kernels without a budget.
+    /// Whether all results are, to the last bit, those of a run of the same kernels without a budget.
     identical: bool,
     /// Most bytes of tensors at once, as an engine counts them.
     tensors: Option<u64>,
-    /// Most bytes of the device's memory: the heap on a CPU device, what the pool has reserved elsewhere.
+    /// Most bytes of the device's memory: the heap on a CPU device, what the pool has reserved on others.
     memory: u64,
     report: Option<RematReport>,
 }
@@ -200,7 +200,7 @@ fn run(arguments: &Arguments) -> Outcome {
             failed.push(format!("{}, largest batch: {error}", model.name()));
         }
         results.push(bench.to_json(&rows, largest.ok().flatten()));
-        // After every model: what has been measured stays if a later one ends the process.
+        // Written after every model: what has been measured stays if a later one ends the process.
         if let Some(file) = &arguments.json {
             cli::save_json(file, &json!({ "setup": setup(arguments), "results": results }))?;
         }
@@ -208,7 +208,7 @@ fn run(arguments: &Arguments) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("not measured: {}", failed.join("; ")).into()) }
 }
 
-/// What the figures depend on beside the machine; the reports name the device.
+/// What the figures depend on besides the machine; the reports name the device.
 fn setup(arguments: &Arguments) -> Value {
     json!({
         "device": arguments.device,
@@ -224,7 +224,7 @@ fn setup(arguments: &Arguments) -> Value {
 }
 
 impl Figures {
-    /// Most bytes that the pool had in use over what the plan foresees for tensors.
+    /// Most bytes that the pool had in use, divided by those that the plan predicts for tensors.
     fn pool_of_plan(&self) -> Option<f64> {
         let report = self.report.as_ref()?;
         Some(report.device_peak_bytes? as f64 / report.plan.as_ref()?.predicted_peak_bytes.max(1) as f64)
@@ -265,7 +265,7 @@ impl Bench<'_> {
             let config = RematConfig::new(budget).with_time_limit(self.time_limit()).without_cache();
             rows.push(self.row(&name, || self.remat(config)));
         }
-        // Fused kernels are others than those of single operations.
+        // Fused kernels differ from those of single operations.
         let kernels_differ = device::runs_other_kernels(self.device, self.arguments.fusion);
         let digests = [0, 2].map(|at| rows[at].figures().map(|row| row.digest));
         for (at, row) in rows.iter_mut().enumerate() {
@@ -283,14 +283,14 @@ impl Bench<'_> {
         Some(counting.remat_report().ok()?.peak_bytes)
     }
 
-    /// Trains on a device; plain Burn panics where memory runs out.
+    /// Trains on a device; plain Burn panics if memory runs out.
     fn row(&self, name: &str, device: impl FnOnce() -> Outcome<Device>) -> Row {
         let measure = || self.measure(name, &device()?);
         let measured = match catch_unwind(AssertUnwindSafe(measure)) {
             Ok(measured) => measured.map_err(|error| error.to_string()),
-            Err(_) => Err("it panicked: the message stands above".to_owned()),
+            Err(_) => Err("it panicked: see the message above".to_owned()),
         };
-        // A spinner shows nothing where nobody looks at a terminal.
+        // A spinner shows nothing if the output is not a terminal.
         match &measured {
             Ok(figures) => eprintln!("{}, {name}: {:.1} ms per step", self.model.name(), figures.step_ms),
             Err(error) => eprintln!("{}, {name}: {}", self.model.name(), in_one_line(error)),
@@ -323,12 +323,12 @@ impl Bench<'_> {
             if step + 1 == warmup {
                 // A device without an engine has nothing to wait for.
                 let _ = device.remat_wait_for_plan(self.time_limit() + Duration::from_secs(60));
-                // What the first steps and autotune took and no longer use is nobody's.
+                // What the first steps and autotune took and no longer use must not count.
                 self.device.memory_cleanup();
                 Heap::start();
             }
             if step == warmup {
-                // The plan is in force from this step on: what was held before is not its doing.
+                // The plan is in force from this step on: what was held before must not count.
                 let _ = device.remat_reset_report();
             }
         })?;
@@ -336,7 +336,7 @@ impl Bench<'_> {
         let pool = self.device.memory_pool_usage().map(|usage| usage.bytes_reserved);
         let report = device.remat_report().ok();
         Ok(Figures {
-            // The plan is in force from the step after the wait on.
+            // The plan is in force from the step after the wait.
             step_ms: run.median_ms(warmup + 1),
             steps_ms: run.step_ms.get(warmup + 1..).unwrap_or_default().to_vec(),
             digest: run.digest,
@@ -385,13 +385,13 @@ impl Bench<'_> {
         println!();
     }
 
-    /// Step time over what the plan says: that of the unlimited device and the overhead.
+    /// Step time divided by the one that follows from the plan: that of the unlimited device plus the overhead.
     fn time_of_plan(&self, rows: &[Row], figures: &Figures) -> Option<f64> {
         let plan = figures.report.as_ref()?.plan.as_ref()?;
         Some(figures.step_ms / (rows[2].figures()?.step_ms * (1.0 + plan.predicted_overhead)))
     }
 
-    /// The largest batch within `memory`, without and with recomputation of at most a whole step.
+    /// The largest batch within `memory`, without recomputation, and with at most a whole step's time of it.
     fn largest(&self, memory: &str) -> Outcome<Value> {
         let quick = self.arguments.quick;
         let found = largest_batch(self.device, memory, 1.0, |device, batch| {
@@ -433,7 +433,7 @@ impl Bench<'_> {
     }
 }
 
-/// A backend's account of a failure, without its backtraces.
+/// A backend's error message in one line, without its backtraces.
 fn in_one_line(error: &str) -> String {
     let lines = error.lines().map(str::trim).filter(|line| !line.is_empty() && !line.contains("backtrace"));
     let mut told: Vec<&str> = lines.collect();

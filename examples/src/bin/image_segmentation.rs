@@ -11,7 +11,7 @@ use burn_remat_examples::models::UNet;
 use burn_remat_examples::tasks::{SEED, Segmentation, Task};
 use clap::Parser;
 
-/// Train a U-Net to tell figure from ground.
+/// Train a U-Net to separate figure from background.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 }
 
 fn run(common: &Common) -> Outcome {
-    // The line that burn-remat adds. All that follows is plain Burn.
+    // The line that burn-remat needs. Everything after it is plain Burn.
     let device = common.device()?.remat(common.config("16 MiB"))?;
 
     let (train, valid) = Images::digits()?.split(32);
@@ -41,11 +41,11 @@ fn run(common: &Common) -> Outcome {
     let (figure, noisy) = UNet::example(images);
     let found = task.model.valid().forward(noisy.clone()).greater_elem(0.5).float();
     let first = [&noisy, &found, &figure].map(|images| images.clone().narrow(0, 0, 1));
-    progress.say("what it sees, what it finds, and what is there:");
+    progress.say("input, prediction, and truth:");
     progress.say(picture(Tensor::cat(first.to_vec(), 0), 3)?);
     let both = cli::read((found.clone() * figure.clone()).sum())?;
     let either = cli::read((found + figure).clamp_max(1.0).sum())?;
-    println!("found and true figure overlap by {:.1}% (intersection over union)\n", 100.0 * both / either.max(1.0));
+    println!("predicted and true figure overlap by {:.1}% (intersection over union)\n", 100.0 * both / either.max(1.0));
     println!("{}", device.remat_report()?);
     Ok(())
 }

@@ -23,22 +23,22 @@ struct Arguments {
     /// Memory budget in bytes: `64 MiB`, `64MB`, or `80% free` of the device's free memory.
     #[arg(long, default_value = "32 MiB")]
     budget: String,
-    /// Most time that recomputing may add, as a share of the step's own: 1.0 is as long again.
+    /// The most time that recomputation may add, as a share of the step's own time: 1.0 doubles it.
     #[arg(long, default_value_t = 1.0)]
     overhead: f64,
     /// How evicted tensors may be compressed or offloaded: `none`, `exact`, `all`, or names separated by commas.
     #[arg(long, alias = "alternatives", default_value = "exact")]
     compression: Compression,
-    /// Train some steps with the batch found, to see what they really hold.
+    /// Train a few steps with the batch found, to see how much they really hold.
     #[arg(long)]
     verify: bool,
-    /// Write a picture.
+    /// Write a picture (SVG).
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// flex, wgpu, vulkan or cuda.
     #[arg(long, default_value = "flex")]
     device: String,
-    /// One small model and a small budget, to see that everything works.
+    /// One small model and a small budget, to check that everything works.
     #[arg(long)]
     quick: bool,
 }
@@ -99,7 +99,7 @@ fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// Shows which batch is being tried: most of them on a device that executes nothing.
+/// Shows which batch is being tried; most are tried on a device that executes nothing.
 fn search(workload: Workload, device: &Device, config: &RematConfig, overhead: f64) -> Outcome<LargestBatch> {
     let bar = ProgressBar::new_spinner().with_message(workload.name);
     bar.enable_steady_tick(Duration::from_millis(100));
@@ -116,7 +116,7 @@ fn search(workload: Workload, device: &Device, config: &RematConfig, overhead: f
     found.map_err(|error| format!("{}: {error}", workload.name).into())
 }
 
-/// Trains some steps with this batch under its plan, and says what they held.
+/// Trains some steps with this batch under its plan, and reports what they held.
 fn verified(workload: Workload, device: &Device, largest: &LargestBatch) -> Outcome<String> {
     let batch = largest.batch;
     let report = workload.report_with_plan(&largest.device(device)?, batch)?;

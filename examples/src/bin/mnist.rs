@@ -1,4 +1,4 @@
-//! Handwritten digits with a convolutional network: the usual first example, inside a memory budget.
+//! Handwritten digits and a convolutional network: the usual first example, inside a memory budget.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use clap::Parser;
 struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// A folder with the files of MNIST, such as the cache of Burn's loader. Without it: the digits of the repository.
+    /// A folder with the files of MNIST, such as the cache of Burn's loader. Default: the digits in the repository.
     #[arg(long)]
     mnist: Option<PathBuf>,
 }
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let common = &arguments.common;
-    // The line that burn-remat adds. All that follows is plain Burn.
+    // The line that burn-remat needs. Everything after it is plain Burn.
     let device = common.device()?.remat(common.config("18 MiB"))?;
 
     let (train, valid) = match &arguments.mnist {
@@ -45,7 +45,7 @@ fn run(arguments: &Arguments) -> Outcome {
 
     let model = task.model.valid();
     let right = accuracy(&valid, batch_size, &device, |images| model.forward(images))?;
-    progress.say(format!("right on {:.1}% of {} images that it has not seen\n", 100.0 * right, valid.len()));
+    progress.say(format!("{:.1}% correct on {} unseen images\n", 100.0 * right, valid.len()));
     println!("{}", device.remat_report()?);
     Ok(())
 }

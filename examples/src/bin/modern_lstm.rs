@@ -1,4 +1,4 @@
-//! An LSTM of one's own, with layer norm and dropout, that reads images two rows at a time.
+//! A custom LSTM, with layer norm and dropout, that reads images two rows at a time.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 }
 
 fn run(common: &Common) -> Outcome {
-    // The line that burn-remat adds. All that follows is plain Burn.
+    // The line that burn-remat needs. Everything after it is plain Burn.
     let device = common.device()?.remat(common.config("11 MiB"))?;
 
     let (train, valid) = Images::digits()?.split(256);
@@ -37,7 +37,7 @@ fn run(common: &Common) -> Outcome {
 
     let model = task.model.valid();
     let right = accuracy(&valid, batch_size, &device, |images| model.forward(images))?;
-    progress.say(format!("right on {:.1}% of {} images that it has not seen\n", 100.0 * right, valid.len()));
+    progress.say(format!("{:.1}% correct on {} unseen images\n", 100.0 * right, valid.len()));
     println!("{}", device.remat_report()?);
     Ok(())
 }

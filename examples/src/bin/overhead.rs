@@ -1,4 +1,4 @@
-//! What a remat device costs, measured against plain Burn and against Burn's own group of one device.
+//! The cost of a remat device, compared with plain Burn and with Burn's own group of one device.
 
 use std::process::ExitCode;
 
@@ -7,16 +7,16 @@ use burn_remat_examples::overhead::{PLAN_TIME, SHARES, StepProtocol, per_operati
 use burn_remat_examples::training::ModelKind;
 use clap::Parser;
 
-/// Measure what a remat device costs beside plain Burn.
+/// Measure the cost of a remat device, compared with plain Burn.
 #[derive(Parser)]
 struct Arguments {
-    /// Rounds: steps of each device that are measured.
+    /// Rounds: measured steps of each device.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Only this model; without it all, and the cost of an operation.
+    /// Only this model. Default: all, and the cost of an operation.
     #[arg(long, value_enum)]
     model: Option<ModelKind>,
-    /// Samples per step; without it 16 for the LSTM, 64 for the multilayer perceptron, 32 for the others.
+    /// Samples per step. Default: 16 for the LSTM, 64 for the multilayer perceptron, 32 for the others.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: Option<u32>,
     /// Only devices that evict nothing: plain Burn, the group of one, and the ample budget.
@@ -35,7 +35,7 @@ fn run(arguments: &Arguments) -> Outcome {
     let mut figures = Vec::new();
     let rounds = arguments.rounds as usize;
     if arguments.model.is_none() {
-        println!("per operation: a chain of 24 layers, forward, backward and update, at the level of backends");
+        println!("per operation: a chain of 24 layers (forward, backward and update) at the level of backends");
         for (width, rows) in [(16, 4), (64, 32)] {
             let cost = per_operation(width, rows, 8 * rounds)?;
             print!("{cost}");

@@ -22,16 +22,16 @@ struct Arguments {
     /// Run operations through Burn's kernel fusion (on a GPU, in a build with the feature `fusion`).
     #[arg(long)]
     fusion: bool,
-    /// Serve unencrypted WebSocket on this address rather than Iroh; for a trusted network.
+    /// Serve unencrypted WebSocket on this address instead of Iroh; for a trusted network.
     #[arg(long, value_name = "ADDR")]
     websocket: Option<SocketAddr>,
-    /// Let in every client, without a token.
+    /// Admit every client, without a token.
     #[arg(long, conflicts_with = "token")]
     allow_any: bool,
     /// The token that clients must present. Default: a random one, which is printed.
     #[arg(long, env = "REMAT_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Iroh: file that keeps the server's key, so that its id stays the same. Default: a new key.
+    /// Iroh: the file with the server's key, so that its id stays the same. Default: a new key.
     #[arg(long, conflicts_with = "websocket")]
     identity: Option<PathBuf>,
     /// Iroh: UDP port to bind. Needed with `--no-relays`.

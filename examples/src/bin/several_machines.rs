@@ -1,5 +1,5 @@
-//! Trains one model on several served devices, each with its own memory budget, through Burn's `Learner` and its
-//! `ExecutionStrategy`. Start `serve --websocket ..` once for each, on this machine or others, and give their addresses.
+//! Trains one model on several served devices, each with its own memory budget, with Burn's `Learner` and its
+//! `ExecutionStrategy`. Start `serve --websocket ..` once for each device, on this machine or others, and pass their addresses.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,25 +21,25 @@ use clap::{Parser, ValueEnum};
 /// Train a transformer encoder on several served devices at once.
 #[derive(Parser)]
 struct Arguments {
-    /// Address that `serve --websocket` printed, such as ws://127.0.0.1:3000; once for each server.
+    /// An address printed by `serve --websocket`, such as ws://127.0.0.1:3000; once for each server.
     #[arg(long = "server", required = true, value_name = "URL")]
     servers: Vec<String>,
-    /// The token of the servers, where they want one (start them with the same `--token`).
+    /// The token of the servers, if they require one (start them with the same `--token`).
     #[arg(long, env = "REMAT_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// How gradients come together and parameters are updated.
+    /// How gradients are combined and parameters updated.
     #[arg(long, value_enum, default_value = "main")]
     strategy: Strategy,
     /// Samples per step and device.
     #[arg(long, default_value = "16", value_parser = clap::value_parser!(u32).range(1..))]
     batch_size: u32,
-    /// How often all data is gone through.
+    /// The number of passes through all data.
     #[arg(long, default_value = "4", value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
-    /// A few steps on a part of the data.
+    /// A few steps on part of the data.
     #[arg(long)]
     quick: bool,
-    /// Keep metrics in this folder. Without it: a temporary one.
+    /// Keep metrics in this folder. Default: a temporary one.
     #[arg(long)]
     artifacts: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ fn run(arguments: &Arguments) -> Outcome {
     let folder = arguments.artifacts.as_ref().unwrap_or(&temporary);
     let result = SupervisedTraining::new(folder, loader(train, batch_size), loader(valid, batch_size))
         .metrics((AccuracyMetric::new(), LossMetric::new()))
-        // `cli::main` has set up a logger already.
+        // `cli::main` has already set up a logger.
         .with_application_logger(None)
         .with_training_strategy(strategy.into())
         .num_epochs(arguments.epochs as usize)
@@ -105,7 +105,7 @@ fn run(arguments: &Arguments) -> Outcome {
     if let Some(error) = result.error {
         return Err(error.to_string().into());
     }
-    // The dashboard gives the terminal back when it goes.
+    // The dashboard releases the terminal when it is dropped.
     drop(result.renderer);
     let metrics = summary?.metrics;
     for (split, metrics) in [("train", metrics.train), ("valid", metrics.valid)] {

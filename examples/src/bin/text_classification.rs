@@ -1,4 +1,4 @@
-//! A transformer encoder that tells which document a passage is from, trained by Burn's `Learner` with its dashboard.
+//! A transformer encoder that recognises which document a passage comes from, trained by Burn's `Learner` with its dashboard.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,12 +14,12 @@ use burn_remat_examples::models::TextClassifier;
 use burn_remat_examples::tasks::SEED;
 use clap::Parser;
 
-/// Train a transformer encoder to tell documents apart. On a terminal it shows Burn's dashboard.
+/// Train a transformer encoder to distinguish documents. In a terminal it shows Burn's dashboard.
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// Keep metrics and records in this folder. Without it: a temporary one.
+    /// Keep metrics and records in this folder. Default: a temporary one.
     #[arg(long)]
     artifacts: Option<PathBuf>,
 }
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let common = &arguments.common;
-    // The line that burn-remat adds. What follows is plain Burn, but for two metrics.
+    // The line that burn-remat needs. What follows is plain Burn, apart from two metrics.
     let device = common.device()?.remat(common.config("32 MiB"))?;
 
     let passages = Passages::documents();
@@ -49,7 +49,7 @@ fn run(arguments: &Arguments) -> Outcome {
             MemoryMetric::new(&device)?,
             RecomputingMetric::new(&device)?,
         ))
-        // `cli::main` has set up a logger already.
+        // `cli::main` has already set up a logger.
         .with_application_logger(None)
         .with_default_checkpointers()
         .num_epochs(epochs)
@@ -62,7 +62,7 @@ fn run(arguments: &Arguments) -> Outcome {
     if let Some(error) = result.error {
         return Err(error.to_string().into());
     }
-    // The renderer prints its summary when it goes.
+    // The renderer prints its summary when it is dropped.
     drop(result.renderer);
     let report = device.remat_report()?;
     println!("\n{report}\n{}", report.summary());

@@ -1,4 +1,4 @@
-//! A causal transformer that learns a text character by character and then writes some of its own.
+//! A causal transformer that learns a text character by character and then writes some text itself.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,23 +21,23 @@ use rand::{Rng, SeedableRng};
 struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// A text file. Without it: the repository's own documents.
+    /// A text file. Default: the repository's own documents.
     #[arg(long)]
     text: Option<PathBuf>,
-    /// What the model's own text begins with.
+    /// The beginning of the text that the model writes.
     #[arg(long, default_value = "The budget ")]
     prompt: String,
     /// How many characters it writes.
     #[arg(long, default_value_t = 200)]
     length: usize,
-    /// Below 1 it writes what is likely, above 1 what is unlikely.
+    /// Below 1 it writes what is likely, above 1 also what is unlikely.
     #[arg(long, default_value_t = 0.7, value_parser = temperature)]
     temperature: f64,
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
     let temperature: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if temperature.is_finite() && temperature > 0.0 { Ok(temperature) } else { Err("give more than 0".to_owned()) }
+    if temperature.is_finite() && temperature > 0.0 { Ok(temperature) } else { Err("must be above 0".to_owned()) }
 }
 
 fn main() -> ExitCode {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Outcome {
     let common = &arguments.common;
-    // The line that burn-remat adds. All that follows is plain Burn.
+    // The line that burn-remat needs. Everything after it is plain Burn.
     let device = common.device()?.remat(common.config("32 MiB"))?;
 
     let steps = common.steps(300);
@@ -61,7 +61,7 @@ fn run(arguments: &Arguments) -> Outcome {
 
     let mut random = StdRng::seed_from_u64(SEED);
     let text = write(&task.model.valid(), arguments, &device, &mut random)?;
-    progress.say(format!("what it writes:\n{text}\n"));
+    progress.say(format!("generated text:\n{text}\n"));
     println!("{}", device.remat_report()?);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Trains a model three times on the same data and compares: plain Burn, a remat device without a limit (store-all), and
+//! Trains a model three times on the same data and compares: on plain Burn, on a remat device without a limit (store-all), and on
 //! a remat device under the budget.
 
 use std::path::PathBuf;
@@ -42,23 +42,23 @@ struct Arguments {
     /// Seed of initial parameters and dropout.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// A folder of your own images, one folder per class. Default: the digits of the repository.
+    /// A folder of your own images, with one folder per class. Default: the digits in the repository.
     #[arg(long, conflicts_with = "text")]
     images: Option<PathBuf>,
     /// A text file for the transformer. Default: the repository's own documents.
     #[arg(long)]
     text: Option<PathBuf>,
-    /// Draw dropout masks again rather than keep them: less memory, another random stream than plain Burn.
+    /// Draw dropout masks again rather than keep them: less memory, but another random stream than plain Burn.
     #[arg(long)]
     reseed: bool,
-    /// Other forms in which tensors may be kept: none, exact, all, or names joined by commas (mask-bits, small-indices,
+    /// How evicted tensors may be compressed or offloaded: none, exact, all, or names joined by commas (mask-bits, small-indices,
     /// bool-bits, sign-bits, shape-only, offload, bf16).
     #[arg(long, alias = "alternatives", default_value = "exact")]
     compression: Compression,
-    /// End with an error where the budget is below the floor.
+    /// End with an error if the budget is below the floor.
     #[arg(long)]
     strict: bool,
-    /// Count what kernels allocate beside tensors against the budget.
+    /// Count what kernels allocate in addition to tensors against the budget.
     #[arg(long)]
     count_workspaces: bool,
     /// Run the remat devices' operations through Burn's kernel fusion (on a GPU, in a build with the feature `fusion`).
@@ -73,18 +73,17 @@ struct Arguments {
     /// Seconds for planning, in the background.
     #[arg(long, default_value_t = 10.0, value_parser = seconds)]
     time_limit: f64,
-    /// Neither use nor keep plans on disk.
+    /// Neither read nor write plans on disk.
     #[arg(long)]
     no_cache: bool,
-    /// Steps before the ones that are timed. At their end the run waits for the planner.
+    /// Steps before the timed ones. At their end the run waits for the planner.
     #[arg(long, default_value_t = 6)]
     warmup: u32,
-    /// Write the planned graph, the plan, a page that shows it and two pictures into this folder; or, if this is named `.html`, the page alone
+    /// Write the planned graph, the plan, a page that shows it and two pictures into this folder; or, if the name ends with `.html`, only the page
     /// into this file.
     #[arg(long)]
     plan_report: Option<PathBuf>,
-    /// At the end, plan the step with none of the forms that `--compression` allows, with each alone, with the exact ones and with all, and print what each would
-    /// cost.
+    /// At the end, plan the step without compression, with each kind that `--compression` allows alone, with the exact ones and with all, and print the costs.
     #[arg(long, alias = "compare-alternatives")]
     compare_compression: bool,
     /// Write the result as JSON.
@@ -94,7 +93,7 @@ struct Arguments {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if seconds.is_finite() && seconds > 0.0 { Ok(seconds) } else { Err("give more than 0 seconds".to_owned()) }
+    if seconds.is_finite() && seconds > 0.0 { Ok(seconds) } else { Err("must be above 0 seconds".to_owned()) }
 }
 
 fn main() -> ExitCode {
@@ -131,7 +130,7 @@ fn train(arguments: &Arguments) -> Result<ExitCode, String> {
     let under = configured(arguments, budget);
     let under = if arguments.strict { under.strict() } else { under };
     let budgeted = measure(&remat(&device, under)?, "under the budget")?;
-    // Reseeded masks are another random stream than plain Burn's, and fused kernels are others than those of single operations.
+    // Reseeded masks are another random stream than plain Burn's, and fused kernels differ from those of single operations.
     let plain_is_other = arguments.reseed || device::runs_other_kernels(&device, arguments.fusion);
     let comparison = Comparison { plain, store_all, budgeted, plain_is_other, warmup: protocol.warmup };
 
@@ -168,10 +167,10 @@ fn remat(device: &Device, config: RematConfig) -> Result<Device, String> {
     device.remat(config).map_err(|error| error.to_string())
 }
 
-/// What was asked for about the plan.
+/// Prints or writes what was requested about the plan.
 fn tell_of_plan(arguments: &Arguments, plan: Option<&PlanReport>) -> Result<(), String> {
     let Some(plan) = plan else {
-        println!("nothing was planned, so there is nothing to compare or to write");
+        println!("no plan was made, so there is nothing to compare or to write");
         return Ok(());
     };
     if arguments.compare_compression {

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 }
 
 fn run(common: &Common) -> Outcome {
-    // The line that burn-remat adds.
+    // The line that burn-remat needs.
     let device = common.device()?.remat(common.config("10 MiB"))?;
 
     let steps = common.steps(200);
@@ -29,7 +29,7 @@ fn run(common: &Common) -> Outcome {
     let mut task = Wgan::new(Images::digits()?, &device.clone().autodiff());
     let progress = common.progress(&device, steps);
     for step in 0..steps {
-        // Several updates make one step here: four parts that repeat. With this line the engine plans them together.
+        // Several updates make up one step here: four repeated parts. With this line the engine plans them together.
         device.remat_mark_step();
         let loss;
         (task, loss) = task.step(step, common.batch_size(32));
@@ -37,7 +37,7 @@ fn run(common: &Common) -> Outcome {
     }
 
     let drawn = task.generator.valid().draw(3, &device);
-    progress.say(format!("what it draws:\n{}", picture(drawn, 3)?));
+    progress.say(format!("generated digits:\n{}", picture(drawn, 3)?));
     println!("{}", device.remat_report()?);
     Ok(())
 }

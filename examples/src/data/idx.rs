@@ -1,4 +1,4 @@
-//! The file format of MNIST: a magic number, the sizes of all dimensions (big-endian), then a byte for each value.
+//! The file format of MNIST: a magic number, the sizes of all dimensions (big-endian), then one byte per value.
 
 use std::fs;
 use std::io::Read;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flate2::read::GzDecoder;
 
-/// Which images of MNIST.
+/// The training or the test images of MNIST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MnistSet {
     /// 60,000 images.
@@ -16,7 +16,7 @@ pub enum MnistSet {
 }
 
 impl MnistSet {
-    /// How its files begin, and the folder in which Burn's loader keeps them.
+    /// The beginning of its file names, and the folder in which Burn's loader keeps them.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Train => ("train", "train"),
@@ -49,7 +49,7 @@ fn read<const D: usize>(folder: &Path, set: MnistSet, ending: &str) -> Result<([
     let places = places.iter().flat_map(|place| [place.clone(), place.with_added_extension("gz")]);
     let Some(file) = places.into_iter().find(|file| file.is_file()) else {
         return Err(format!(
-            "{} holds no {name}: give the folder with the four files of MNIST, as they are or with .gz",
+            "{} holds no {name}: pass the folder with the four files of MNIST, as they are or with .gz",
             folder.display()
         ));
     };
@@ -62,7 +62,7 @@ fn read<const D: usize>(folder: &Path, set: MnistSet, ending: &str) -> Result<([
     }
     let number = |at: usize| {
         let bytes: Option<[u8; 4]> = bytes.get(4 * at..4 * at + 4).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(u32::from_be_bytes).ok_or_else(|| wrong("it ends too early"))
+        bytes.map(u32::from_be_bytes).ok_or_else(|| wrong("the file ends too early"))
     };
     // Two zeros, 8 for bytes, the number of dimensions.
     if number(0)? != 0x0800 + D as u32 {
@@ -74,5 +74,5 @@ fn read<const D: usize>(folder: &Path, set: MnistSet, ending: &str) -> Result<([
     }
     let values = bytes.split_off(4 * (D + 1));
     let expected = sizes.iter().try_fold(1_usize, |product, &size| product.checked_mul(size));
-    if expected == Some(values.len()) { Ok((sizes, values)) } else { Err(wrong("its length does not fit its sizes")) }
+    if expected == Some(values.len()) { Ok((sizes, values)) } else { Err(wrong("its length does not match its sizes")) }
 }

@@ -1,10 +1,10 @@
-//! Adapters of low rank (LoRA): a small trained projection beside a frozen one.
+//! Low-rank adapters (LoRA): a small trained projection beside a frozen one.
 
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-/// How large adapters are.
+/// The size of adapters.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterSize {
     /// Numbers between the two factors.
@@ -13,7 +13,7 @@ pub struct AdapterSize {
     pub alpha: f64,
 }
 
-/// Adds `scale * up(down(x))` to what a frozen projection gives.
+/// Adds `scale * up(down(x))` to the output of a frozen projection.
 #[derive(Module, Debug)]
 pub struct Adapter {
     down: Linear,
@@ -22,7 +22,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// An adapter for a projection from `inputs` to `outputs` numbers. It adds nothing before it is trained.
+    /// An adapter for a projection from `inputs` to `outputs` numbers. Before training it adds nothing.
     pub fn new(size: AdapterSize, [inputs, outputs]: [usize; 2], device: &Device) -> Self {
         let config = |inputs, outputs| LinearConfig::new(inputs, outputs).with_bias(false);
         Self {
@@ -37,13 +37,13 @@ impl Adapter {
         self.up.forward(self.down.forward(x)) * self.scale
     }
 
-    /// What the adapter comes to as a weight, `[inputs, outputs]`.
+    /// The adapter as a weight, `[inputs, outputs]`.
     fn weight(&self) -> Tensor<2> {
         self.down.weight.val().matmul(self.up.weight.val()) * self.scale
     }
 }
 
-/// A projection without a bias, and an adapter beside it once there is one.
+/// A projection without a bias, with an adapter beside it once one is added.
 #[derive(Module, Debug)]
 pub struct Adapted {
     base: Linear,
@@ -67,13 +67,13 @@ impl Adapted {
         adapted(&self.base, self.adapter.as_ref(), x)
     }
 
-    /// The same without its adapter, which is added to the weight.
+    /// The same without its adapter, which is merged into the weight.
     pub fn merged(self) -> Self {
         Self { base: merged(self.base, self.adapter.as_ref()), adapter: None }
     }
 }
 
-/// What `base` gives, and `adapter` adds where there is one.
+/// The output of `base`, plus that of `adapter` if there is one.
 pub(super) fn adapted<const D: usize>(base: &Linear, adapter: Option<&Adapter>, x: Tensor<D>) -> Tensor<D> {
     match adapter {
         Some(adapter) => base.forward(x.clone()) + adapter.forward(x),
@@ -81,7 +81,7 @@ pub(super) fn adapted<const D: usize>(base: &Linear, adapter: Option<&Adapter>, 
     }
 }
 
-/// `base` in full precision, with `adapter` added to its weight where there is one.
+/// `base` in full precision, with `adapter` merged into its weight if there is one.
 pub(super) fn merged(mut base: Linear, adapter: Option<&Adapter>) -> Linear {
     base.weight = base.weight.map(|weight| {
         let weight = weight.dequantize();

@@ -1,15 +1,15 @@
-//! Models as chains of blocks: what a program needs that checkpoints a model by hand, at every block.
+//! Models as chains of blocks: what a program needs to checkpoint a model by hand at every block.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-/// A model that enters a chain of blocks, passes one after the other, and leaves with a loss. What goes from block to block are tensors of `D`
-/// dimensions; a block hands on unchanged what only a later one reads, as the skip connections of a U-Net.
+/// A model that enters a chain of blocks, passes through one after the other, and leaves with a loss. Tensors of `D` dimensions go from block to block.
+/// A block passes on unchanged what only a later one reads, such as the skip connections of a U-Net.
 pub trait Blocks<const D: usize>: Module {
-    /// Inputs of a step, and what all blocks read: a mask.
+    /// Inputs of a step, and what all blocks read, such as a mask.
     type Batch;
 
-    /// What the first block reads.
+    /// The inputs of the first block.
     fn enter(&self, batch: &Self::Batch) -> Vec<Tensor<D>>;
 
     /// Whether [`enter`](Self::enter) has parameters that are trained.
@@ -17,23 +17,23 @@ pub trait Blocks<const D: usize>: Module {
         true
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     fn count(&self) -> usize;
 
-    /// Passes block number `at`.
+    /// Passes through block number `at`.
     fn block(&self, at: usize, state: Vec<Tensor<D>>, batch: &Self::Batch) -> Vec<Tensor<D>>;
 
-    /// The loss, from what the last block gives.
+    /// The loss, from the outputs of the last block.
     fn leave(&self, state: Vec<Tensor<D>>, batch: &Self::Batch) -> Tensor<1>;
 }
 
-/// The loss of `model` on `batch`: forward through the whole chain.
+/// The loss of `model` on `batch`: the forward pass through the whole chain.
 pub fn loss_of_blocks<const D: usize, M: Blocks<D>>(model: &M, batch: &M::Batch) -> Tensor<1> {
     let state = (0..model.count()).fold(model.enter(batch), |state, at| model.block(at, state, batch));
     model.leave(state, batch)
 }
 
-/// What goes between the blocks of a model without skip connections.
+/// What goes from block to block in a model without skip connections.
 ///
 /// # Panics
 ///
@@ -41,6 +41,6 @@ pub fn loss_of_blocks<const D: usize, M: Blocks<D>>(model: &M, batch: &M::Batch)
 pub(super) fn single<const D: usize>(state: Vec<Tensor<D>>) -> Tensor<D> {
     match <[Tensor<D>; 1]>::try_from(state) {
         Ok([x]) => x,
-        Err(state) => panic!("{} tensors between two blocks, where one is expected", state.len()),
+        Err(state) => panic!("{} tensors between two blocks, but one is expected", state.len()),
     }
 }

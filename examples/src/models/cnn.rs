@@ -12,7 +12,7 @@ use crate::data::SIDE;
 
 const CHANNELS: usize = 16;
 
-/// Three convolutions in two resolutions, then two linear layers.
+/// Three convolutions at two resolutions, then two linear layers.
 #[derive(Module, Debug)]
 pub struct Cnn {
     first: Conv2d,

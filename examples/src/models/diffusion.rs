@@ -1,5 +1,5 @@
-//! The U-Net of a diffusion model (Ho et al.): residual blocks that know how noisy an image is, and attention at the coarser resolutions. It learns to
-//! find the noise in an image.
+//! The U-Net of a diffusion model (Ho et al.): residual blocks that are given the noise level of an image, and attention at the coarser resolutions. It
+//! learns to predict the noise in an image.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
@@ -21,7 +21,7 @@ fn norm(channels: usize, device: &Device) -> GroupNorm {
     GroupNormConfig::new(GROUPS, channels).init(device)
 }
 
-/// Two convolutions beside a shortcut; how noisy the image is comes in between.
+/// Two convolutions beside a shortcut; the noise level of the image is added in between.
 #[derive(Module, Debug)]
 struct Residual {
     first_norm: GroupNorm,
@@ -59,7 +59,7 @@ impl Residual {
     }
 }
 
-/// Every pixel looks at all others.
+/// Every pixel attends to all others.
 #[derive(Module, Debug)]
 struct Attention {
     norm: GroupNorm,
@@ -94,7 +94,7 @@ impl Attention {
     }
 }
 
-/// A residual block, attention where the image is small enough, and a change of resolution before them where there is one.
+/// A residual block, attention if the image is small enough, and before them a change of resolution if there is one.
 #[derive(Module, Debug)]
 struct Level {
     shrink: Option<Conv2d>,
@@ -144,7 +144,7 @@ pub struct NoisyImages {
 }
 
 impl DiffusionUNet {
-    /// A network for images of three channels, with so many channels at each resolution, the finest first; each a multiple of eight and of `heads`.
+    /// A network for images of three channels, with the given number of channels at each resolution, the finest first; each a multiple of eight and of `heads`.
     pub fn new(channels: &[usize], heads: usize, device: &Device) -> Self {
         let finest = channels[0];
         let level = 4 * finest;
@@ -173,7 +173,7 @@ impl DiffusionUNet {
         }
     }
 
-    /// Sines and cosines of `steps` (0 is clean, 1000 noise only) at so many `frequencies`: `[steps, frequencies]`, row by row.
+    /// Sines and cosines of `steps` (0 is clean, 1000 is only noise) at this many `frequencies`: `[steps, frequencies]`, row by row.
     pub fn noise_levels(steps: &[f32], frequencies: usize) -> Vec<f32> {
         let half = frequencies / 2;
         let angle = |step: f32, at: usize| step * 10_000_f32.powf(-(at as f32) / half as f32);

@@ -1,4 +1,4 @@
-//! A generator of images and a critic of them.
+//! A generator of images and a critic that rates them.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, ConvTranspose2d, ConvTranspose2dConfig};
@@ -11,10 +11,10 @@ use crate::data::SIDE;
 
 const NOISE: usize = 32;
 const CHANNELS: [usize; 4] = [64, 32, 16, 1];
-/// Side of the smallest image: three times doubled it is [`SIDE`].
+/// Side of the smallest image: doubling it three times gives [`SIDE`].
 const SMALL: usize = SIDE / 8;
 
-/// Draws images from noise.
+/// Generates images from noise.
 #[derive(Module, Debug)]
 pub struct Generator {
     input: Linear,
@@ -36,7 +36,7 @@ impl Generator {
         }
     }
 
-    /// Draws `count` images `[count, 1, SIDE, SIDE]`, values 0 to 1.
+    /// Generates `count` images `[count, 1, SIDE, SIDE]`, with values from 0 to 1.
     pub fn draw(&self, count: usize, device: &Device) -> Tensor<4> {
         let noise = Tensor::<2>::random([count, NOISE], Distribution::Normal(0.0, 1.0), device);
         let x = self.input.forward(noise).reshape([count, CHANNELS[0], SMALL, SMALL]);
@@ -45,7 +45,7 @@ impl Generator {
     }
 }
 
-/// Says how real an image looks.
+/// Rates how real an image looks.
 #[derive(Module, Debug)]
 pub struct Critic {
     layers: Vec<Conv2d>,
@@ -62,7 +62,7 @@ impl Critic {
         }
     }
 
-    /// From `images` `[batch, 1, SIDE, SIDE]` to `[batch, 1]`; the more, the more real.
+    /// From `images` `[batch, 1, SIDE, SIDE]` to `[batch, 1]`; the higher, the more real.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = self.layers.iter().fold(images, |x, layer| leaky_relu(layer.forward(x), 0.2));
         self.output.forward(x.flatten::<2>(1, 3))

@@ -1,7 +1,7 @@
-//! A decoder like Llama's, to be adapted: RMS norm before each part, rotary positions, SwiGLU, a causal mask.
+//! A decoder like Llama, to be adapted: RMS norm before each part, rotary positions, SwiGLU, a causal mask.
 //!
-//! Attention is written out in single operations, as in Burn's own `MultiHeadAttention`. Burn's function `attention` would take the gradients of a
-//! group of devices, which a remat device is, by another formula than those of plain Flex; they differ in the last bits.
+//! Attention is written out in single operations, as in Burn's own `MultiHeadAttention`. On a group of devices, which a remat device is, Burn's function
+//! `attention` would compute gradients by another formula than on plain Flex; the results differ in the last bits.
 
 use burn::module::{Module, ParamGroup, Quantizer};
 use burn::nn::attention::generate_autoregressive_mask;
@@ -17,12 +17,12 @@ use super::adapter::{adapted, merged};
 use super::blocks::single;
 use super::{Adapted, Adapter, AdapterSize, Blocks, CausalText, TransformerSize, cross_entropy};
 
-/// Which projections of a [`Llama`] get adapters.
+/// The projections of a [`Llama`] that get adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adapt {
     /// Those of attention: query, key, value and output.
     Attention,
-    /// Those of the feed-forward parts too.
+    /// Also those of the feed-forward parts.
     AttentionAndFeedForward,
 }
 
@@ -62,7 +62,7 @@ struct FeedForward {
 }
 
 impl Llama {
-    /// What the paths of adapters' parameters hold, ours and Burn's own, and no other's.
+    /// What occurs in the paths of adapters' parameters, ours and Burn's own, and in no others.
     const ADAPTERS: [&'static str; 2] = ["adapter.", ".lora."];
 
     /// A model without adapters.
@@ -83,7 +83,7 @@ impl Llama {
         }
     }
 
-    /// The same with the weights of the layers' projections rounded to `scheme`. Embedding, norms and the last projection stay as they are.
+    /// The same with the weights of the layers' projections quantized to `scheme`. Embedding, norms and the last projection stay as they are.
     pub fn quantized(self, scheme: QuantScheme) -> Self {
         let projections = Self::projections(Adapt::AttentionAndFeedForward);
         self.quantize_weights_group(&mut Quantizer::new(Calibration::MinMax, scheme), projections)
@@ -95,7 +95,7 @@ impl Llama {
         self
     }
 
-    /// The same without its adapters, ours or Burn's own, which are added to the weights; those are in full precision then.
+    /// The same without its adapters, ours or Burn's own, which are merged into the weights; these are then in full precision.
     pub fn merged(self) -> Self {
         let mut model = self.materialize();
         model.layers = model.layers.into_iter().map(Layer::merged).collect();
@@ -110,7 +110,7 @@ impl Llama {
         })
     }
 
-    /// The parameters of all adapters: what a checkpoint of a fine-tuning holds.
+    /// The parameters of all adapters: the contents of a fine-tuning checkpoint.
     pub fn adapters() -> ParamGroup {
         ParamGroup::from_any_predicates(Self::ADAPTERS.to_vec())
     }
@@ -174,7 +174,7 @@ impl Layer {
         self
     }
 
-    /// `x` is `[batch, length, width]`; `hidden` says which symbols each may not see, `[1, 1, length, length]`.
+    /// `x` is `[batch, length, width]`; `hidden` says which symbols each symbol may not see, `[1, 1, length, length]`.
     fn forward(&self, x: Tensor<3>, positions: &RotaryEncoding, hidden: &Tensor<4, Bool>) -> Tensor<3> {
         let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), positions, hidden);
         x.clone() + self.feed_forward.forward(self.feed_forward_norm.forward(x))
@@ -218,7 +218,7 @@ impl FeedForward {
         }
     }
 
-    /// A third less than the four times of other transformers, since a gated layer has three matrices; a multiple of 32.
+    /// A third less than the factor four of other transformers, since a gated layer has three matrices; a multiple of 32.
     fn hidden(width: usize) -> usize {
         (8 * width / 3).next_multiple_of(32)
     }

@@ -24,7 +24,7 @@ impl SequenceNet {
         Self::with_width([SIDE, HIDDEN], classes, 1, device)
     }
 
-    /// The same for elements of `width` numbers with `hidden` states. As [`Blocks`], it reads a sequence in so many parts.
+    /// The same for elements of `width` numbers with `hidden` states. As [`Blocks`], it reads a sequence in this many parts.
     pub fn with_width([width, hidden]: [usize; 2], classes: usize, blocks: usize, device: &Device) -> Self {
         Self {
             first: LstmConfig::new(width, hidden, true).init(device),
@@ -46,7 +46,7 @@ impl SequenceNet {
 /// Sequences `[batch, length, width]` with labels `[batch]`.
 pub type Sequences = (Tensor<3>, Tensor<1, Int>);
 
-/// A block is a part of the sequence, through both layers. Between blocks: cell and hidden state of each layer, `[batch, hidden]`.
+/// A block is a part of the sequence, through both layers. Between blocks: cell state and hidden state of each layer, `[batch, hidden]`.
 impl Blocks<2> for SequenceNet {
     type Batch = Sequences;
 

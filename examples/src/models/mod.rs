@@ -43,7 +43,7 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, labels: Tensor<1, Int>) -> Tensor
     CrossEntropyLossConfig::new().init(&device).forward(logits, labels)
 }
 
-/// A convolution of single pixels, every `stride`-th of them.
+/// A 1 x 1 convolution at every `stride`-th pixel.
 fn conv1x1(channels: [usize; 2], stride: usize, device: &Device) -> Conv2d {
     Conv2dConfig::new(channels, [1, 1]).with_stride([stride, stride]).with_bias(false).init(device)
 }

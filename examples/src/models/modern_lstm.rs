@@ -1,4 +1,4 @@
-//! An LSTM of our own making: layer norm on the gates and on the cell, dropout between stacked layers.
+//! A custom LSTM: layer norm on the gates and on the cell, dropout between stacked layers.
 
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -8,13 +8,13 @@ use burn::tensor::{Device, Int, Tensor};
 use super::cross_entropy;
 use crate::data::SIDE;
 
-/// Elements of a sequence: two rows of an image each.
+/// Elements of a sequence: each is two rows of an image.
 const ELEMENTS: usize = SIDE / 2;
 const WIDTH: usize = 2 * SIDE;
 const HIDDEN: usize = 48;
 const LAYERS: usize = 2;
 
-/// One layer: what it remembers changes from one element of the sequence to the next.
+/// One layer: its state changes from one element of the sequence to the next.
 #[derive(Module, Debug)]
 struct Layer {
     input: Linear,

@@ -11,7 +11,7 @@ use super::{Blocks, conv1x1, conv3x3, cross_entropy};
 
 /// Blocks of each group.
 const GROUPS: [usize; 4] = [3, 4, 6, 3];
-/// How many times wider a block is at its ends.
+/// How many times more channels a block has at its ends than in the middle.
 const EXPANSION: usize = 4;
 
 /// Narrow, convolve, widen; beside a shortcut.

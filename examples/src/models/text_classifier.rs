@@ -1,4 +1,4 @@
-//! A transformer encoder that tells where a passage of text comes from.
+//! A transformer encoder that recognises where a passage of text comes from.
 
 use burn::module::Module;
 use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
@@ -11,7 +11,7 @@ use crate::data::PASSAGE_LENGTH;
 const WIDTH: usize = 64;
 const SYMBOLS: usize = 256;
 
-/// Two transformer layers between embeddings and a classifier on their mean.
+/// Two transformer layers between embeddings and a classifier on the mean of their outputs.
 #[derive(Module, Debug)]
 pub struct TextClassifier {
     symbols: Embedding,

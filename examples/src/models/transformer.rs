@@ -23,7 +23,7 @@ pub struct TransformerSize {
     pub heads: usize,
     /// Symbols per sequence, at most.
     pub length: usize,
-    /// Different symbols.
+    /// Number of different symbols.
     pub symbols: usize,
 }
 
@@ -48,7 +48,7 @@ impl CharTransformer {
         Self::with_dropout(size, 0.1, device)
     }
 
-    /// The same in another size, with another share of numbers that dropout takes.
+    /// The same in another size, with another dropout rate.
     pub fn with_dropout(size: &TransformerSize, dropout: f64, device: &Device) -> Self {
         let &TransformerSize { layers, width, heads, length, symbols } = size;
         Self {
@@ -83,13 +83,13 @@ impl CharTransformer {
     }
 }
 
-/// A text, what follows, and which symbols each may not see.
+/// A text, what follows, and which symbols each symbol may not see.
 pub struct CausalText<const D: usize> {
     /// Symbols, `[batch, length]`.
     pub text: Tensor<2, Int>,
     /// The symbol after each.
     pub next: Tensor<2, Int>,
-    /// `[.., length, length]`, in the shape that the model's attention takes.
+    /// `[.., length, length]`, in the shape that the model's attention expects.
     pub hidden: Tensor<D, Bool>,
 }
 

@@ -1,6 +1,6 @@
 //! A U-Net (Ronneberger et al.): long skip connections from the way down to the way up.
 //!
-//! Its task needs no labels: find the pixels of the digit, in an image with noise over it.
+//! Its task needs no labels: find the pixels of the digit in an image with noise added.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
@@ -54,7 +54,7 @@ impl UNet {
         Self::with_channels(&LEVELS, device)
     }
 
-    /// The same with other channels at each resolution, the finest first.
+    /// The same with other numbers of channels at each resolution, the finest first.
     pub fn with_channels(levels: &[usize], device: &Device) -> Self {
         let sizes: Vec<usize> = std::iter::once(&1).chain(levels).copied().collect();
         let down = sizes.windows(2).map(|pair| DoubleConv::new([pair[0], pair[1]], device)).collect();
@@ -69,7 +69,7 @@ impl UNet {
         }
     }
 
-    /// From noisy images `[batch, 1, SIDE, SIDE]` to how likely each pixel belongs to the figure, in the same shape.
+    /// From noisy images `[batch, 1, SIDE, SIDE]` to how likely each pixel is to belong to the figure, in the same shape.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<4> {
         let mut state = vec![images];
         for level in 0..self.down.len() {
@@ -100,7 +100,7 @@ impl UNet {
         sigmoid(self.output.forward(state.swap_remove(0)))
     }
 
-    /// The pixels of the figure in clean images, 1 or 0, and the images with noise over them.
+    /// The pixels of the figure in clean images, 1 or 0, and the images with noise added.
     pub fn example(images: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let figure = images.clone().greater_elem(0.5).float();
         let noise = images.random_like(Distribution::Normal(0.0, 0.2));
@@ -119,7 +119,7 @@ impl UNet {
     }
 }
 
-/// The pixels of the figure and the noisy images, as [`example`](UNet::example) gives them.
+/// The pixels of the figure and the noisy images, as returned by [`example`](UNet::example).
 impl Blocks<4> for UNet {
     type Batch = (Tensor<4>, Tensor<4>);
 

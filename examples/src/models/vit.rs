@@ -22,7 +22,7 @@ pub struct VisionSize {
     pub width: usize,
     /// Attention heads.
     pub heads: usize,
-    /// Different labels.
+    /// Number of different labels.
     pub classes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Images to their classes, several backward passes to one update.
+//! Classifying images, with several backward passes per update.
 
 use burn::optim::{AdamConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
@@ -7,7 +7,7 @@ use super::task::Task;
 use crate::data::Images;
 use crate::models::ResNet;
 
-/// Backward passes to one update.
+/// Backward passes per update.
 pub const PASSES: usize = 2;
 
 /// A residual network whose gradients are summed over `PASSES` batches.

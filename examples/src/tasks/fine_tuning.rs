@@ -13,15 +13,15 @@ use crate::training::{Run, train_model};
 
 /// Numbers that share a scale in a quantized base.
 const BLOCK: u8 = 32;
-/// The learning rate of adapters: larger than that of a whole model, since there are few of them and they begin at nothing.
+/// The learning rate of adapters: higher than that of a whole model, since there are few of them and they start at zero.
 const RATE: f64 = 5e-3;
 
 /// What adapters are added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
-    /// What a projection gives: two more, smaller projections beside it.
+    /// The output of a projection: two smaller projections beside it.
     Outputs,
-    /// The weight of a projection, as Burn's own [`Lora`] does it.
+    /// The weight of a projection, as in Burn's own [`Lora`].
     Weights,
 }
 
@@ -32,17 +32,17 @@ pub struct Tuning {
     pub size: TransformerSize,
     /// The size of the adapters.
     pub adapters: AdapterSize,
-    /// Which projections get adapters.
+    /// The projections that get adapters.
     pub adapt: Adapt,
     /// What adapters are added to.
     pub beside: Beside,
-    /// Whether the base is rounded to four bits a number (QLoRA).
+    /// Whether the base is quantized to four bits per number (QLoRA).
     pub quantized: bool,
     /// Sequences per step.
     pub batch_size: usize,
 }
 
-/// A base that has been trained, and a text that it is to learn by adapters.
+/// A base that has been trained, and a text that it will learn with adapters.
 pub struct FineTuning {
     /// What is tuned, and how.
     pub tuning: Tuning,
@@ -52,7 +52,7 @@ pub struct FineTuning {
 }
 
 impl FineTuning {
-    /// Trains the base on `device` for some steps, all its parameters, on the repository's documents. Adapters will learn `text`.
+    /// Trains all parameters of the base on `device` for some steps, on the repository's documents. Adapters will learn `text`.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl FineTuning {
         model.loss(text, next)
     }
 
-    /// What `model` gives for batch number `step` of the text.
+    /// The outputs of `model` for batch number `step` of the text.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl FineTuning {
     }
 }
 
-/// Writes the adapters of `model`, and nothing of its base, to `file`.
+/// Writes the adapters of `model`, and nothing else, to `file`.
 ///
 /// # Errors
 ///
@@ -138,14 +138,14 @@ pub fn save_adapters(model: &Llama, file: &Path) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// A file that cannot be read, or holds other adapters.
+/// A file that cannot be read, or that contains other adapters.
 pub fn load_adapters(model: Llama, file: &Path) -> Result<Llama, String> {
     let failed = |error| format!("{}: {error}", file.display());
     let record = ModuleRecord::load(file).map_err(failed)?.allow_partial(true);
     model.try_load_record(record).map_err(failed)
 }
 
-/// Four bits a number, and a scale for each [`BLOCK`] of them.
+/// Four bits per number, and a scale for each [`BLOCK`] of them.
 fn four_bits() -> QuantScheme {
     QuantScheme::default()
         .with_store(QuantStore::PackedU32(0))

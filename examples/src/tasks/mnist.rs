@@ -1,4 +1,4 @@
-//! Handwritten digits to their classes.
+//! Classifying handwritten digits.
 
 use burn::optim::{AdamConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};

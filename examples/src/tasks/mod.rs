@@ -1,5 +1,5 @@
 //! The training steps of the examples, for the example itself and for `larger-batches`. Plain Burn: a task knows nothing of
-//! budgets, it trains on the device that it is given.
+//! budgets, and trains on the device that it is given.
 
 mod accumulation;
 mod fine_tuning;

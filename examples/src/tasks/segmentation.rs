@@ -1,4 +1,4 @@
-//! Noisy images to the pixels of the figure in them.
+//! Finding the pixels of the figure in noisy images.
 
 use burn::optim::{AdamConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
@@ -7,7 +7,7 @@ use super::task::{Task, update};
 use crate::data::Images;
 use crate::models::UNet;
 
-/// A U-Net that tells figure from ground.
+/// A U-Net that separates figure from background.
 pub struct Segmentation {
     /// The network.
     pub model: UNet,

@@ -1,4 +1,4 @@
-//! Images read two rows at a time, as sequences, to their classes.
+//! Classifying images that are read two rows at a time, as sequences.
 
 use burn::optim::{AdamConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
@@ -7,7 +7,7 @@ use super::task::{Task, update};
 use crate::data::Images;
 use crate::models::ModernLstm;
 
-/// An LSTM of our own making with Adam.
+/// A custom LSTM with Adam.
 pub struct Sequences {
     /// The network.
     pub model: ModernLstm,

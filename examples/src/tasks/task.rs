@@ -12,14 +12,14 @@ pub const SEED: u64 = 0;
 
 /// The training of one example: its models, optimizers and data.
 pub trait Task: Sized {
-    /// A fresh start on the autodiff device `device`, with the data that is always at hand.
+    /// A fresh start on the autodiff device `device`, with the data that is always available.
     ///
     /// # Errors
     ///
     /// Data that cannot be read.
     fn standard(device: &Device) -> Result<Self, String>;
 
-    /// Training step number `step` on `batch_size` samples. The loss is not read yet.
+    /// Training step number `step` on `batch_size` samples. The loss has not been read yet.
     fn step(self, step: usize, batch_size: usize) -> (Self, Tensor<1>);
 }
 
@@ -29,7 +29,7 @@ pub(super) fn update<M: Module>(model: M, optimizer: &mut ModuleOptimizer, rate:
     optimizer.step(rate, model, gradients)
 }
 
-/// Share of `images` that `classify` (from `[batch, 1, SIDE, SIDE]` to logits `[batch, classes]`) gets right.
+/// The share of `images` that `classify` (from `[batch, 1, SIDE, SIDE]` to logits `[batch, classes]`) classifies correctly.
 ///
 /// # Errors
 ///

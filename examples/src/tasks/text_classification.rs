@@ -1,4 +1,4 @@
-//! Passages of text to the document that they come from.
+//! Finding the document that a passage of text comes from.
 
 use burn::optim::{AdamConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};

@@ -1,4 +1,4 @@
-//! A text, one character after the other.
+//! Learning a text, one character after the other.
 
 use burn::optim::{AdamConfig, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};

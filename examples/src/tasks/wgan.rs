@@ -1,5 +1,5 @@
-//! Two networks against each other (Arjovsky et al., "Wasserstein GAN"): a critic that tells real images from drawn ones,
-//! and a generator that draws what the critic takes for real.
+//! Two networks against each other (Arjovsky et al., "Wasserstein GAN"): a critic that distinguishes real images from generated
+//! ones, and a generator of images that the critic takes for real.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::{ModuleOptimizer, RmsPropConfig};
@@ -9,7 +9,7 @@ use super::task::{Task, update};
 use crate::data::Images;
 use crate::models::{Critic, Generator};
 
-/// Updates of the critic to one of the generator.
+/// Updates of the critic per update of the generator.
 pub const CRITIC_UPDATES: usize = 3;
 /// The critic's weights stay within this distance of zero.
 const CLIP: f32 = 0.02;
@@ -17,7 +17,7 @@ const RATE: f64 = 5e-4;
 
 /// Two models with an optimizer each.
 pub struct Wgan {
-    /// The network that draws.
+    /// The network that generates images.
     pub generator: Generator,
     critic: Critic,
     generator_optimizer: ModuleOptimizer,
@@ -46,12 +46,12 @@ impl Task for Wgan {
         Ok(Self::new(Images::digits()?, device))
     }
 
-    /// The loss given back is the critic's: how far it keeps real and drawn images apart, with a minus sign.
+    /// The loss returned is the critic's: how well it separates real and generated images, with a minus sign.
     fn step(mut self, step: usize, batch_size: usize) -> (Self, Tensor<1>) {
         let mut distance = Tensor::zeros([1], &self.device);
         for pass in 0..CRITIC_UPDATES {
             let (real, _) = self.images.batch(step * CRITIC_UPDATES + pass, batch_size, &self.device);
-            // What the generator learns here is nothing: its images come without their history.
+            // The generator learns nothing here: its images come without their history.
             let drawn = self.generator.draw(batch_size, &self.device).detach();
             let loss = self.critic.forward(drawn).mean() - self.critic.forward(real).mean();
             self.critic = update(self.critic, &mut self.critic_optimizer, RATE, &loss).map(&mut Clip);
@@ -64,7 +64,7 @@ impl Task for Wgan {
     }
 }
 
-/// Keeps weights near zero, and their place in the module.
+/// Clips weights to near zero; they keep their place in the module.
 struct Clip;
 
 impl ModuleMapper for Clip {

@@ -16,7 +16,7 @@ use super::wgan::Wgan;
 use crate::cli::{Outcome, read};
 use crate::training::{Job, ModelKind, median};
 
-/// Trains on a device with a batch size for some steps, and tells each step's number when it is done.
+/// Trains on a device with a batch size for some steps, and calls back with each step's number when it is done.
 type Run = fn(&Device, usize, usize, &mut dyn FnMut(usize)) -> Result<(), String>;
 
 /// A training program by its name, for `larger-batches`.
@@ -52,7 +52,7 @@ impl Workload {
     ///
     /// # Errors
     ///
-    /// The names that there are.
+    /// The known names.
     pub fn by_name(name: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|workload| workload.name == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|workload| workload.name).collect();
@@ -75,7 +75,7 @@ impl Workload {
         (self.run)(device, batch_size, steps, &mut seen)
     }
 
-    /// Trains the few steps that a forecast looks at. An error is logged: what was seen until then may do.
+    /// Trains the few steps that a forecast observes. An error is logged: what was seen until then may be enough.
     pub fn look(&self, device: &Device, batch_size: usize) {
         const STEPS: usize = 4;
         if let Err(error) = self.train(device, batch_size, STEPS, |_| {}) {
@@ -83,7 +83,7 @@ impl Workload {
         }
     }
 
-    /// Trains some steps on a remat device until its plan is made anew with measured times, then a few more, and reports on these alone.
+    /// Trains some steps on a remat device until its plan is replaced by one with measured times, then a few more, and reports on these alone.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Workload {
         Ok(device.remat_report()?)
     }
 
-    /// Trains as [`report_with_plan`](Self::report_with_plan) does, on any device, and measures the last steps: their median.
+    /// Trains as [`report_with_plan`](Self::report_with_plan) does, on any device, and returns the median time of the last steps.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Workload {
             times.push(begun.elapsed().as_secs_f64());
             let next = match step + 1 {
                 WARMUP if plans => device.remat_wait_for_plan(Duration::from_secs(60)).map(drop),
-                // The plan is in force from the step after next on.
+                // The plan is in force from the step after next.
                 step if plans && step == WARMUP + 1 => device.remat_reset_report(),
                 _ => Ok(()),
             };

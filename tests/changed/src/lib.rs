@@ -1,23 +1,23 @@
-//! Files that somebody has been at: random changes of JSON, for tests that see what becomes of a file that is not quite right.
+//! Files that somebody has edited: random changes of JSON, for tests of how files with errors are handled.
 //!
 //! A file is a tree. A change is one of its structure (a number, a text, a key, an item more or less), so that most changed files get past the
-//! parser; now and then bytes are cut or flipped instead. Complexity: O(size of the file) a change.
+//! parser; occasionally bytes are cut or flipped instead. Complexity: O(size of the file) per change.
 
 use serde_json::{Value, json};
 
-/// A small source of numbers (xorshift), the same on all machines. `BURN_REMAT_TEST_SEED` selects others.
+/// A small generator of numbers (xorshift), the same on all machines. `BURN_REMAT_TEST_SEED` selects others.
 pub struct Numbers(u64);
 
 impl Default for Numbers {
     fn default() -> Self {
         let seed = std::env::var("BURN_REMAT_TEST_SEED").map_or(0, |seed| seed.parse::<u64>().expect("a number"));
-        // Odd, so not 0, which would be followed by zeros for ever.
+        // Odd, so not 0, which would be followed by zeros forever.
         Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 }
 
 impl Numbers {
-    /// The next one below `limit`, or 0.
+    /// The next number below `limit`, or 0.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -30,7 +30,7 @@ impl Numbers {
     }
 }
 
-/// How many of so many changed files are accepted. It is printed, and of many files now and then how far it is.
+/// Returns how many of this many changed files are accepted, and prints it; if there are many files, also prints progress.
 pub fn tried(
     what: &str,
     cases: usize,
@@ -47,20 +47,20 @@ pub fn tried(
     accepted
 }
 
-/// A file of JSON with one to three changes.
+/// A JSON file with one to three changes.
 ///
 /// # Panics
 ///
-/// Where it is no JSON.
+/// If it is not JSON.
 pub fn changed(original: &str, texts: &[&str], numbers: &mut Numbers) -> Value {
-    let mut tree = serde_json::from_str(original).expect("the file itself is JSON");
+    let mut tree = serde_json::from_str(original).expect("the original file is JSON");
     for _ in 0..=numbers.below(3) {
         change(&mut tree, texts, numbers);
     }
     tree
 }
 
-/// Changes one place of a tree. `texts` are some that mean something in it.
+/// Changes one place of a tree. `texts` are some that have a meaning in it.
 pub fn change(tree: &mut Value, texts: &[&str], numbers: &mut Numbers) {
     // Down to a random depth.
     let deeper = numbers.below(5) > 0;
@@ -112,7 +112,7 @@ pub fn change(tree: &mut Value, texts: &[&str], numbers: &mut Numbers) {
     }
 }
 
-/// Takes an item out of a list, puts one in twice, swaps two, or cuts the list; puts `new` into an empty one.
+/// Removes an item from a list, duplicates one, swaps two, or cuts the list; puts `new` into an empty one.
 pub fn change_list<T: Clone>(items: &mut Vec<T>, new: T, numbers: &mut Numbers) {
     let (a, b) = (numbers.below(items.len()), numbers.below(items.len()));
     match numbers.below(4) {
@@ -124,7 +124,7 @@ pub fn change_list<T: Clone>(items: &mut Vec<T>, new: T, numbers: &mut Numbers) 
     }
 }
 
-/// Changes bytes of a text in one case of sixteen: cut off, one bit flipped, or some left out.
+/// In one case of sixteen, damages the bytes of a text: it is cut off, or one bit is flipped, or some bytes are left out.
 pub fn damage(text: String, numbers: &mut Numbers) -> String {
     if numbers.below(16) > 0 || text.is_empty() {
         return text;

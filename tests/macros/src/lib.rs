@@ -1,1 +1,1 @@
-//! What people read who use `#[remat]` wrongly is tested in `tests/`; this library is empty.
+//! The error messages for wrong use of `#[remat]` are tested in `tests/`; this library is empty.

@@ -1,4 +1,4 @@
-//! What people read who have written an attribute that cannot be: each case in `ui/` fails in the macro itself, so none
+//! The error messages for invalid attributes: each case in `ui/` fails in the macro itself, so none
 //! needs Burn.
 
 #[test]

@@ -1,4 +1,4 @@
-//! Crafts of their own: models that write, grow, match, look things up, guess twice and dream, each with a loop as its papers have it.
+//! Training methods with loops of their own: models that write, grow, match, look things up, guess twice and dream, each as its papers describe it.
 
 use std::collections::VecDeque;
 use std::iter::repeat_n;
@@ -51,14 +51,14 @@ impl Speaker {
             .mask_attn(generate_autoregressive_mask(rows, length, &device))
     }
 
-    /// How likely each word of the answers is.
+    /// The probability of each answer word.
     fn odds(&self, text: Tensor<2, Int>) -> Tensor<2> {
         let seen = self.body.forward(self.ready(text.clone())).narrow(1, ASKED - 1, SAID - ASKED);
         let odds = activation::log_softmax(self.head.forward(seen), 2);
         odds.gather(2, text.narrow(1, ASKED, SAID - ASKED).unsqueeze_dim(2)).squeeze_dim(2)
     }
 
-    /// Answers to questions, word by word, with what is known of the words before.
+    /// Answers to questions, word by word, each based on the words before.
     fn answer(&self, mut text: Tensor<2, Int>) -> Tensor<2, Int> {
         let mut cache = self.body.new_autoregressive_cache();
         for length in ASKED..SAID {
@@ -71,7 +71,7 @@ impl Speaker {
     }
 }
 
-/// Answers that are better than the others to the same question become likelier; where all are about as good, nothing is learned.
+/// Answers that are better than the others to the same question become more likely; if all are about as good, nothing is learned.
 pub(super) fn rewarded(device: &Device) -> Vec<Vec<u8>> {
     let plain = device.clone().inner();
     let mut speaker = Speaker::new(device);
@@ -117,7 +117,7 @@ pub(super) fn rewarded(device: &Device) -> Vec<Vec<u8>> {
 const LAYERS: usize = 12;
 const SIDE: usize = 12;
 
-/// Half of the cells change by what is around them; those without a living one nearby die.
+/// Half of the cells change according to their surroundings; those without a living cell nearby die.
 fn changed([around, within, change]: &[Conv2d; 3], x: Tensor<4>) -> Tensor<4> {
     let pooling = || MaxPoolOptions::new([3, 3]).with_stride([1, 1]).with_padding([1, 1]);
     let alive = |x: &Tensor<4>| max_pool2d(x.clone().narrow(1, 3, 1), pooling()).greater_elem(0.1);
@@ -129,7 +129,7 @@ fn changed([around, within, change]: &[Conv2d; 3], x: Tensor<4>) -> Tensor<4> {
     x.mask_fill(dead.expand(shape), 0.0)
 }
 
-/// Cells that grow into a picture from a seed, over any number of steps; what has grown goes back to a pool, and some of it is damaged later.
+/// Cells that grow from a seed into an image, over any number of steps; what has grown goes back to a pool, and some of it is damaged later.
 pub(super) fn automaton(device: &Device) -> Vec<Vec<u8>> {
     let plain = device.clone().inner();
     let one = |channels| Conv2dConfig::new(channels, [1, 1]).init(device);
@@ -174,7 +174,7 @@ struct Finder {
     found: Linear,
 }
 
-/// Which answer is for which object: for one after another the cheapest of those in its picture that are left.
+/// Which answer belongs to which object: for each object in turn, the cheapest remaining answer in its image.
 fn matched(costs: &[f32], owners: &[usize]) -> Vec<i64> {
     let mut answers: Vec<usize> = vec![];
     for (at, owner) in owners.iter().enumerate() {
@@ -185,7 +185,7 @@ fn matched(costs: &[f32], owners: &[usize]) -> Vec<i64> {
     answers.into_iter().map(|row| row as i64).collect()
 }
 
-/// Places of a few objects in each picture: which answer is for which of them is decided on the host, after every layer.
+/// Positions of a few objects in each image: which answer belongs to which of them is decided on the host, after every layer.
 pub(super) fn finder(device: &Device) -> Vec<Vec<u8>> {
     let layer = |_| TransformerDecoderConfig::new(WIDTH, 2 * WIDTH, 4, 1).init(device);
     let mut model = Finder {
@@ -220,7 +220,7 @@ pub(super) fn finder(device: &Device) -> Vec<Vec<u8>> {
 
 const ENTRIES: usize = 48;
 
-/// Rows are put together from entries of a book, which follow by moving averages what is nearest to them; forgotten ones are put elsewhere.
+/// Rows are composed of entries of a codebook, which follow the values nearest to them by moving averages; unused entries are moved elsewhere.
 pub(super) fn codebook(device: &Device) -> Vec<Vec<u8>> {
     let mut coder = [4, 4].map(|layers| Net::new(device, layers));
     let (mut optimizer, mut log, plain) = (AdamConfig::new().init(), vec![], device.clone().inner());
@@ -256,7 +256,7 @@ pub(super) fn codebook(device: &Device) -> Vec<Vec<u8>> {
     log.into_iter().chain([bytes(book)]).chain(coder.iter().flat_map(weights)).collect()
 }
 
-/// Noise is taken away; in half of the rounds a first guess, made without gradients, is looked at too.
+/// Noise is removed; in half of the rounds a first guess, made without gradients, is used as well.
 pub(super) fn second_try(device: &Device) -> Vec<Vec<u8>> {
     let mut model = (linear(2 * WIDTH + 1, WIDTH, device), Net::new(device, 7));
     let cleaned = |(join, net): &(Linear, Net), parts: Vec<Tensor<2>>| net.forward(join.forward(Tensor::cat(parts, 1)));
@@ -290,7 +290,7 @@ struct Cloud {
 }
 
 impl Cloud {
-    /// Each layer looks from every point at those that are nearest by what the layer before has made of them.
+    /// Each layer connects every point to those that are nearest in the previous layer's features.
     fn forward(&self, mut x: Tensor<3>) -> Tensor<2> {
         let ([count, points, _], device) = (x.dims(), x.device());
         let firsts = (Tensor::<1, Int>::arange(0..count as i64, &device) * points as i64).reshape([count, 1, 1]);
@@ -309,7 +309,7 @@ impl Cloud {
     }
 }
 
-/// What clouds of points are, of which each round has more or fewer; they are turned at random, and tried now and then as they are.
+/// Classifies point clouds, of which each round has more or fewer; they are rotated at random, and sometimes evaluated without rotation.
 pub(super) fn cloud(device: &Device) -> Vec<Vec<u8>> {
     let layers = [[6, 16], [32, 24], [48, 32]].map(|[from, to]| linear(from, to, device)).to_vec();
     let norms = [16, 24, 32].map(|width| BatchNormConfig::new(width).init(device)).to_vec();
@@ -330,7 +330,7 @@ pub(super) fn cloud(device: &Device) -> Vec<Vec<u8>> {
     means.chain(model.layers.iter().map(|layer| bytes(layer.weight.val()))).chain(log).collect()
 }
 
-/// Stage upon stage, each with a loss and an optimizer of its own, on what the one below has made; no gradient goes from one to another.
+/// A stack of stages, each with a loss and an optimizer of its own, trained on the output of the one below; no gradient goes from one to another.
 pub(super) fn stages(device: &Device) -> Vec<Vec<u8>> {
     let mut stages = [3, 3, 3, 3].map(|layers| (Net::new(device, layers), linear(WIDTH, 10, device)));
     let mut optimizers = [0, 1, 2, 3].map(|_| AdamConfig::new().init());
@@ -349,7 +349,7 @@ pub(super) fn stages(device: &Device) -> Vec<Vec<u8>> {
     log.into_iter().chain(stages.iter().flat_map(|stage| weights(&stage.0))).collect()
 }
 
-/// Three of eight clients train a copy each, as long as their data takes, and stay near to the server's weights; those become the average of the copies.
+/// Three of eight clients train a copy each, as long as their data lasts, and stay near the server's weights; those become the average of the copies.
 pub(super) fn clients(device: &Device) -> Vec<Vec<u8>> {
     let mut server = Net::new(device, 7);
     for round in 0..rounds() {
@@ -374,7 +374,7 @@ pub(super) fn clients(device: &Device) -> Vec<Vec<u8>> {
     weights(&server)
 }
 
-/// A critic learns three times to a round, with a penalty on how steep it is between data and what is made, by differences; then the maker.
+/// A critic learns three times per round, with a penalty on its slope between data and generated samples, by finite differences; then the generator learns.
 pub(super) fn steepness(device: &Device) -> Vec<Vec<u8>> {
     let (mut maker, mut critic) = (Net::new(device, 5), Net::new(device, 4));
     let [mut makers, mut critics] = [0, 1].map(|_| AdamConfig::new().with_beta_1(0.0).init());
@@ -416,7 +416,7 @@ impl World {
     }
 }
 
-/// A model of a world learns from memories of plays; a player learns in dreams that begin anywhere in them, by gradients through the model.
+/// A model of a world learns from stored episodes; an agent learns in dreams that start anywhere in them, by gradients through the model.
 pub(super) fn dreams(device: &Device) -> Vec<Vec<u8>> {
     let plain = device.clone().inner();
     let memory = GruConfig::new(SEEN + 4, DEEP, true).init(device);

@@ -1,4 +1,4 @@
-//! Programs of other fields: what they compute in a round depends on chance, on data, or on what was computed before.
+//! Programs from other fields: what they compute in a round depends on chance, on data, or on earlier results.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
@@ -43,7 +43,7 @@ pub fn variational(device: &Device) -> Vec<Vec<u8>> {
     weights(&model.encoder).into_iter().chain(weights(&model.decoder)).collect()
 }
 
-/// A denoiser at random levels of noise, and a moving average of its weights that draws a picture now and then.
+/// A denoiser at random levels of noise, and a moving average of its weights that generates an image now and then.
 pub fn diffusion(device: &Device) -> Vec<Vec<u8>> {
     let mut net = Net::new(device, 8);
     let (mut average, mut optimizer, mut log) = (net.clone(), AdamWConfig::new().init(), Vec::new());
@@ -80,7 +80,7 @@ struct Player {
     value: Linear,
 }
 
-/// A policy that plays without gradients and then learns three times from the same plays, part by part.
+/// A policy that plays without gradients and then learns three times from the same episodes, part by part.
 pub fn policy(device: &Device) -> Vec<Vec<u8>> {
     let mut player =
         Player { body: Net::new(device, 5), policy: linear(WIDTH, 8, device), value: linear(WIDTH, 1, device) };
@@ -122,7 +122,7 @@ pub fn policy(device: &Device) -> Vec<Vec<u8>> {
     weights(&player.body)
 }
 
-/// Messages along the edges of graphs of any size, added up where they arrive.
+/// Messages along the edges of graphs of any size, summed where they arrive.
 pub fn graphs(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
     for round in 0..rounds() {
@@ -150,7 +150,7 @@ struct Mixture {
     experts: Vec<Net>,
 }
 
-/// A mixture of experts: each row goes to the one that a router names, so how many rows one gets is read from the device.
+/// A mixture of experts: each row goes to the one chosen by a router, so the number of rows for each is read from the device.
 pub fn mixture(device: &Device) -> Vec<Vec<u8>> {
     let experts = (0..4).map(|_| Net::new(device, 3)).collect();
     let mut model = Mixture { router: linear(WIDTH, 4, device), experts };
@@ -227,7 +227,7 @@ impl Judge {
     }
 }
 
-/// Pictures from pictures: the judge learns from what the painter has made, and then the painter from the judge, with one forward of its own.
+/// Image-to-image translation: the discriminator learns from what the generator has made, and then the generator from the discriminator, with one forward pass.
 pub fn pictures(device: &Device) -> Vec<Vec<u8>> {
     let layer = |channels: [usize; 2]| Conv2dConfig::new(channels, [4, 4]).with_stride([2, 2]).init(device);
     let mut painter = Painter::new(device);
@@ -251,7 +251,7 @@ pub fn pictures(device: &Device) -> Vec<Vec<u8>> {
     painter.down.iter().chain(&judge.layers).map(|layer| bytes(layer.weight.val())).collect()
 }
 
-/// Triplets of which only the hardest half is learned from: which those are is decided by a forward without gradients.
+/// Triplets, of which only the hardest half is used for learning: which those are is decided by a forward pass without gradients.
 pub fn hard_triplets(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), SgdConfig::new().init());
     for round in 0..rounds() {
@@ -279,7 +279,7 @@ struct Translator {
     say: Linear,
 }
 
-/// A recurrent translator with attention: sentences are of any length, and what it reads back is at random its own word or the right one.
+/// A recurrent translator with attention: sentences have any length, and its next input is, at random, its own word or the correct one.
 pub fn translation(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Translator {
         read: linear(2 * WIDTH, WIDTH, device),

@@ -99,7 +99,7 @@ struct Reader {
     net: Net,
 }
 
-/// A batch that is put together on the device, item by item, each of its own length.
+/// A batch that is assembled on the device, item by item, each of its own length.
 pub fn padding(device: &Device) -> Vec<Vec<u8>> {
     const LONGEST: usize = 16;
     let mut reader = Reader { tokens: EmbeddingConfig::new(50, WIDTH).init(device), net: Net::new(device, 6) };
@@ -125,7 +125,7 @@ pub fn padding(device: &Device) -> Vec<Vec<u8>> {
     weights(&reader.net)
 }
 
-/// The loss of every third round has another term.
+/// In every third round the loss has an additional term.
 pub fn third(device: &Device) -> Vec<Vec<u8>> {
     let net = trained(device, Net::new(device, 8), |net, round| {
         let mut loss = net.loss(input(round, ROWS, device));
@@ -145,12 +145,12 @@ pub fn lengths(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// As in a `Learner`, another thread works out metrics from the outputs of a round while the next one runs. No length comes twice.
+/// As in a `Learner`, another thread computes metrics from the outputs of a round while the next one runs. No length comes twice.
 pub fn metrics(device: &Device) -> Vec<Vec<u8>> {
     let head = linear(WIDTH, 2 * WIDTH, device);
     let (sender, outputs) = mpsc::sync_channel::<Tensor<2>>(0);
     let observer = std::thread::spawn(move || {
-        // It is a round behind.
+        // It is one round behind.
         let (mut before, mut hits) = (None, Vec::new());
         for output in outputs {
             hits.extend(before.replace(output).map(|output: Tensor<2>| bytes(output.argmax(1).float())));
@@ -173,7 +173,7 @@ pub fn metrics(device: &Device) -> Vec<Vec<u8>> {
     results
 }
 
-/// Batches of as good as any length: none comes twice in forty rounds.
+/// Batches of almost any length: none comes twice in forty rounds.
 pub fn any_length(device: &Device) -> Vec<Vec<u8>> {
     let net = trained(device, Net::new(device, 8), |net, round| {
         net.gradients(input(round, 64 + 2 * (round * 37 % 97), device))
@@ -181,7 +181,7 @@ pub fn any_length(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// After every fifth round the model is tried on other data, and its weights are read.
+/// After every fifth round the model is evaluated on other data, and its weights are read.
 pub fn validation(device: &Device) -> Vec<Vec<u8>> {
     let mut log = Vec::new();
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
@@ -201,7 +201,7 @@ pub fn validation(device: &Device) -> Vec<Vec<u8>> {
     log.into_iter().chain(weights(&net)).collect()
 }
 
-/// The means of the activations are read as they come, in some rounds of all layers and in some of none.
+/// The means of the activations are read as they come: in some rounds those of all layers, in some none.
 pub fn activations_are_read(device: &Device) -> Vec<Vec<u8>> {
     let log = RefCell::new(Vec::new());
     let net = trained(device, Net::new(device, 8), |net, round| {

@@ -1,4 +1,4 @@
-//! Programs as people write them: no marks, nothing tuned to the engine.
+//! Programs as people write them: without marks, and not adapted to the engine.
 
 mod crafts;
 mod fields;
@@ -23,11 +23,11 @@ use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use burn_remat::{Forecaster, RecordedProgram, RematConfig, RematError, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::device::under_test;
 
-/// For the table of times: built with this, programs have steps of tens of milliseconds, not of two or three.
+/// For the table of times: if this was set at build time, steps take tens of milliseconds instead of two or three.
 const LARGE: bool = option_env!("BURN_REMAT_TEST_LARGE").is_some();
 const WIDTH: usize = if LARGE { 256 } else { 64 };
 const ROWS: usize = if LARGE { 1024 } else { 256 };
-/// Rounds of a program, but for the table of times.
+/// Rounds of a program, except for the table of times.
 const ROUNDS: usize = 40;
 
 #[derive(Module, Debug)]
@@ -64,7 +64,7 @@ fn input(round: usize, rows: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [rows, WIDTH]), device)
 }
 
-/// Input of any shape, from as many rows as it takes.
+/// Input of any shape, made from as many rows as needed.
 fn filled<const D: usize>(round: usize, shape: [usize; D], device: &Device) -> Tensor<D> {
     let count: usize = shape.iter().product();
     let rows = count.div_ceil(WIDTH);
@@ -85,12 +85,12 @@ fn chance(round: usize, at: usize) -> usize {
     ((round as u64 * 1009 + at as u64 + 7).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
 }
 
-/// Labels of so many kinds, which come as they may.
+/// Labels of this many kinds, in any order.
 fn labels(round: usize, count: usize, kinds: usize, device: &Device) -> Tensor<1, Int> {
     numbers((0..count).map(|at| (chance(round, at) % kinds) as i64), device)
 }
 
-/// All devices draw from one generator: only one program runs at a time.
+/// All devices draw from one generator, so only one program runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -98,13 +98,13 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 thread_local! {
-    /// Rounds that the program under way has begun, and steps over the budget when the first few were over.
+    /// How many rounds the current program has begun, and how many steps were over the budget when the first few rounds were over.
     static BEGUN: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
-    /// How many rounds a program has.
+    /// The number of rounds of a program.
     static ROUNDS_OF_A_PROGRAM: Cell<usize> = const { Cell::new(ROUNDS) };
-    /// Most bytes that each round has held, where that is asked for.
+    /// Most bytes that each round has held, if requested.
     static PEAKS: RefCell<Option<Vec<u64>>> = const { RefCell::new(None) };
-    /// Whether rounds are as quick as they are: none waits for a plan.
+    /// Whether rounds run at full speed, so that none waits for a plan.
     static IN_A_HURRY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -112,7 +112,7 @@ fn rounds() -> usize {
     ROUNDS_OF_A_PROGRAM.get()
 }
 
-/// A round begins. One of a real program takes longer than these: planning keeps up with it.
+/// Begins a round. Rounds of a real program take longer than these, so that planning keeps up.
 fn begin_round(device: &Device) {
     let (rounds, mut over_budget) = BEGUN.get();
     if !IN_A_HURRY.get() && device.remat_report().is_ok() {
@@ -125,7 +125,7 @@ fn begin_round(device: &Device) {
     note_peak(device);
 }
 
-/// Notes what was held since the last time.
+/// Notes what was held since the last call.
 fn note_peak(device: &Device) {
     PEAKS.with_borrow_mut(|peaks| {
         if let Some(peaks) = peaks {
@@ -135,7 +135,7 @@ fn note_peak(device: &Device) {
     });
 }
 
-/// What a program computes, as bits; the device on which it trains is given.
+/// What a program computes, as bits, when it trains on the given device.
 type Program = fn(&Device) -> Vec<Vec<u8>>;
 
 fn bytes<const D: usize>(tensor: Tensor<D>) -> Vec<u8> {
@@ -146,7 +146,7 @@ fn weights(net: &Net) -> Vec<Vec<u8>> {
     net.layers.iter().map(|layer| bytes(layer.weight.val())).collect()
 }
 
-/// Trains by what `gradients` gives for a model in a round.
+/// Trains with the gradients that `gradients` returns for a model in a round.
 fn trained(device: &Device, mut net: Net, gradients: impl Fn(&Net, usize) -> GradientsParams) -> Net {
     let mut optimizer = AdamConfig::new().init();
     for round in 0..rounds() {
@@ -196,7 +196,7 @@ const PROGRAMS: [(&str, Program); 36] = [
     ("masked patches", structures::masked),
 ];
 
-/// Programs for the table alone: they take longer, or few of their steps go by what is known.
+/// Programs only for the table: they take longer, or few of their steps follow known plans.
 const FURTHER: [(&str, Program); 38] = [
     ("metrics of another thread", loops::metrics),
     ("learning to learn", regimes::meta),
@@ -238,7 +238,7 @@ const FURTHER: [(&str, Program); 38] = [
     ("dreams", crafts::dreams),
 ];
 
-/// Whether a program is among those that are asked for by a part of their names; otherwise all are.
+/// Whether a program is selected by a part of its name; without a selection all are.
 fn is_asked_for((name, _): &(&str, Program)) -> bool {
     name.contains(&std::env::var("BURN_REMAT_TEST_ONLY").unwrap_or_default())
 }
@@ -250,11 +250,11 @@ fn run(program: Program, device: &Device) -> Vec<Vec<u8>> {
     program(&device)
 }
 
-/// Rounds that may go by before plans are there: each kind of pass is seen a few times, and where gradients are added up or an optimizer's state
-/// comes with the first update more is there from the second round on.
+/// Rounds that may go by before there are plans: each kind of pass is seen a few times, and if gradients are accumulated or an optimizer's state
+/// is created with the first update, more is held from the second round on.
 const BEFORE_PLANS: usize = 5;
 
-/// What a program has done under a budget.
+/// The results of a program under a budget.
 struct Trained {
     report: RematReport,
     /// Steps over the budget after the first rounds.
@@ -262,7 +262,7 @@ struct Trained {
     planned: u64,
 }
 
-/// Trains under a budget, and compares with what plain Burn gives.
+/// Trains under a budget, and compares the results with plain Burn's.
 fn within(name: &str, program: Program, plain: &[Vec<u8>], budget: u64, share: &str) -> Trained {
     within_by(RematConfig::new(budget).without_cache(), name, program, plain, share)
 }
@@ -277,7 +277,7 @@ fn within_by(config: RematConfig, name: &str, program: Program, plain: &[Vec<u8>
     Trained { late: over.saturating_sub(before), planned, report }
 }
 
-/// What a program does without a budget.
+/// The results of a program without a budget.
 struct Unlimited {
     /// What it computes on plain Burn.
     plain: Vec<Vec<u8>>,
@@ -286,12 +286,12 @@ struct Unlimited {
 }
 
 impl Unlimited {
-    /// Most bytes that it holds.
+    /// The most bytes that it holds.
     fn peak(&self) -> u64 {
         self.peaks.iter().copied().max().unwrap()
     }
 
-    /// How many rounds stay within a budget by themselves.
+    /// How many rounds stay within a budget without eviction.
     fn within(&self, budget: u64) -> usize {
         self.peaks[1..].iter().filter(|&&peak| peak <= budget).count()
     }
@@ -308,13 +308,13 @@ fn unlimited(name: &str, program: Program) -> Unlimited {
     Unlimited { plain, peaks }
 }
 
-/// More than 60% is needed where nearly all is parameters, what an optimizer keeps of them, and the tensors of one operation.
+/// More than 60% is needed if nearly everything is parameters, optimizer state, and the tensors of one operation.
 const MORE: [(&str, u64); 2] = [("mixture of experts", 70), ("pictures from pictures", 70)];
 
-/// No two rounds of this one do the same, so nothing is known of any: it computes what plain Burn does, and more is not asked for.
+/// No two rounds of this program do the same, so no plan applies to any: it must compute what plain Burn does, and nothing more is required.
 const NEVER_ALIKE: &str = "translation";
 
-/// What is wrong with what has become of a program of which so many rounds are to go by what is known.
+/// What is wrong with the results of a program of which this many rounds should follow known plans.
 fn problems(name: &str, share: &str, trained: &Trained, rounds: usize) -> Vec<String> {
     let Trained { late, planned, report } = trained;
     let mut problems = Vec::new();
@@ -322,7 +322,7 @@ fn problems(name: &str, share: &str, trained: &Trained, rounds: usize) -> Vec<St
         problems.push(format!("{name} at {share}: over the budget in {late} steps after the first rounds"));
     }
     if 10 * planned < 6 * rounds as u64 && name != NEVER_ALIKE {
-        problems.push(format!("{name} at {share}: only {planned} steps went by what is known, for {rounds} rounds"));
+        problems.push(format!("{name} at {share}: only {planned} steps followed a plan, for {rounds} rounds"));
     }
     if 3 * report.steps < rounds as u64 {
         problems.push(format!("{name} at {share}: only {} steps were counted in {rounds} rounds", report.steps));
@@ -349,14 +349,14 @@ fn programs_train_as_they_are() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The smallest budget that a program is known to keep. Its plans are kept in a folder, or by this process alone.
+/// The smallest budget that a program is known to keep. Its plans are kept in a folder, or only in this process.
 fn named_minimum(program: Program, folder: Option<&Path>) -> Result<u64, RematError> {
     let config = RematConfig::default();
     let config = folder.map_or(config.clone().without_cache(), |folder| config.with_cache(folder));
     minimum_budget_with(&under_test(), config, |device| drop(run(program, device))).map(|needs| needs.minimum_bytes)
 }
 
-/// The same, by what it did without one.
+/// The same, from a recording of what it did without a budget.
 fn recorded_minimum(program: Program) -> u64 {
     let path = std::env::temp_dir().join(format!("burn-remat-as-they-are-{}.jsonl", std::process::id()));
     let device = under_test().remat("unlimited").unwrap();
@@ -368,9 +368,9 @@ fn recorded_minimum(program: Program) -> u64 {
     recorded.minimum_budget().unwrap().minimum_bytes
 }
 
-/// Programs whose passes begin alike and go on in other ways, some that hold between their passes what their plans do not know of, and some whose
-/// first pass sets up what the others use; one whose passes are seen to be over only later, one whose largest steps come last, and two whose passes end
-/// elsewhere where it is known what the one before does.
+/// Programs whose passes begin alike and continue differently; some that hold something between their passes that their plans do not know of; some whose
+/// first pass sets up what the others use; one whose passes are recognised as over only later; one whose largest steps come last; and two whose passes end
+/// at another point once it is known what the previous pass does.
 const NAMED: [&str; 10] = [
     "layers skipped at random",
     "early exit",
@@ -400,10 +400,10 @@ fn a_named_minimum_is_kept() {
     }
 }
 
-/// Programs whose first step, which comes once, would need a plan of its own that holds far more than those of the others, and lengths that differ.
+/// Programs whose first step occurs only once and would need a plan of its own that holds far more than those of the others, and varying lengths.
 const FIRST: [&str; 3] = ["variational autoencoder", "a second try", "cells that divide"];
 
-/// For each budget of a forecast.
+/// The time limit for each budget of a forecast.
 const PLAN_TIME: Duration = Duration::from_millis(200);
 
 #[test]
@@ -415,7 +415,7 @@ fn what_comes_once_names_no_minimum() {
         let Trained { late, report, .. } = within(name, program, &unlimited.plain, budget, "half of the peak");
         assert_eq!(late, 0, "{name}\n{report}");
         let named = named_minimum(program, None).unwrap();
-        assert!(named <= budget, "{name}: {named} bytes were named, and {budget} are kept");
+        assert!(named <= budget, "{name}: the minimum is given as {named} bytes, and {budget} are kept");
         let forecaster = Forecaster::new(RematConfig::new(budget).without_cache()).with_plan_time(PLAN_TIME);
         let forecast = forecaster.forecast(&under_test(), |device| drop(run(program, device))).unwrap();
         assert_eq!(forecast.points[0].budget_bytes, forecast.minimum_bytes, "{name}\n{forecast}");
@@ -423,7 +423,7 @@ fn what_comes_once_names_no_minimum() {
 }
 
 #[test]
-#[ignore = "slow: a table of an ample and of tight budgets"]
+#[ignore = "slow: a table of ample and tight budgets"]
 fn programs_train_within_all_budgets() {
     let _alone = alone();
     let _ = env_logger::try_init();
@@ -442,7 +442,7 @@ fn programs_train_within_all_budgets() {
                     let trained = within(name, program, plain, budget, share);
                     print_row(name, share, budget, peak, &trained);
                     if share == "80%" && PROGRAMS.iter().any(|(known, _)| *known == name) {
-                        // What stays within the budget by itself needs no plan.
+                        // Rounds that stay within the budget without eviction need no plan.
                         wrong.extend(problems(name, share, &trained, ROUNDS - unlimited.within(budget).min(ROUNDS)));
                     }
                 }
@@ -467,10 +467,10 @@ fn print_row(name: &str, share: &str, budget: u64, peak: u64, Trained { report, 
     );
 }
 
-/// Tells another process of this test which program to train, within which budget, by the plans in which folder.
+/// Tells another process of this test which program to train, within which budget, and in which folder the plans are.
 const ELSEWHERE: [&str; 3] = ["BURN_REMAT_TEST_PROGRAM", "BURN_REMAT_TEST_BUDGET", "BURN_REMAT_TEST_FOLDER"];
 
-/// Trains a program in another process, by what is left of a dry run in a folder.
+/// Trains a program in another process, with the plans that a dry run left in a folder.
 fn train_elsewhere(name: &str, budget: u64, folder: &Path) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "the_other_process", "--include-ignored", "--nocapture"]);

@@ -1,4 +1,4 @@
-//! Models that are not one chain of layers, or not the same chain in each round.
+//! Models that are not a single chain of layers, or not the same chain in each round.
 
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{Linear, LinearConfig};
@@ -7,13 +7,13 @@ use burn::tensor::{Device, Tensor, activation};
 
 use crate::{Net, ROWS, WIDTH, begin_round, bytes, input, rounds, trained, weights};
 
-/// Whether something that happens by chance happens here, to one in `of`.
+/// Whether a random event with probability 1 in `of` happens here.
 fn happens(round: usize, at: usize, of: u64) -> bool {
     let mixed = (round as u64 * 64 + at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 40).is_multiple_of(of)
 }
 
-/// One layer in four is left out, another one in each round.
+/// One layer in four is skipped, a different one in each round.
 pub fn skipping(device: &Device) -> Vec<Vec<u8>> {
     let net = trained(device, Net::new(device, 10), |net, round| {
         let kept = net.layers.iter().enumerate().filter(|&(at, _)| !happens(round, at, 4));
@@ -39,7 +39,7 @@ struct Recurrent {
     head: Linear,
 }
 
-/// Back-propagation through eight moments at a time: the state goes on from window to window, its gradient does not.
+/// Truncated back-propagation through eight time steps: the state continues from window to window, its gradient does not.
 pub fn truncated(device: &Device) -> Vec<Vec<u8>> {
     let linear = |from, to| LinearConfig::new(from, to).init(device);
     let mut model = Recurrent { cell: linear(2 * WIDTH, WIDTH), head: linear(WIDTH, WIDTH) };
@@ -60,7 +60,7 @@ pub fn truncated(device: &Device) -> Vec<Vec<u8>> {
     vec![bytes(model.cell.weight.val()), bytes(model.head.weight.val()), bytes(state)]
 }
 
-/// One network makes what the other is to tell from the data, each with an optimizer of its own; the second learns twice as often.
+/// A generator, and a critic that distinguishes its output from the data, each with an optimizer of its own; the critic learns twice as often.
 pub fn adversaries(device: &Device) -> Vec<Vec<u8>> {
     let (mut maker, mut critic) = (Net::new(device, 5), Net::new(device, 5));
     let (mut maker_optimizer, mut critic_optimizer) = (AdamConfig::new().init(), RmsPropConfig::new().init());
@@ -80,8 +80,8 @@ pub fn adversaries(device: &Device) -> Vec<Vec<u8>> {
     weights(&maker).into_iter().chain(weights(&critic)).collect()
 }
 
-/// Two networks as tutorials have them: the critic learns from data and from what was made by a backward each, and the same forward of the maker
-/// then serves the maker.
+/// Two networks as in tutorials: the critic learns from data and from generated samples with one backward pass each, and the same forward pass of the
+/// generator then serves the generator.
 pub fn made_once(device: &Device, order: [bool; 2]) -> Vec<Vec<u8>> {
     let (mut maker, mut critic) = (Net::new(device, 6), Net::new(device, 4));
     let (mut maker_optimizer, mut critic_optimizer) = (AdamConfig::new().init(), AdamConfig::new().init());
@@ -116,7 +116,7 @@ struct Encoders {
     right: Net,
 }
 
-/// Two encoders, whose outputs for the same row are to be more alike than those for others.
+/// Two encoders, whose outputs for the same row should be more alike than those for different rows.
 pub fn contrastive(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Encoders { left: Net::new(device, 4), right: Net::new(device, 6) };
     let mut optimizer = AdamWConfig::new().init();
@@ -143,7 +143,7 @@ struct Adapted {
     up: Vec<Param<Tensor<2>>>,
 }
 
-/// A base that is not trained, with adapters of rank four on each layer that are.
+/// A frozen base, with trained adapters of rank four on each layer.
 pub fn adapters(device: &Device) -> Vec<Vec<u8>> {
     let normal = Initializer::Normal { mean: 0.0, std: 0.02 };
     let params = |shape| (0..8).map(|_| normal.init(shape, device)).collect();

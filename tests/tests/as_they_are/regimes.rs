@@ -1,4 +1,4 @@
-//! Training that is more than one update after another: what is trained, on what, and how much of it changes on the way.
+//! Training that is more than one update after another: what is trained, on what, and how much of it changes along the way.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Linear;
@@ -31,7 +31,7 @@ fn mean_square(net: &Net, x: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
     (net.forward(x) - wanted).powf_scalar(2.0).mean()
 }
 
-/// Sharpness-aware: the gradient that counts is that of weights moved uphill, by a second forward and backward on the same batch.
+/// Sharpness-aware: the gradient used is that of weights moved uphill, from a second forward and backward pass on the same batch.
 pub fn sharpness(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), SgdConfig::new().init());
     for round in 0..rounds() {
@@ -46,7 +46,7 @@ pub fn sharpness(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// Learning to learn, to first order: from the same start two updates on each of three tasks, and the gradients where they lead to move the start.
+/// First-order meta-learning: two updates on each of three tasks from the same start; the gradients at the points reached move the start.
 pub fn meta(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
     for round in 0..rounds() / 2 {
@@ -66,7 +66,7 @@ pub fn meta(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// What is learned from has been changed against the model first, by gradients of the input.
+/// Inputs are first perturbed against the model, by gradients of the input; then the model learns from them.
 pub fn attacked(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
     for round in 0..rounds() / 2 {
@@ -86,7 +86,7 @@ pub fn attacked(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// Two networks that learn from the data and from each other: both forwards come first, then both backwards.
+/// Two networks that learn from the data and from each other: both forward passes come first, then both backward passes.
 pub fn mutual(device: &Device) -> Vec<Vec<u8>> {
     let (mut left, mut right) = (Net::new(device, 5), Net::new(device, 7));
     let (mut left_optimizer, mut right_optimizer) = (AdamConfig::new().init(), AdamWConfig::new().init());
@@ -112,7 +112,7 @@ struct Pupil {
     head: Linear,
 }
 
-/// A frozen teacher runs in each round: its answers are learned from, and what its layers make on the way.
+/// A frozen teacher runs in each round: the student learns from its answers, and from the intermediate results of its layers.
 pub fn distillation(device: &Device) -> Vec<Vec<u8>> {
     let teacher =
         Pupil { net: Net::new(device, 10), hint: linear(WIDTH, WIDTH, device), head: linear(WIDTH, 16, device) };
@@ -149,7 +149,7 @@ pub fn distillation(device: &Device) -> Vec<Vec<u8>> {
     weights(&pupil.net)
 }
 
-/// Two views of the same rows: each is to foretell what an average of the weights makes of the other.
+/// Two views of the same rows: each must predict what an average of the weights makes of the other.
 pub fn two_views(device: &Device) -> Vec<Vec<u8>> {
     let mut online =
         Pupil { net: Net::new(device, 5), hint: linear(WIDTH, WIDTH, device), head: linear(WIDTH, WIDTH, device) };
@@ -183,7 +183,7 @@ pub fn two_views(device: &Device) -> Vec<Vec<u8>> {
     weights(&online.net).into_iter().chain(weights(&target)).collect()
 }
 
-/// Four folds of the data: for each there is a new model with a new optimizer, tried on what it has not seen.
+/// Four folds of the data: each has a new model with a new optimizer, evaluated on data that it has not seen.
 pub fn folds(device: &Device) -> Vec<Vec<u8>> {
     let mut log = Vec::new();
     for fold in 0..4 {
@@ -200,7 +200,7 @@ pub fn folds(device: &Device) -> Vec<Vec<u8>> {
     log
 }
 
-/// A rate of learning is looked for with a copy, rate by rate until the loss explodes, and then the training begins.
+/// A learning rate is searched for with a copy, rate by rate until the loss explodes, and then the training begins.
 pub fn rate_finder(device: &Device) -> Vec<Vec<u8>> {
     let net = Net::new(device, 8);
     let (mut tried, mut optimizer, mut rate) = (net.clone(), SgdConfig::new().init(), 1e-3);
@@ -227,7 +227,7 @@ pub fn rate_finder(device: &Device) -> Vec<Vec<u8>> {
     losses.into_iter().map(|loss| loss.to_le_bytes().to_vec()).chain(weights(&net)).collect()
 }
 
-/// The lower layers are frozen halfway through, and set free for the last rounds.
+/// The lower layers are frozen halfway through, and released for the last rounds.
 pub fn freezing(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), AdamConfig::new().init());
     for round in 0..rounds() {
@@ -260,7 +260,7 @@ pub fn doubling(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// After every fourth round the model is tried. The best so far is kept, and taken up again where it has become worse twice.
+/// After every fourth round the model is evaluated. The best so far is kept, and restored after two evaluations that were worse.
 pub fn best_kept(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 8), SgdConfig::new().init());
     let (mut best, mut least, mut worse, mut rate) = (net.clone(), f32::MAX, 0, 0.5);
@@ -291,7 +291,7 @@ struct Head {
     out: Linear,
 }
 
-/// Two tasks in turns, and now and then both: one trunk, and an optimizer for each part.
+/// Two tasks alternate, and occasionally both come together: one trunk, and an optimizer for each part.
 pub fn tasks_in_turns(device: &Device) -> Vec<Vec<u8>> {
     let mut trunk = Net::new(device, 6);
     let mut heads = [2, 4].map(|layers| Head { net: Net::new(device, layers), out: linear(WIDTH, 8, device) });

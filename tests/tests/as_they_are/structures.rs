@@ -1,4 +1,4 @@
-//! Models whose rounds have a structure of their own: resolutions, lengths, iterations and queues.
+//! Models whose rounds have a special structure: resolutions, lengths, iterations and queues.
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Initializer, Module, Param};
@@ -90,7 +90,7 @@ impl Decoder {
     }
 }
 
-/// A decoder whose embedding is its output too, with dropout; gradients of three batches of different sizes are added up and clipped.
+/// A decoder whose embedding is also its output layer, with dropout; gradients of three batches of different sizes are accumulated and clipped.
 pub fn decoder(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Decoder::new(device);
     let clipping = GradientClippingConfig::Norm(1.0).init();
@@ -114,7 +114,7 @@ struct Classifier {
     head: Linear,
 }
 
-/// Pictures grow while a network learns from them, and there are fewer to a batch then.
+/// Images grow while a network learns from them, and a batch then has fewer of them.
 pub fn growing(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Classifier {
         convs: [[3, 12], [12, 12], [12, 24], [24, 24]].map(|channels| conv(channels, device)).to_vec(),
@@ -180,7 +180,7 @@ impl Segmenter {
     }
 }
 
-/// Every pixel gets a class, from sides of 27, 13 and 6 pixels that are brought together, and there is a loss at each of them.
+/// Every pixel gets a class, from resolutions of 27, 13 and 6 pixels that are combined, and there is a loss at each of them.
 pub fn segmenter(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Segmenter {
         down: [[2, 8], [8, 16], [16, 32]].map(|channels| conv(channels, device)).to_vec(),
@@ -199,7 +199,7 @@ pub fn segmenter(device: &Device) -> Vec<Vec<u8>> {
     model.down.iter().chain(&model.up).map(|conv| bytes(conv.weight.val())).collect()
 }
 
-/// One field followed for as many moments as the batch takes: the same layers again and again, five to eleven times.
+/// One field integrated over as many time steps as the batch needs: the same layers again and again, five to eleven times.
 pub fn ode(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 2), AdamConfig::new().init());
     for round in 0..rounds() {
@@ -218,7 +218,7 @@ pub fn ode(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// A point that a network leaves where it is: looked for without gradients, until it moves little, and three rounds more with them.
+/// A fixed point of a network: found without gradients, iterating until it moves little, then three more iterations with gradients.
 pub fn equilibrium(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 3), AdamConfig::new().init());
     let step = |net: &Net, x: &Tensor<2>, y: Tensor<2>| activation::tanh(net.forward(y) * 0.3 + x.clone());
@@ -245,7 +245,7 @@ pub fn equilibrium(device: &Device) -> Vec<Vec<u8>> {
     weights(&net)
 }
 
-/// One forward for all rows; which of them lie too near is found on the host, from distances that are read before the loss is there.
+/// One forward pass for all rows; which of them lie too close is found on the host, from distances that are read before the loss is computed.
 pub fn mined(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), AdamConfig::new().init());
     for round in 0..rounds() {
@@ -279,7 +279,7 @@ struct Mixer {
     norm: LayerNorm,
 }
 
-/// Layers that mix patches and then channels; each is left out for some of the rows, at random.
+/// Layers that mix patches and then channels; each is skipped for some of the rows, at random.
 pub fn mixer(device: &Device) -> Vec<Vec<u8>> {
     let layers = |width: usize| (0..4).map(|_| linear(width, width, device)).collect();
     let mut model = Mixer { across: layers(32), within: layers(WIDTH), norm: LayerNormConfig::new(WIDTH).init(device) };
@@ -313,7 +313,7 @@ struct Coupling {
     hidden: Linear,
 }
 
-/// A flow that can be inverted, learned from its likelihood, with draws from it now and then by the way back.
+/// An invertible flow, trained on its likelihood; occasionally samples are drawn through its inverse.
 pub fn flow(device: &Device) -> Vec<Vec<u8>> {
     const HALF: usize = WIDTH / 2;
     let coupling = |_| Coupling {
@@ -361,7 +361,7 @@ struct Packed {
     head: Linear,
 }
 
-/// Texts in order of their lengths: the shorter ones drop out of the batch one by one, and each is judged by where it ended.
+/// Texts sorted by length: the shorter ones drop out of the batch one by one, and each is judged by its last state.
 pub fn packed(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Packed {
         tokens: EmbeddingConfig::new(50, WIDTH).init(device),
@@ -396,7 +396,7 @@ pub fn packed(device: &Device) -> Vec<Vec<u8>> {
     vec![bytes(model.cell.weight.val()), bytes(model.tokens.weight.val())]
 }
 
-/// A queue of what a slow copy has made of batches before, against which each row is to be told from the others.
+/// A queue of what a slow copy has made of earlier batches; each row must be distinguished from those in it.
 pub fn queue(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 6), SgdConfig::new().init());
     let mut slow = net.valid();
@@ -429,7 +429,7 @@ struct Masked {
     hidden: Param<Tensor<2>>,
 }
 
-/// Most patches are hidden, others in each round: an encoder sees the rest, and a decoder is to fill in what is missing.
+/// Most patches are hidden, different ones in each round: an encoder sees the rest, and a decoder must fill in what is missing.
 pub fn masked(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Masked {
         encoder: Net::new(device, 6),

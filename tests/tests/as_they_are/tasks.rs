@@ -1,4 +1,4 @@
-//! Further kinds of training: several gradients at once, several models at once, decisions on the host, and pieces that are put together in a loop.
+//! Further kinds of training: several gradients at once, several models at once, decisions on the host, and results that are assembled in a loop.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
@@ -19,7 +19,7 @@ struct Tasks {
     heads: Vec<Linear>,
 }
 
-/// Adds up the gradients of tasks, each without what speaks against another.
+/// Sums the gradients of tasks, each without its component against another one.
 struct Reconciled<'a> {
     tasks: &'a [GradientsParams],
     order: [usize; 3],
@@ -48,7 +48,7 @@ impl ModuleVisitor for Reconciled<'_> {
     }
 }
 
-/// Three tasks with a forward and a backward each; where the gradients of two point apart, they are reconciled, in an order drawn by chance.
+/// Three tasks with a forward and a backward pass each; if the gradients of two conflict, they are reconciled, in random order.
 pub fn reconciled(device: &Device) -> Vec<Vec<u8>> {
     let heads = (0..3).map(|_| linear(WIDTH, 8, device)).collect();
     let mut model = Tasks { trunk: Net::new(device, 6), heads };
@@ -113,7 +113,7 @@ struct Member {
     rate: f64,
 }
 
-/// Three models in turns, at rates of their own. Now and then all are tried, and the worst goes on from the best one's weights at another rate.
+/// Three models in turns, at different rates. Occasionally all are evaluated, and the worst continues from the best one's weights at another rate.
 pub fn population(device: &Device) -> Vec<Vec<u8>> {
     let member = |rate| Member { model: Attentive::new(device), optimizer: AdamWConfig::new().init(), rate };
     let mut members = [1e-4, 1e-3, 5e-3].map(member);
@@ -187,7 +187,7 @@ impl Captioner {
     }
 }
 
-/// Sentences about pictures. What was said is read, word by word, and the host decides for each row whether it goes on from that or from what is right.
+/// Sentences about images. What was generated is read, word by word, and the host decides for each row whether it continues from that or from the right word.
 pub fn captions(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Captioner::new(device);
     let mut optimizer = AdamConfig::new().init();
@@ -245,7 +245,7 @@ impl Ear {
     }
 }
 
-/// Pairs of windows of sound, each window of its own length: those of one speaker are to be near each other, the others at least so far apart.
+/// Pairs of windows of sound, each of its own length: those of one speaker must be near each other, the others at least a given distance apart.
 pub fn sounds(device: &Device) -> Vec<Vec<u8>> {
     let mut ear = Ear::new(device);
     let mut optimizer = RmsPropConfig::new().init();
@@ -286,7 +286,7 @@ impl Chunked {
         Self { ask: layer(), keys: layer(), values: layer(), wide: layer(), norm }
     }
 
-    /// Attention chunk by chunk, by the largest score so far, what has been added up relative to it, and the sum of the shares.
+    /// Attention chunk by chunk, using the largest score so far, the result accumulated relative to it, and the sum of the weights.
     fn attend(&self, x: Tensor<3>) -> Tensor<3> {
         let [rows, length, _] = x.dims();
         let seen = self.norm.forward(x.clone());
@@ -308,7 +308,7 @@ impl Chunked {
     }
 }
 
-/// Attention over as many chunks as a text has, put together in a loop with a softmax that goes on from chunk to chunk.
+/// Attention over as many chunks as a text has, assembled in a loop with a softmax that continues from chunk to chunk.
 pub fn chunks(device: &Device) -> Vec<Vec<u8>> {
     let mut layers: Vec<Chunked> = (0..2).map(|_| Chunked::new(device)).collect();
     let mut optimizer = AdamWConfig::new().init();
@@ -350,7 +350,7 @@ impl Recommender {
     }
 }
 
-/// Who likes what: factors of a matrix beside a tower of layers, against three negatives that the host draws; and now and then what is best for a user.
+/// Who likes what: matrix factors beside a tower of layers, against three negatives drawn by the host; occasionally also the best items for a user.
 pub fn recommendations(device: &Device) -> Vec<Vec<u8>> {
     let table = |count| EmbeddingConfig::new(count, 32).init(device);
     let mut model = Recommender {

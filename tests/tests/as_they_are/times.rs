@@ -1,4 +1,4 @@
-//! How long whole runs take: with all their planning, in turns with plain Burn and with Burn's own group of one device.
+//! How long whole runs take, including all planning, in turns with plain Burn and with Burn's own group of one device.
 
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Wall and processor time over plain Burn's in the same turn; then the time of what ran again over that of the program's operations, and
-/// how many steps went by a plan of their own, by a similar one, and in all.
+/// Wall and processor time divided by plain Burn's in the same turn; then the time of recomputation divided by that of the program's operations, and
+/// how many steps followed a plan of their own or a similar one, out of all.
 fn cell(runs: &[Run], plain: &[Run]) -> String {
     let ratio = |of: fn(&Run) -> f64| median(runs.iter().zip(plain).map(|(run, plain)| of(run) / of(plain)));
     let mut text = format!("{:.2}x, {:.2}x", ratio(|run| run.wall), ratio(|run| run.processor));
@@ -55,7 +55,7 @@ fn cell(runs: &[Run], plain: &[Run]) -> String {
 }
 
 #[test]
-#[ignore = "slow, and its times mean something on idle cores only"]
+#[ignore = "slow, and its times are meaningful only on idle cores"]
 fn how_long_whole_runs_take() {
     let _alone = alone();
     ROUNDS_OF_A_PROGRAM.set(LONG);

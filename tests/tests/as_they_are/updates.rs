@@ -1,4 +1,4 @@
-//! Further kinds of training: what becomes of a gradient, of a loss that has been read, and of weights beside those that are trained.
+//! Further kinds of training: what happens to a gradient, to a loss that has been read, and to weights other than the trained ones.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -10,7 +10,7 @@ use burn::tensor::{Device, Distribution, IndexingUpdateOp, Int, Tensor, activati
 
 use crate::{Net, ROWS, WIDTH, begin_round, bytes, chance, input, labels, linear, numbers, rounds, weights};
 
-/// The weights of a model, by their parameters.
+/// The weights of a model, by parameter.
 struct Collected(GradientsParams);
 
 impl Collected {
@@ -27,7 +27,7 @@ impl ModuleVisitor for Collected {
     }
 }
 
-/// Slow weights follow the fast ones, which go on from there.
+/// Slow weights follow the fast ones, which continue from there.
 impl ModuleMapper for Collected {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(slow) = self.0.remove::<D>(param.id) else { return param };
@@ -63,7 +63,7 @@ impl Pictures {
         Self { first: conv([3, 12]), blocks: (0..5).map(block).collect(), head: linear(12, 10, device) }
     }
 
-    /// The later a block, the more often it is left out.
+    /// The later a block, the more often it is skipped.
     fn forward(&self, x: Tensor<4>, round: usize) -> Tensor<2> {
         let mut x = activation::relu(self.first.forward(x));
         for (at, block) in self.blocks.iter().enumerate() {
@@ -77,7 +77,7 @@ impl Pictures {
     }
 }
 
-/// Slow weights that look on for five rounds and then go halfway to the fast ones, with blocks of a residual network left out at random.
+/// Slow weights that wait for five rounds and then move halfway to the fast ones; blocks of a residual network are skipped at random.
 pub fn slow_and_fast(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Pictures::new(device);
     let mut slow = Collected::of(&model);
@@ -100,7 +100,7 @@ pub fn slow_and_fast(device: &Device) -> Vec<Vec<u8>> {
     convs.chain(running.collect::<Vec<_>>()).collect()
 }
 
-/// Reads how large each gradient is, and adds noise to it.
+/// Reads the norm of each gradient, and adds noise to it.
 struct Noisy {
     gradients: GradientsParams,
     by: f64,
@@ -122,7 +122,7 @@ struct Forecaster {
     head: Linear,
 }
 
-/// A forecast of what comes next; gradients get noise that fades, and how large each is is written down in each round.
+/// A forecast of what comes next; gradients get noise that fades, and the norm of each is recorded in each round.
 pub fn noise_and_norms(device: &Device) -> Vec<Vec<u8>> {
     let mut model = Forecaster { lstm: LstmConfig::new(16, 32, true).init(device), head: linear(32, 16, device) };
     let (mut optimizer, mut log) = (AdamConfig::new().init(), vec![]);
@@ -154,7 +154,7 @@ impl ModuleMapper for Moved<'_> {
     }
 }
 
-/// Along each gradient several lengths of a step are tried without gradients, until the loss has fallen by enough.
+/// Several step lengths are tried along each gradient, without gradients, until the loss has decreased enough.
 pub fn line_search(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut length, mut log) = (Net::new(device, 7), 4.0, vec![]);
     for round in 0..rounds() {
@@ -184,7 +184,7 @@ pub fn line_search(device: &Device) -> Vec<Vec<u8>> {
 const LISTS: usize = 32;
 const LENGTH: usize = 12;
 
-/// How well scores put lists in the order of what is wanted, and how far what is to be on top is above the best of the rest.
+/// How well scores sort lists in the desired order, and how far the score of the desired first item is above the best of the rest.
 fn listwise(scores: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
     let (_, order) = wanted.sort_descending_with_indices(1);
     let sorted = scores.clone().gather(1, order.clone());
@@ -199,7 +199,7 @@ fn listwise(scores: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
     likely + activation::relu(others - least + 0.5).mean() * 0.3
 }
 
-/// Documents are held on the device and drawn there by random numbers. A loss that is no number or far too large is read, and nothing learned from it.
+/// Documents are held on the device and sampled there with random numbers. The loss is read; if it is NaN or far too large, the round is skipped.
 pub fn skipped_when_bad(device: &Device) -> Vec<Vec<u8>> {
     let (mut net, mut optimizer) = (Net::new(device, 5), AdamConfig::new().init());
     let mut head = linear(WIDTH, 1, device);
@@ -242,20 +242,20 @@ struct Listener {
 }
 
 impl Listener {
-    /// How likely each sign is at each moment; the first sign is a gap.
+    /// The probability of each symbol at each time step; the first symbol is a gap.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         activation::log_softmax(self.head.forward(activation::tanh(self.gru.forward(x, None))), 2)
     }
 }
 
-/// How unlikely a text is, over all ways in which its signs can be spread over the moments: sums over a lattice, moment by moment.
+/// The negative log-likelihood of a text, over all ways to align its symbols with the time steps: sums over a lattice, step by step.
 fn unlikely(odds: Tensor<3>, texts: &[Vec<i64>]) -> Tensor<1> {
     let ([rows, moments, _], device) = (odds.dims(), odds.device());
     let places = 2 * texts[0].len() + 1;
     let sign = |text: &[i64], at: usize| if at % 2 == 1 { text[at / 2] } else { 0 };
     let signs = texts.iter().flat_map(|text| (0..places).map(move |at| sign(text, at)));
     let signs: Tensor<2, Int> = numbers(signs, &device).reshape([rows, places]);
-    // From a sign one may go to the next without a gap, if that is another one.
+    // A symbol may be followed by the next one without a gap, if the two differ.
     let jumps = |text: &[i64], at: usize| at >= 3 && at % 2 == 1 && sign(text, at) != sign(text, at - 2);
     let barred = texts.iter().flat_map(|text| (0..places).map(move |at| i64::from(!jumps(text, at))));
     let barred = numbers(barred, &device).reshape([rows, places]).equal_elem(1);
@@ -277,7 +277,7 @@ fn unlikely(odds: Tensor<3>, texts: &[Vec<i64>]) -> Tensor<1> {
     ((ends - most.clone()).exp().sum_dim(1).log() + most).mean().neg()
 }
 
-/// What is said in a recording, without knowing when; every eighth round what is heard is written down.
+/// Transcribes a recording without knowing when symbols occur; every eighth round the transcription is recorded.
 pub fn lattice(device: &Device) -> Vec<Vec<u8>> {
     let gru = GruConfig::new(24, 40, true).init(device);
     let mut model = Listener { gru, head: linear(40, 12, device) };
@@ -341,7 +341,7 @@ struct Actor {
 }
 
 impl Actor {
-    /// A move drawn at random, and how likely it was.
+    /// A random action, and its probability.
     fn act(&self, state: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
         let parts = self.moves.forward(self.net.forward(state)).chunk(2, 1);
         let (mean, spread) = (parts[0].clone(), parts[1].clone().clamp(-4.0, 1.0));
@@ -352,7 +352,7 @@ impl Actor {
     }
 }
 
-/// What has been seen, in a ring on the device: states, moves and where they led.
+/// Past experience, in a ring buffer on the device: states, actions and resulting states.
 struct Ring {
     states: Tensor<2>,
     moves: Tensor<2>,
@@ -379,7 +379,7 @@ impl Ring {
     }
 }
 
-/// A player and two critics, each with a copy that follows it, and how much chance is worth: four optimizers in each round.
+/// An agent and two critics, each with a copy that follows it, and the weight of randomness: four optimizers in each round.
 pub fn twin_critics(device: &Device) -> Vec<Vec<u8>> {
     let plain = device.clone().inner();
     let mut actor = Actor { net: Net::new(device, 3), moves: linear(WIDTH, 8, device) };

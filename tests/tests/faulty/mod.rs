@@ -1,12 +1,12 @@
-//! `Faulty<B>`: a backend that fails, panics or waits at a chosen moment, and that counts for itself what it holds.
+//! `Faulty<B>`: a backend that fails, panics or waits at a chosen moment, and that counts by itself what it holds.
 //!
-//! It is Burn's router over a channel whose client runs every operation on `B`. So it stands exactly where a backend
-//! stands, below `Remat`, and nothing of the engine knows of it. A *moment* is the n-th call of one kind since it was armed.
-//! A call that fails takes what it was to consume with it, as a kernel that panics does.
+//! It is Burn's router over a channel whose client runs every operation on `B`. So it sits exactly where a backend
+//! sits, below `Remat`, and the engine knows nothing of it. A *moment* is the n-th call of one kind since it was armed.
+//! A call that fails also loses what it was to consume, as does a kernel that panics.
 //!
-//! Bytes are counted by buffer, from what `B` itself says after every operation: O(log tensors) each.
+//! Bytes are counted by buffer, from what `B` itself reports after every operation: O(log tensors) each.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses only some of it")]
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,11 +34,11 @@ pub type Faulty = BackendRouter<FaultyChannel>;
 pub enum Moment {
     /// An operation runs.
     Run,
-    /// Data of the host arrives.
+    /// Data from the host arrives.
     Upload,
     /// A tensor is read.
     Read,
-    /// The backend is asked for a tensor's buffer.
+    /// The backend is asked for the buffer of a tensor.
     Query,
     /// The program waits for the device.
     Sync,
@@ -53,9 +53,9 @@ impl Moment {
 pub enum Kind {
     /// The call panics.
     Panic,
-    /// The call returns an error: reads and syncs only, other calls have none to return.
+    /// The call returns an error: only reads and syncs, since other calls cannot return one.
     Error,
-    /// The read panics when its result is waited for.
+    /// The read panics when its result is awaited.
     LatePanic,
     /// The call takes some time.
     Delay,
@@ -69,7 +69,7 @@ pub struct Fault {
     pub kind: Kind,
 }
 
-/// What every planted failure says.
+/// The text of every planted failure.
 pub const CAUSE: &str = "a planted fault";
 
 const DELAY: Duration = Duration::from_millis(2);
@@ -80,14 +80,14 @@ struct Watch {
     has_struck: bool,
     counts: BTreeMap<Moment, u64>,
     held: BTreeMap<TensorId, BufferId>,
-    /// How many tensors hold a buffer, and its bytes.
+    /// How many tensors share a buffer, and its bytes.
     buffers: BTreeMap<u64, (u64, u64)>,
     bytes: u64,
     peak: u64,
 }
 
 impl Watch {
-    /// Counts a call; the fault that it is to have.
+    /// Counts a call; returns the fault planted at it, if any.
     fn pass(&mut self, moment: Moment) -> Option<Kind> {
         let count = self.counts.entry(moment).or_default();
         let at = std::mem::replace(count, *count + 1);
@@ -96,20 +96,20 @@ impl Watch {
         Some(fault.kind)
     }
 
-    /// A tensor has come to hold a buffer.
+    /// A tensor now has a buffer.
     fn add(&mut self, id: TensorId, buffer: BufferId) {
         self.remove(id);
         self.held.insert(id, buffer);
         if let BufferId::Known { key, bytes } = buffer {
             let (owners, known) = self.buffers.entry(key).or_default();
-            // An address may have come to be another buffer's in an operation that gave up the one before.
+            // The address may now belong to another buffer, if an operation has released the previous one.
             self.bytes = self.bytes - *known + bytes;
             (*owners, *known) = (*owners + 1, bytes);
         }
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// A tensor is gone, and with the last one of a buffer its bytes.
+    /// A tensor is gone, and, if it was the last one of a buffer, its bytes too.
     fn remove(&mut self, id: TensorId) {
         let Some(BufferId::Known { key, .. }) = self.held.remove(&id) else { return };
         let Some((owners, bytes)) = self.buffers.get_mut(&key) else { return };
@@ -121,7 +121,7 @@ impl Watch {
     }
 }
 
-/// A device of its own for every test.
+/// A separate device for every test.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultyDevice(u16);
 
@@ -145,7 +145,7 @@ impl FaultyDevice {
         watch.peak = watch.bytes;
     }
 
-    /// Whether the fault has struck.
+    /// Whether the fault has occurred.
     pub fn has_struck(&self) -> bool {
         self.client().0.watch.lock().has_struck
     }
@@ -162,7 +162,7 @@ impl FaultyDevice {
         (watch.held.len(), watch.bytes)
     }
 
-    /// Most bytes held at once since it was armed, by the backend's own account.
+    /// Most bytes held at once since it was armed, as counted by the backend.
     pub fn peak(&self) -> u64 {
         self.client().0.watch.lock().peak
     }
@@ -286,7 +286,7 @@ impl fmt::Debug for FaultyClient {
 }
 
 impl FaultyClient {
-    /// Panics or waits if that is planted here, `before` it panics doing what a call that fails does with what it was given.
+    /// Panics or waits if that is planted here. Calls `before` first if it panics, to do what a failing call does with its inputs.
     fn strike(&self, moment: Moment, before: impl FnOnce()) -> Option<Kind> {
         let kind = self.0.watch.lock().pass(moment);
         match kind {
@@ -310,10 +310,10 @@ impl FaultyClient {
         }
     }
 
-    /// Takes tensors away that an operation was to consume.
+    /// Removes tensors that an operation was to consume.
     fn take(&self, ids: &[TensorId], has_run: bool) {
         for &id in ids {
-            // Of an operation that failed nothing came to be, and the router drops it all the same.
+            // An operation that failed has made nothing, but the router drops its outputs all the same.
             let is_held = self.0.watch.lock().held.contains_key(&id);
             if !has_run && is_held {
                 let ir = TensorIr { id, shape: Shape::new([]), status: TensorStatus::ReadWrite, dtype: DType::F32 };

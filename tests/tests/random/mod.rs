@@ -1,10 +1,10 @@
 //! Random programs: a language of four-byte instructions, and what each does with Burn's own tensors.
 //!
-//! Every string of instructions is a valid program: numbers are wrapped around what there is, and an instruction for which there is nothing does
-//! nothing. So programs can be drawn at random and cut shorter at will. What a program reads is its result. A tensor has at most
-//! [`MOST_NUMBERS`] numbers, and at most [`MOST_LIVE`] of a kind are alive, so a program of n instructions takes O(n).
+//! Every string of instructions is a valid program: numbers wrap around the available range, and an instruction that cannot be carried out does
+//! nothing. So programs can be drawn at random and shortened at will. The result of a program is what it reads. A tensor has at most
+//! [`MOST_NUMBERS`] values, and at most [`MOST_LIVE`] of a kind are alive, so a program of n instructions takes O(n).
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses only some of it")]
 
 mod pools;
 
@@ -18,11 +18,11 @@ use burn_remat::RematExt;
 use pools::Pools;
 pub use pools::Wire;
 
-/// What it does, and three numbers.
+/// The operation, and three numbers.
 pub type Instruction = [u8; 4];
 
-/// Who works beside others, and who goes backward alone: a backward lets go of what other threads' graphs still held, in the midst of what these
-/// do, and Burn's routers lose a tensor that one thread reads while another drops the last other handle of it.
+/// Makes threads take turns: a backward pass must run alone, because it releases what the graphs of other threads still hold while these are
+/// running, and Burn's routers lose a tensor that one thread reads while another drops the last other handle of it.
 static TURNS: RwLock<()> = RwLock::new(());
 
 fn alone() -> RwLockWriteGuard<'static, ()> {
@@ -38,7 +38,7 @@ const MOST_LIVE: usize = 12;
 const SHAPES: [[usize; 2]; 6] = [[4, 4], [3, 8], [8, 3], [1, 16], [16, 16], [5, 7]];
 const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
-/// A program under way on two devices.
+/// A program running on two devices.
 pub struct Program {
     devices: [Device; 2],
     pools: Pools,
@@ -50,7 +50,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// On `devices`, with or without autodiff. Without `may_draw` nothing is drawn from the generator, which all devices share.
+    /// On `devices`, with or without autodiff. Without `may_draw` nothing is drawn from the generator that all devices share.
     pub fn new(devices: [&Device; 2], may_draw: bool, wire: Wire) -> Self {
         let devices = devices.map(|device| device.clone().autodiff());
         if may_draw {
@@ -67,12 +67,12 @@ impl Program {
         }
     }
 
-    /// Forgets all but the leaves, as a training step does at its end.
+    /// Forgets everything but the leaves, as a training step does at its end.
     pub fn forget(&mut self) {
         self.pools = Pools::default();
     }
 
-    /// All that was read, and what is still alive.
+    /// Everything that was read, and what is still alive.
     pub fn finish(self) -> Vec<Vec<u8>> {
         let Self { devices, pools, leaves, mut seen, wire, .. } = self;
         drop(wire);
@@ -80,7 +80,7 @@ impl Program {
         seen.extend(leaves.into_iter().map(bytes));
         pools.read(&mut seen);
         drop(turn);
-        // Burn's autodiff lets go of a graph that nobody went back through when the next one is.
+        // Burn's autodiff releases a graph that had no backward pass only during the next backward pass.
         let _turn = alone();
         for device in &devices {
             let one = Tensor::<2>::ones([1, 1], device).require_grad();
@@ -94,7 +94,7 @@ impl Program {
 
     fn step(&mut self, [op, a, b, c]: Instruction) {
         if op % 40 == 39 {
-            // It may wait for another thread, and takes its turn where it does not.
+            // It may wait for another thread, and takes its turn only when it does not.
             return self.control(a, b);
         }
         if op % 40 == 38 {
@@ -264,7 +264,7 @@ impl Program {
         }
     }
 
-    /// What networks are made of, with gradients of their own.
+    /// Layers of networks that have gradients of their own.
     fn layers(&mut self, op: u8, a: u8, b: u8) {
         let Some(x) = self.pools.float(a, false) else { return };
         let [rows, columns] = x.dims();
@@ -307,7 +307,7 @@ impl Program {
         self.pools.floats.push(self.leaves[usize::from(a) % self.leaves.len()].clone());
     }
 
-    /// Gradients of the leaves, and an update of some of them. The graph behind all tensors is over with it.
+    /// Gradients of the leaves, and an update of some of them. This ends the graph behind all tensors.
     fn backward(&mut self, a: u8, b: u8) {
         let loss = self.pools.float(a, false).map(|x| x.cast(DType::F32).mean());
         self.pools.detach();
@@ -362,7 +362,7 @@ fn ints(numbers: impl Iterator<Item = u8>, shape: [usize; 2], kind: u8, device: 
     Tensor::from_data(data, (device, dtype))
 }
 
-/// `y` in the shape and type of `x` and on its device: itself, or its mean everywhere.
+/// `y` in the shape and type of `x` and on its device: `y` itself, or its mean everywhere.
 fn alike(y: Tensor<2>, x: &Tensor<2>) -> Tensor<2> {
     let y = y.cast(x.dtype()).to_device(&x.device());
     if y.dims() == x.dims() { y } else { y.mean().reshape([1, 1]).expand(x.dims()) }

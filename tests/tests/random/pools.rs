@@ -1,4 +1,4 @@
-//! The tensors that a random program has at hand, and the wire over which programs on several threads hand some to each other.
+//! The tensors available to a random program, and the wire over which programs on several threads pass some to each other.
 
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -14,7 +14,7 @@ pub struct Pools {
     pub bools: Vec<Tensor<2, Bool>>,
 }
 
-/// A tensor by its number, wrapped around; `take` leaves none behind.
+/// A tensor by its number, wrapped around; with `take` it is removed.
 fn pick<T: Clone>(pool: &mut Vec<T>, at: u8, take: bool) -> Option<T> {
     let at = usize::from(at).checked_rem(pool.len())?;
     Some(if take { pool.swap_remove(at) } else { pool[at].clone() })
@@ -41,7 +41,7 @@ impl Pools {
         }
     }
 
-    /// The oldest go where there are too many.
+    /// Drops the oldest tensors if there are too many.
     pub fn trim(&mut self) {
         fn trim<T>(pool: &mut Vec<T>) {
             pool.drain(..pool.len().saturating_sub(MOST_LIVE));
@@ -65,8 +65,8 @@ impl Pools {
     }
 }
 
-/// What a thread gives to the next one and takes from the one before. Gifts come in their order and are waited for: what is taken does
-/// not depend on who is quicker.
+/// What a thread passes to the next one and receives from the previous one. Gifts arrive in order and are waited for, so what is received does
+/// not depend on which thread is faster.
 #[derive(Default)]
 pub struct Wire {
     pub to: Option<Sender<Option<Tensor<2>>>>,
@@ -74,7 +74,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Gives what `gift` makes, or nothing; nobody is waited for.
+    /// Passes on what `gift` makes, or nothing; does not wait for anybody.
     pub fn give(&self, gift: impl FnOnce() -> Option<Tensor<2>>) {
         if let Some(to) = &self.to {
             // The next thread may have ended.
@@ -82,7 +82,7 @@ impl Wire {
         }
     }
 
-    /// The next gift; `None` where none comes any more. Waits for the thread before, which waits for none behind it.
+    /// The next gift; `None` if no more come. Waits for the previous thread, which never waits for a later one.
     pub fn take(&self) -> Option<Tensor<2>> {
         self.from.as_ref()?.recv().ok().flatten()
     }

@@ -43,7 +43,7 @@ impl Model {
 
     pub fn gradients(&self, step: usize, device: &Device) -> GradientsParams {
         let x = input(step, device);
-        // What is uploaded is written over after it has been read.
+        // What is uploaded is overwritten after it has been read.
         let x = x.clone() * x.clone().powf_scalar(2.0).mean().unsqueeze() + x * 0.5;
         let y = self.forward(x.clone());
         GradientsParams::from_grads((y - x).powf_scalar(2.0).mean().backward(), self)
@@ -55,7 +55,7 @@ pub fn input(step: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [40, 12]), device)
 }
 
-/// Devices on which steps are found in different ways: nothing is recorded; no plan is followed; plans are.
+/// Devices on which steps are found in different ways: nothing is recorded; no plan is followed; plans are followed.
 pub fn devices() -> Vec<(&'static str, Device)> {
     let config = |budget: &str| RematConfig::new(budget).without_cache();
     let planned = config("60%").with_time_limit(Duration::from_millis(100));
@@ -67,7 +67,7 @@ pub fn devices() -> Vec<(&'static str, Device)> {
     ]
 }
 
-/// Steps found by the end of each of so many rounds.
+/// The number of steps found by the end of each of this many rounds.
 pub fn found(device: &Device, rounds: usize, mut round: impl FnMut(usize, &Device)) -> Vec<u64> {
     let _ = env_logger::try_init();
     let training = device.clone().autodiff();

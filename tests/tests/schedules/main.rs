@@ -1,10 +1,10 @@
-//! The queue before an engine, the order of draws and the announced reads, under thousands of schedules of their threads.
+//! The queue in front of an engine, the order of random draws and the announced reads, under thousands of schedules of their threads.
 //!
-//! The files are those of the library; only the locks and threads are others ([`sync`]). The takers write down what they take. Schedules are drawn at random and
-//! by priorities that change at a few points (PCT), from a fixed seed; those of the reads alone, which do not spin, are gone through one by one. A thread
+//! The files are those of the library; only the locks and threads are replaced ([`sync`]). The takers log what they take. Schedules are drawn at random and
+//! by priorities that change at a few points (PCT), from a fixed seed; those of the reads alone, which do not spin, are enumerated completely. A thread
 //! that is never woken is found as a deadlock.
 //!
-//! Each property has a case that lacks what keeps it, in which the same search has to find the violation.
+//! Each property has a case that lacks what ensures it, in which the same search must find the violation.
 //!
 //! `BURN_REMAT_TEST_SCHEDULES` sets how many schedules are drawn for each case.
 
@@ -28,7 +28,7 @@ use reads::Reads;
 use sync::Mutex;
 
 const SEED: u64 = 7;
-/// Priorities change at so many points of a schedule.
+/// Priorities change at this many points of a schedule.
 const DEPTH: usize = 4;
 
 fn schedules() -> usize {
@@ -51,9 +51,9 @@ fn holds(name: &str, case: impl Fn() + Clone + Send + Sync + 'static) {
     assert_eq!(explored, 2 * count);
 }
 
-/// Goes through all schedules of `case`.
+/// Runs `case` under all its schedules.
 fn always_holds(name: &str, case: impl Fn() + Send + Sync + 'static) {
-    println!("{name}: all of {} schedules", under(DfsScheduler::new(None, false), case));
+    println!("{name}: all {} schedules", under(DfsScheduler::new(None, false), case));
 }
 
 /// Whether the search finds what is wrong with `case`.
@@ -63,12 +63,12 @@ fn is_found(case: impl Fn() + Send + Sync + 'static) -> bool {
 
 // ---- the queue
 
-/// The taker's thread soon sleeps, so that it has often to be woken.
+/// The taker's thread soon sleeps, so that it must often be woken.
 fn limits(capacity: usize) -> Limits {
     Limits { capacity, patience: 1 }
 }
 
-/// Writes down what it takes, and says so to whoever listens.
+/// Logs what it takes, and notifies a listener.
 struct Log<C> {
     taken: Vec<C>,
     listener: Option<Sender<()>>,
@@ -86,17 +86,17 @@ impl<C: Send + 'static> Taker for Log<C> {
 
     fn take(&mut self, call: C) {
         self.taken.push(call);
-        // Somebody else may come between two calls.
+        // Another thread may run between two calls.
         thread::yield_now();
         if let Some(listener) = &self.listener {
-            listener.send(()).expect("somebody listens");
+            listener.send(()).expect("there is a listener");
         }
     }
 
     fn exchange(&mut self, _: &mut ()) {}
 }
 
-/// What a thread asks for.
+/// What a thread requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asked {
     Enter,
@@ -123,7 +123,7 @@ impl Drop for Stage<'_> {
 const OF_ONE_THREAD: [Asked; 6] =
     [Asked::Enter, Asked::Operation(0), Asked::Enter, Asked::Operation(1), Asked::Leave, Asked::Leave];
 
-/// Threads open stages and ask for operations within. Each looks at what was taken once, with or without waiting for it.
+/// Threads open stages and request operations within them. Each inspects what was taken once, with or without waiting for it.
 fn stages(capacity: usize, waits: bool) {
     let queue = Log::queue(capacity);
     let ask = move |name: usize, queue: Arc<Queue<Log<(usize, Asked)>>>| {
@@ -141,7 +141,7 @@ fn stages(capacity: usize, waits: bool) {
     };
     let threads: Vec<_> =
         (0..3).map(|name| (name, queue.clone())).map(|(name, queue)| thread::spawn(move || ask(name, queue))).collect();
-    threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+    threads.into_iter().for_each(|thread| thread.join().expect("the thread ends"));
     let log = queue.taker();
     assert_eq!(log.taken.len(), 3 * OF_ONE_THREAD.len());
     for name in 0..3 {
@@ -152,14 +152,14 @@ fn stages(capacity: usize, waits: bool) {
 
 #[test]
 fn what_was_asked_is_taken_once_in_order_and_before_an_answer() {
-    // The queue is full now and then, and never.
+    // The queue is full now and then, or never.
     for capacity in [2, 1000] {
         holds(&format!("stages, {capacity} calls may wait"), move || stages(capacity, true));
     }
     assert!(is_found(|| stages(1000, false)), "an answer that nobody has waited for");
 }
 
-/// One thread asks and waits until the taker's own thread has taken it; another one asks for the taker meanwhile.
+/// One thread makes a request and waits until the taker's own thread has taken it; meanwhile another one asks for the taker.
 fn is_taken_by_itself() {
     let queue = Log::queue(1000);
     let (sender, taken) = channel();
@@ -170,19 +170,19 @@ fn is_taken_by_itself() {
         queue.submit(|()| call);
         taken.recv().expect("the taker lives");
     }
-    looks.join().expect("it ends");
+    looks.join().expect("the thread ends");
 }
 
 #[test]
 fn what_was_asked_is_taken_without_anybody_waiting_for_it() {
     holds("the taker's thread", is_taken_by_itself);
     sync::LOSES_ONE.set(true);
-    assert!(is_found(is_taken_by_itself), "a wake-up that is lost");
+    assert!(is_found(is_taken_by_itself), "a lost wake-up");
 }
 
 // ---- draws
 
-/// A taker that draws from the generator of all, where it is asked to.
+/// A taker that draws from the shared generator when asked to.
 struct Drawing {
     name: usize,
     generator: Arc<Mutex<Vec<(usize, usize)>>>,
@@ -201,7 +201,7 @@ impl Taker for Drawing {
     fn exchange(&mut self, _: &mut ()) {}
 }
 
-/// Two threads in turns draw on two devices, which share a generator.
+/// Two threads draw in turns on two devices that share a generator.
 fn draws(catches_up: bool) {
     let generator = Arc::new(Mutex::new(Vec::new()));
     let device = |name| Arc::new(Queue::new(Drawing { name, generator: generator.clone() }, limits(3)));
@@ -218,11 +218,11 @@ fn draws(catches_up: bool) {
     let (first, second) = ((devices.clone(), draw.clone()), (devices.clone(), draw));
     let begins = thread::spawn(move || {
         (0..3).for_each(|number| (first.1)(&first.0, number));
-        baton.send(()).expect("somebody takes it");
+        baton.send(()).expect("the other thread takes it");
     });
-    taken.recv().expect("it is given");
+    taken.recv().expect("it is passed on");
     (3..6).for_each(|number| (second.1)(&second.0, number));
-    begins.join().expect("it ends");
+    begins.join().expect("the thread ends");
     devices.iter().for_each(|device| drop(device.taker()));
     let drawn: Vec<(usize, usize)> = generator.lock().clone();
     assert_eq!(drawn, (0..6).map(|number| (number % 3 % 2, number)).collect::<Vec<_>>());
@@ -231,7 +231,7 @@ fn draws(catches_up: bool) {
 #[test]
 fn numbers_are_drawn_in_the_order_in_which_they_were_asked_for() {
     holds("draws", || draws(true));
-    assert!(is_found(|| draws(false)), "draws of a device that nobody has caught up");
+    assert!(is_found(|| draws(false)), "draws of a device that has not caught up");
 }
 
 // ---- reads
@@ -241,7 +241,7 @@ fn drop_of(id: u64) -> OperationIr {
     OperationIr::Drop(TensorIr { id: TensorId::new(id), shape: Shape::new([1]), status, dtype: DType::F32 })
 }
 
-/// A reader says what it is about to read, and reads it while the session drops that tensor.
+/// A reader announces what it is about to read, and reads it while the session drops that tensor.
 fn reads_before_drops(waits: bool) {
     let (reads, dropped) = (Arc::new(Reads::default()), Arc::new(Mutex::new(false)));
     let read = reads.announce(TensorId::new(1));
@@ -256,12 +256,12 @@ fn reads_before_drops(waits: bool) {
     };
     assert!(!*dropped.lock(), "the tensor is gone");
     drop(read);
-    session.join().expect("it ends");
-    // What was announced is over.
+    session.join().expect("the thread ends");
+    // The announced read is over.
     reads.let_pass(&drop_of(1));
 }
 
-/// A reader that reads only when another tensor has been dropped.
+/// A reader that reads only after another tensor has been dropped.
 fn reads_hold_up_nothing_else(dropped: u64) {
     let reads = Arc::new(Reads::default());
     let read = reads.announce(TensorId::new(1));
@@ -269,7 +269,7 @@ fn reads_hold_up_nothing_else(dropped: u64) {
         let reads = reads.clone();
         thread::spawn(move || reads.let_pass(&drop_of(dropped)))
     };
-    session.join().expect("it ends");
+    session.join().expect("the thread ends");
     drop(read);
 }
 
@@ -288,7 +288,7 @@ fn every_reader_is_waited_for() {
         *done.lock() += 1;
         drop(read);
     }
-    session.join().expect("it ends");
+    session.join().expect("the thread ends");
 }
 
 #[test]
@@ -296,11 +296,11 @@ fn what_ends_a_tensor_waits_for_its_readers_and_nothing_else_does() {
     always_holds("a reader", || reads_before_drops(true));
     assert!(is_found(|| reads_before_drops(false)), "a tensor that is dropped at once");
     always_holds("a reader of another tensor", || reads_hold_up_nothing_else(2));
-    assert!(is_found(|| reads_hold_up_nothing_else(1)), "a reader that waits for whom it keeps waiting");
+    assert!(is_found(|| reads_hold_up_nothing_else(1)), "a reader that waits for the session that waits for it");
     always_holds("two readers", every_reader_is_waited_for);
 }
 
-/// The same through the queue: the reader has its turn with the taker before the drop is submitted.
+/// The same through the queue: the reader gets the taker before the drop is submitted.
 fn reads_through_the_queue(waits: bool) {
     let (reads, queue) = (Arc::new(Reads::default()), Log::queue(1000));
     queue.submit(|()| "make");
@@ -309,7 +309,7 @@ fn reads_through_the_queue(waits: bool) {
         let (reads, queue) = (reads.clone(), queue.clone());
         thread::spawn(move || {
             let _read = reads.announce(TensorId::new(1));
-            announced.send(()).expect("the session goes on");
+            announced.send(()).expect("the session continues");
             let log = queue.taker();
             assert!(log.taken.contains(&"make") && !log.taken.contains(&"drop"), "{:?}", log.taken);
         })
@@ -320,7 +320,7 @@ fn reads_through_the_queue(waits: bool) {
         reads.let_pass(&drop_of(1));
     }
     queue.submit(|()| "drop");
-    reader.join().expect("it ends");
+    reader.join().expect("the thread ends");
     assert_eq!(queue.taker().taken, ["make", "compute", "drop"]);
 }
 

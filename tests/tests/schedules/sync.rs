@@ -1,11 +1,11 @@
-//! The locks and threads of `src/door/sync.rs`, over a scheduler that decides at each of them who goes next.
+//! The locks and threads of `src/door/sync.rs`, over a scheduler that decides at each of them which thread runs next.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
 pub use shuttle::sync::atomic::{AtomicUsize, Ordering};
 
-/// A lock that knows no poison.
+/// A lock that cannot be poisoned.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -24,7 +24,7 @@ impl<T> Mutex<T> {
 pub struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>);
 
 impl<T> MutexGuard<'_, T> {
-    /// Whoever is next is the scheduler's choice, so this is one of its cases.
+    /// The scheduler chooses which thread is next, so this is one of its cases.
     pub fn unlock_fair(self) {}
 }
 
@@ -32,18 +32,18 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("nobody looks while it waits")
+        self.0.as_ref().expect("nobody uses it while it waits")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect("nobody looks while it waits")
+        self.0.as_mut().expect("nobody uses it while it waits")
     }
 }
 
 thread_local! {
-    /// Whether [`Condvar::notify_one`] wakes nobody, to see what comes of it. All tasks of a schedule run on one thread.
+    /// Whether [`Condvar::notify_one`] wakes nobody, to see the consequences. All tasks of a schedule run on one thread.
     pub static LOSES_ONE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -74,7 +74,7 @@ impl Condvar {
 pub mod thread {
     pub use shuttle::thread::yield_now;
 
-    /// Starts threads that live as long as the process: here, that may be asleep when all others have ended.
+    /// Starts threads that live as long as the process: here, they may be asleep when all others have ended.
     #[derive(Debug)]
     pub struct Builder;
 
@@ -88,7 +88,7 @@ pub mod thread {
         }
 
         pub fn spawn(self, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-            // Of the scheduler's tasks only futures can be left alone.
+            // Of the scheduler's tasks, only futures can be left running.
             drop(shuttle::future::spawn(async { work() }));
             Ok(())
         }

@@ -1,6 +1,6 @@
-//! Four models so small that a training takes milliseconds: what each of `train`'s models is made of, in few operations.
+//! Four models so small that training takes milliseconds: the parts of the models of `train`, in few operations.
 
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "each test file uses only some of it")]
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -19,7 +19,7 @@ const LENGTH: usize = 5;
 const SYMBOLS: usize = 11;
 const SEED: u64 = 7;
 
-/// A model by its name, and how it trains so many steps from the same start.
+/// The name of a model, and a function that trains it for this many steps, always from the same start.
 pub type Small = (&'static str, fn(&Device, usize) -> Result<Run, String>);
 
 pub const ALL: [Small; 4] = [("mlp", mlp), ("cnn", cnn), ("transformer", transformer), ("lstm", lstm)];
@@ -35,7 +35,7 @@ fn symbols(step: usize, device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values, [BATCH, LENGTH]), device)
 }
 
-/// Trains from the same seed on, and waits for the device at the end.
+/// Trains from the same seed, and waits for the device at the end.
 fn run<M: Module>(
     device: &Device,
     steps: usize,

@@ -1,4 +1,4 @@
-//! Budgets as typed: bytes, or a share of the store-all peak.
+//! Budgets as typed on the command line: bytes, or a share of the store-all peak.
 
 use std::str::FromStr;
 
@@ -7,17 +7,17 @@ use burn_remat_grammar::BudgetText;
 /// The largest size that a graph can have.
 const MOST_BYTES: u64 = 1 << 63;
 
-/// A budget as typed.
+/// A budget as the user typed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
     /// `numerator / denominator` of the store-all peak.
     Share { numerator: u64, denominator: u64 },
 }
 
 impl Budget {
-    /// In bytes, rounded down.
+    /// The budget in bytes, rounded down.
     pub fn bytes(self, store_all_peak: u64) -> Result<u64, String> {
         let bytes = match self {
             Self::Bytes(bytes) => u128::from(bytes),
@@ -27,7 +27,7 @@ impl Budget {
         };
         match u64::try_from(bytes) {
             Ok(bytes) if bytes <= MOST_BYTES => Ok(bytes),
-            _ => Err(format!("a budget of {bytes} bytes is over 2^63")),
+            _ => Err(format!("a budget of {bytes} bytes is over the limit of 2^63")),
         }
     }
 }
@@ -49,8 +49,8 @@ impl FromStr for Budget {
         if text.ends_with(|last: char| last.is_ascii_alphabetic()) {
             return match burn_remat_grammar::budget(text) {
                 Ok(BudgetText::Bytes(bytes)) if bytes <= MOST_BYTES => Ok(Self::Bytes(bytes)),
-                Ok(BudgetText::Bytes(_)) => wrong("the budget is over 2^63"),
-                Ok(_) => wrong("this is not a budget for a graph"),
+                Ok(BudgetText::Bytes(_)) => wrong("the budget is over 2^63 bytes"),
+                Ok(_) => wrong("this form of budget does not apply to a graph"),
                 Err(reason) => wrong(reason),
             };
         }
@@ -61,22 +61,22 @@ impl FromStr for Budget {
             return wrong("this is not a budget");
         }
         if is_share && (whole.len() > 6 || decimals.len() > 6) {
-            return wrong("at most six digits on either side of the point");
+            return wrong("a share has at most six digits on either side of the point");
         }
-        // What does not fit in 64 bits is over 2^63 too.
+        // A number that does not fit in 64 bits is also over 2^63.
         let number = format!("{whole}{decimals}").parse().unwrap_or(u64::MAX);
         match number {
-            0 => wrong("a budget of 0 holds nothing"),
+            0 => wrong("the budget must be more than 0"),
             _ if is_share => {
                 Ok(Self::Share { numerator: number, denominator: 100 * 10_u64.pow(decimals.len() as u32) })
             }
-            _ if number > MOST_BYTES => wrong("the budget is over 2^63"),
+            _ if number > MOST_BYTES => wrong("the budget is over 2^63 bytes"),
             _ => Ok(Self::Bytes(number)),
         }
     }
 }
 
-/// Bytes for people.
+/// Bytes in a unit that is easy to read.
 pub fn human(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut size = bytes as f64;

@@ -1,4 +1,4 @@
-//! How the command ends, and the only place that prints.
+//! Exit statuses and output. Nothing else in the program prints.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use burn_remat_plan::PlanError;
 
-/// An end other than success.
+/// An exit other than success.
 #[derive(Debug)]
 pub struct Exit {
     code: u8,
@@ -29,10 +29,10 @@ impl Exit {
         Self { code: 3, message: message.into() }
     }
 
-    /// Tells the user on standard error.
+    /// Prints the message on standard error and returns the exit status.
     pub fn report(self) -> ExitCode {
         if !self.message.is_empty() {
-            // Nobody is left to be told where this fails.
+            // If this fails, there is nobody left to tell.
             let _ = writeln!(std::io::stderr(), "remat-plan: {}", self.message);
         }
         ExitCode::from(self.code)
@@ -49,7 +49,7 @@ impl From<PlanError> for Exit {
     }
 }
 
-/// Writes to standard output. A reader that has left (`remat-plan show x | head`) ends the command in silence.
+/// Writes to standard output. If the reader is gone (`remat-plan show x | head`), the command ends silently.
 pub fn print(text: &str) -> Result<(), Exit> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -59,18 +59,18 @@ pub fn print(text: &str) -> Result<(), Exit> {
     }
 }
 
-/// Refuses a file that cannot be written, before the work whose result it is to hold.
+/// Checks that a file can be written, before the work whose result it is meant to hold.
 pub fn writable(path: Option<&Path>) -> Result<(), Exit> {
     let Some(path) = path else { return Ok(()) };
     let found = std::fs::metadata(path);
-    // A pipe or a device is not to be touched twice.
+    // A pipe or a device must not be opened twice.
     if found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return Ok(());
     }
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| Exit::usage(format!("{}: {error}", path.display())))?;
     if found.is_err() {
-        // Nothing is left behind where there turns out to be no result.
+        // Leave no empty file behind if there turns out to be no result.
         let _ = std::fs::remove_file(path);
     }
     Ok(())

@@ -11,24 +11,24 @@ use crate::exit::{Exit, print, write};
 #[derive(clap::Args)]
 #[command(after_help = names())]
 pub struct Args {
-    /// Name of the graph, one of those below
+    /// Name of the graph (see the list below)
     name: String,
     /// Images or sequences per step
     #[arg(long, default_value_t = 1)]
     batch: u64,
-    /// How much of a training step
+    /// Which part of a training step to generate
     #[arg(long, value_enum, default_value = "training")]
     pass: PassName,
-    /// Depth of a family, in its own unit; the published networks ignore it
+    /// Depth, in the family's own unit; published networks ignore it
     #[arg(long, default_value_t = 8)]
     depth: usize,
     /// Seed of the random family
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Give convolutions, batch normalizations and ReLUs other implementations to choose from
+    /// Offer alternative implementations of convolutions, batch normalizations and ReLUs
     #[arg(long)]
     alternatives: bool,
-    /// File to write; default: standard output
+    /// File to write to; default: standard output
     #[arg(long, value_name = "GRAPH")]
     out: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What the command plans for: a graph or a chain, told apart by the `format` tag.
+//! The input of a subcommand: a graph or a chain, distinguished by the `format` tag.
 
 use std::io::Read;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub enum Input {
     Chain(Chain),
 }
 
-/// A plan as the checker counts it.
+/// Peak and makespan of a plan, as the checker counts them.
 pub struct Measured {
     /// Most bytes held at once.
     pub peak_bytes: u64,
@@ -43,7 +43,7 @@ pub fn read_plan(path: &Path) -> Result<PlanFile, Exit> {
 }
 
 impl Input {
-    /// Reads a graph, that of a recording, or a chain.
+    /// Reads a graph, the graph in a recording, or a chain.
     pub fn read(path: &Path) -> Result<Self, Exit> {
         let text = read_text(path)?;
         let named = |message: String| Exit::usage(format!("{}: {message}", path.display()));
@@ -51,7 +51,7 @@ impl Input {
         let text = graph.map(str::to_owned).unwrap_or(text);
         match tag(&text).map_err(|error| named(error.to_string()))?.as_str() {
             "remat-chain/1" => Chain::from_json(&text).map(Self::Chain).map_err(|error| named(error.to_string())),
-            PLAN_FORMAT => Err(named("this is a plan; give the graph or the chain that it is for".to_owned())),
+            PLAN_FORMAT => Err(named("this is a plan; give the graph or chain that it was made for".to_owned())),
             "remat-graph/1" => Graph::from_json(&text).map(Self::Graph).map_err(|error| named(error.to_string())),
             other => Err(named(format!("`format` is `{other}`, neither `remat-graph/1` nor `remat-chain/1`"))),
         }
@@ -73,7 +73,7 @@ impl Input {
         }
     }
 
-    /// Solves and checks.
+    /// Makes a plan and checks it.
     pub fn solve(&self, planner: &dyn Planner, request: &Request) -> Result<PlanFile, PlanError> {
         let store_all = self.store_all_makespan();
         match self {
@@ -86,7 +86,7 @@ impl Input {
         }
     }
 
-    /// The violations of a plan as texts, or what it measures.
+    /// The violations of a plan as messages, or its peak and makespan.
     pub fn check(&self, file: &PlanFile, budget: u64) -> Result<Result<Measured, Vec<String>>, FormatError> {
         Ok(match self {
             Self::Graph(graph) => match check(graph, &file.plan()?, budget) {

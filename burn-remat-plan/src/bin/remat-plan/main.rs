@@ -1,6 +1,6 @@
-//! `remat-plan`: plans for graphs and chains from the command line.
+//! `remat-plan`: plans graphs and chains from the command line.
 //!
-//! Exit status: 0 solved, 1 a check failed, 2 unusable arguments or file, 3 infeasible.
+//! Exit status: 0 success, 1 a check failed, 2 unusable arguments or file, 3 no plan found.
 
 mod budget;
 mod check;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Which results of a training step to keep and which to compute again, within a memory budget.
+/// Plan which results of a training step to keep and which to recompute, within a memory budget.
 #[derive(Parser)]
 #[command(name = "remat-plan", version, about, max_term_width = 100)]
 struct Cli {
@@ -36,15 +36,15 @@ enum Command {
     List,
     /// Plan a graph or a chain within a budget
     Solve(solve::Args),
-    /// Check a plan with the independent checker: its violations, exit status 1 if there are any
+    /// Check a plan with the independent checker and print its violations; exit status 1 if there are any
     Check(check::Args),
-    /// Overhead against budget, one curve per planner
+    /// Tabulate or draw overhead against budget, one curve per planner
     Sweep(sweep::Args),
-    /// The smallest feasible budget, and the op that sets it
+    /// Find the smallest feasible budget and the op that sets it
     Minimum(minimum::Args),
-    /// One HTML page: memory over time, what becomes of each activation, and what other budgets cost
+    /// Write an HTML page: memory over time, what happens to each activation, and what other budgets cost
     Plot(page::Args),
-    /// A summary: ops, store-all peak and makespan, largest values
+    /// Print a summary: ops, store-all peak and makespan, largest values
     Show(show::Args),
     /// Write a generated graph
     Generate(generate::Args),

@@ -17,7 +17,7 @@ use crate::limits::seconds;
 pub struct Args {
     /// A graph or a chain; `-` for standard input
     file: PathBuf,
-    /// Most time; what is then known of a graph is told
+    /// Time limit; for a graph, the bounds known by then are printed
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
     time_limit: Duration,
 }
@@ -53,17 +53,17 @@ fn of_chain(input: &Input, chain: &Chain) -> String {
     )
 }
 
-/// Most ops for which `search` is asked too.
+/// Graphs with more ops are not searched with `search`.
 const MOST_SEARCHED_OPS: usize = 4000;
-/// Time of one search.
+/// Time limit of one search.
 const ONE_SEARCH: Duration = Duration::from_millis(250);
-/// After so long no other is begun.
+/// No new search starts after this much time.
 const ALL_SEARCHES: Duration = Duration::from_millis(1200);
 
-/// The smallest budget at which `search` finds a plan in short, between the halves of `minimum`.
+/// The smallest budget at which `search` finds a plan quickly, by bisection between the two bounds of `minimum`.
 fn searched(graph: &Graph, minimum: &Minimum, took: Duration, limit: Duration) -> Option<u64> {
     let start = Instant::now();
-    // A search that fails finds the minimum again.
+    // A search that fails computes the minimum again.
     let left = ALL_SEARCHES.saturating_sub(2 * took).min(limit.saturating_sub(took + ONE_SEARCH));
     let (mut low, mut high) = (minimum.lower_bound, minimum.achieved);
     while low < high && graph.ops().len() <= MOST_SEARCHED_OPS && start.elapsed() < left {
@@ -104,9 +104,9 @@ fn of_graph(input: &Input, graph: &Graph, time_limit: Duration) -> String {
         );
     }
     if minimum.stop_reason == StopReason::TimeLimit {
-        text += "the search was cut short by its time limit: there may be a smaller one\n";
+        text += "the search stopped at its time limit: a smaller budget may be feasible\n";
     }
-    let part = if listed == bound { String::new() } else { format!("{listed} of them are ") };
+    let part = if listed == bound { String::new() } else { format!("{listed} of these bytes are ") };
     let _ = writeln!(text, "{part}resident together {when}:");
     if graph.constant_bytes() > 0 {
         let _ = writeln!(text, "  {:>20}  constant bytes", graph.constant_bytes());

@@ -15,7 +15,7 @@ use crate::progress::with_progress;
 use crate::solve::by_name;
 use crate::sweep::budgets;
 
-/// Time that the smallest budget is worth at least: all others go by it.
+/// Least time limit for finding the smallest budget: the choice of all others depends on it.
 const LEAST_TIME: Duration = Duration::from_secs(5);
 
 /// Arguments of the subcommand.
@@ -23,21 +23,21 @@ const LEAST_TIME: Duration = Duration::from_secs(5);
 pub struct Args {
     /// The graph; `-` for standard input
     file: PathBuf,
-    /// The plan (`remat-plan/1`); default: one made for the budget, where that is given
+    /// The plan (`remat-plan/1`); default: a new plan for the budget, if one is given
     plan: Option<PathBuf>,
-    /// The page to write
+    /// The HTML page to write
     #[arg(long, value_name = "HTML")]
     out: PathBuf,
-    /// The plan's budget, or a share of the store-all peak
+    /// The plan's budget: bytes, or a share of the store-all peak
     #[arg(long, value_name = "BYTES|60%", allow_hyphen_values = true)]
     budget: Option<Budget>,
-    /// How many other budgets, evenly from the smallest feasible one to the store-all peak
+    /// How many other budgets to plan for, evenly spaced from the smallest feasible one to the store-all peak
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(2..=12))]
     points: u16,
-    /// Most time for the plan of one budget
+    /// Time limit for the plan of one budget
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     time_limit: Duration,
-    /// What the graph's costs are
+    /// Unit of the graph's costs
     #[arg(long, value_enum, default_value = "ns")]
     cost_unit: Unit,
 }
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     let input = Input::read(&args.file)?;
     writable(Some(&args.out))?;
     let Input::Graph(graph) = &input else {
-        return Err(Exit::usage(format!("{}: a page shows a graph, and this is a chain", args.file.display())));
+        return Err(Exit::usage(format!("{}: a page can only show a graph, but this is a chain", args.file.display())));
     };
     let store_all = input.store_all_peak();
     let budget = args.budget.map(|budget| budget.bytes(store_all)).transpose().map_err(Exit::usage)?;
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     for budget in all {
         match planned(args, graph, &*planner, budget) {
             Ok(run) => page = run.into_iter().fold(page, |page, run| page.budget(budget, run)),
-            // The plan that holds least does for it.
+            // The plan with the smallest peak fits this budget too.
             Err(PlanError::Infeasible { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     write(&args.out, &page.html())
 }
 
-/// The plan that is asked about: the one in the file, or one for the budget.
+/// The plan that the page explains: the one in the file, or a new one for the budget.
 fn given(args: &Args, graph: &Graph, budget: Option<u64>) -> Result<Option<Run>, Exit> {
     let Some(path) = &args.plan else {
         let planner = by_name("auto")?;
@@ -94,7 +94,7 @@ fn given(args: &Args, graph: &Graph, budget: Option<u64>) -> Result<Option<Run>,
     };
     let file = read_plan(path)?;
     if file.steps.is_empty() {
-        return Err(Exit::check(format!("{} holds no plan: no planner found one", path.display())));
+        return Err(Exit::check(format!("{} contains no plan: the planner found none", path.display())));
     }
     let plan = file.plan().map_err(|error| Exit::usage(format!("{}: {error}", path.display())))?;
     check(graph, &plan, budget.unwrap_or(u64::MAX))
@@ -104,6 +104,6 @@ fn given(args: &Args, graph: &Graph, budget: Option<u64>) -> Result<Option<Run>,
 
 fn planned(args: &Args, graph: &Graph, planner: &dyn Planner, budget: u64) -> Result<Option<Run>, PlanError> {
     let request = Request { time_limit: args.time_limit, ..Request::new(budget) };
-    let found = with_progress(&format!("a plan for {budget}"), request, |request| solve(planner, graph, request))?;
+    let found = with_progress(&format!("plan for {budget} bytes"), request, |request| solve(planner, graph, request))?;
     Ok(found.outcome.plan.map(|plan| Run::new(graph, &found.outcome.planner, plan)))
 }

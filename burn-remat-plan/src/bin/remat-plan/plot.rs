@@ -8,10 +8,10 @@ use plotters::prelude::*;
 use crate::points::{Point, Sweep};
 
 const SIZE: (u32, u32) = (960, 600);
-/// Width of the legend at the right.
+/// Width of the legend on the right.
 const LEGEND: i32 = 190;
 const FONT: &str = "sans-serif";
-/// Colours that the colour-blind can tell apart (Okabe & Ito), then the same again with other marks.
+/// Colours that colour-blind readers can tell apart (Okabe & Ito). Further curves repeat them.
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -21,7 +21,7 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(60, 60, 60),
 ];
-/// Curves are cut at this overhead: one bad heuristic must not flatten all others.
+/// Curves are cut at this overhead, so that one bad heuristic does not flatten all others.
 const HIGHEST: f64 = 2.0;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -38,7 +38,7 @@ pub fn svg(sweep: &Sweep) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// A curve: the planner, and its budgets (in the unit of the axis) with overheads in percent.
+/// A curve: the planner, and its budgets (in the unit of the axis) with their overheads in percent.
 struct Curve {
     name: String,
     points: Vec<(f64, f64)>,
@@ -101,7 +101,7 @@ fn draw<'a>(root: &Area<'a>, sweep: &Sweep) -> Result<(), Failure<'a>> {
     chart.draw_series(LineSeries::new([(most, bottom), (most, top)], RGBColor(120, 120, 120).stroke_width(2)))?;
     for (i, curve) in curves.iter().enumerate() {
         let color = COLORS[i % COLORS.len()];
-        // Curves that coincide must all show: the earlier, the wider.
+        // Curves that coincide must all be visible: earlier ones are drawn wider.
         let width = 2 + 2 * (curves.len() - 1 - i).min(4) as u32;
         for line in below(&curve.points, top) {
             chart.draw_series(LineSeries::new(line, color.stroke_width(width)))?;
@@ -139,7 +139,7 @@ fn add(parts: &mut [Vec<(f64, f64)>], points: &[(f64, f64)]) {
     }
 }
 
-/// The mark of curve `i`: filled or hollow, round or square, so that curves differ without colour too.
+/// The mark of curve `i`: a square, a diamond or a triangle, so that neighbouring curves differ even without colour.
 fn mark(i: usize, at: (i32, i32), color: RGBColor) -> Polygon<(i32, i32)> {
     let (x, y) = at;
     let corners = match i % 4 {

@@ -1,4 +1,4 @@
-//! What a sweep finds.
+//! The results of a sweep.
 
 use burn_remat_plan::format::PlanFile;
 
@@ -10,7 +10,7 @@ pub struct Point {
     pub budget: u64,
     /// `optimal`, `feasible`, `infeasible`, `no_solution` or `unsupported`.
     pub status: &'static str,
-    /// What came back, if there is a plan or a known minimum.
+    /// The planner's answer, if it has a plan or a known minimum.
     pub file: Option<PlanFile>,
 }
 
@@ -22,6 +22,6 @@ pub struct Sweep {
     pub minimum: u64,
     /// Peak without recomputation.
     pub store_all_peak: u64,
-    /// Planners in the order asked for, each with its budgets ascending.
+    /// Sorted by planner in the order asked for, then by ascending budget.
     pub points: Vec<Point>,
 }

@@ -1,4 +1,4 @@
-//! Progress of long solves on a terminal's standard error; silence in a pipe.
+//! Shows the progress of long solves on standard error, if that is a terminal.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 const PATIENCE: Duration = Duration::from_secs(2);
 const REFRESH: Duration = Duration::from_millis(100);
 
-/// Runs `work` with a request that reports; shows elapsed time, incumbent and bound once it takes long.
+/// Runs `work` with a request that reports progress; shows elapsed time, incumbent and bound if it takes long.
 pub fn with_progress<T>(title: &str, mut request: Request, work: impl FnOnce(&Request) -> T) -> T {
     if !std::io::stderr().is_terminal() {
         return work(&request);

@@ -25,7 +25,7 @@ pub struct Args {
     /// Name of the planner; `remat-plan list` shows all
     #[arg(long, value_name = "NAME", default_value = Auto::NAME)]
     planner: String,
-    /// Most bytes at once, or a share of the store-all peak; `store-all` and `feng-huang` do without
+    /// The memory budget: bytes, or a share of the store-all peak; `store-all` and `feng-huang` need none
     #[arg(long, value_name = "BYTES|60%", allow_hyphen_values = true)]
     budget: Option<Budget>,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct Args {
 /// The planner called `name`.
 pub fn by_name(name: &str) -> Result<Box<dyn Planner>, Exit> {
     if name == Auto::NAME {
-        // A sweep goes upwards: what fits in a small budget fits in a larger one.
+        // A sweep goes from small budgets to large ones: a plan that fits in a small one fits in a larger one.
         return Ok(Box::new(Auto::remembering()));
     }
     planner(name).ok_or_else(|| {
@@ -78,7 +78,9 @@ pub fn run(args: &Args) -> Result<(), Exit> {
         Ok(file) => {
             deliver(args, &file)?;
             if file.status == Some(Status::NoSolution) {
-                return Err(Exit::infeasible("no plan was found within the limits; there may be one: give more time"));
+                return Err(Exit::infeasible(
+                    "no plan was found within the limits, but there may be one: allow more time with `--time-limit`",
+                ));
             }
             if args.json || args.out.is_some() {
                 return Ok(());
@@ -104,7 +106,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
 }
 
 fn deliver(args: &Args, file: &PlanFile) -> Result<(), Exit> {
-    // A file that cannot be written after all does not cost the plan.
+    // Print first: if the file turns out not to be writable, the plan is not lost.
     if args.json {
         print(&file.to_json())?;
     }
@@ -116,8 +118,9 @@ fn named(input: &Input, error: PlanError) -> Exit {
     match error {
         PlanError::Infeasible { budget, minimum, blocking_op, proven } => {
             let found = if proven { "no plan fits in" } else { "found no plan within" };
-            let minimum = minimum
-                .map_or_else(String::new, |bytes| format!("; the smallest known budget is {bytes} ({})", human(bytes)));
+            let minimum = minimum.map_or_else(String::new, |bytes| {
+                format!("; the smallest budget with a known plan is {bytes} ({})", human(bytes))
+            });
             let op = blocking_op.map_or_else(String::new, |op| format!(", needed by {}", input.op_text(op)));
             Exit::infeasible(format!("{found} {budget} bytes ({}){minimum}{op}", human(budget)))
         }
@@ -150,7 +153,7 @@ fn summary(input: &Input, file: &PlanFile, asked: Option<Budget>, budget: u64) -
     }
     if let (Some(values), Some(bytes)) = (&file.checkpoints, file.checkpoint_bytes) {
         let _ =
-            writeln!(text, "checkpoints  {} values; with the largest segment {bytes} ({})", values.len(), human(bytes));
+            writeln!(text, "checkpoints  {} values; {bytes} ({}) with the largest segment", values.len(), human(bytes));
     }
     let evictions = file.steps.iter().filter(|step| step.starts_with(['-', 'D'])).count();
     let _ = writeln!(text, "steps        {} computations, {evictions} evictions", file.steps.len() - evictions);

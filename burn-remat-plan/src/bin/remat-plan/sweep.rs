@@ -22,20 +22,20 @@ pub struct Args {
     /// Names of planners, separated by commas
     #[arg(long, value_delimiter = ',', required = true, value_name = "NAMES")]
     planners: Vec<String>,
-    /// How many budgets, evenly from the smallest feasible one to the store-all peak
+    /// How many budgets, evenly spaced from the smallest feasible one to the store-all peak
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(2..=1000))]
     points: u16,
-    /// Write the table to this file; default, without `--svg` too: standard output
+    /// Write the table to this file; default: standard output, unless `--svg` is given
     #[arg(long)]
     csv: Option<PathBuf>,
-    /// Draw overhead against budget into this file
+    /// Write a plot of overhead against budget to this file
     #[arg(long)]
     svg: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
 }
 
-/// Sweeps and writes the table and the picture.
+/// Runs the sweep and writes the table and the plot.
 pub fn run(args: &Args) -> Result<(), Exit> {
     let planners: Vec<Box<dyn Planner>> =
         args.planners.iter().map(|name| by_name(name.trim())).collect::<Result<_, _>>()?;
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     if args.csv.is_none() && args.svg.is_none() { print(&csv(&sweep)) } else { Ok(()) }
 }
 
-/// Evenly spaced, ascending, without repeats, both ends among them.
+/// Evenly spaced budgets, ascending, without repeats, including both ends.
 pub fn budgets(least: u64, most: u64, count: u64) -> Vec<u64> {
     let span = u128::from(most.saturating_sub(least));
     let at = |i: u64| least + (span * u128::from(i) / u128::from(count - 1)) as u64;

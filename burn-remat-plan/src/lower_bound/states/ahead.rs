@@ -1,14 +1,14 @@
-//! What is certainly spent from a state on.
+//! A lower bound on the cost still to be spent from a state on.
 //!
-//! For a *horizon*, the first computation of some op ahead: what first computations up to it read must be there, and what
-//! is missing of that must be entered again (`model.rs`), before it runs. Behind it more is spent, whatever is resident
-//! there. The two add up, being spent at different times. Where what is spent behind comes from a relaxation, its
-//! multipliers tell further how much more that is for each group that is not resident at the horizon (its *regret*); a
-//! group missing now and not entered before has its regret spent, or else its entry, whichever is less.
+//! A *horizon* is the first computation of some later op. What first computations up to it read must be resident, so what
+//! is missing must be entered again (`model.rs`) before it runs. After the horizon more is spent, whatever is resident
+//! there. The two costs add up, because they are spent at different times. If the cost after the horizon comes from a
+//! relaxation, its multipliers also say how much more it is for each group that is not resident at the horizon (its
+//! *regret*): a group that is missing now and not entered before costs its regret or its entry, whichever is less.
 //!
-//! The best of several horizons counts: the sparser, the further they are.
+//! The best of several horizons counts; the further away, the sparser they are.
 //!
-//! Complexity: about the groups missing, for each horizon.
+//! Complexity: for each horizon, about the number of missing groups.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -19,26 +19,26 @@ use crate::deadline::Deadline;
 use crate::graph::OpId;
 use crate::lower_bound::tails::Tail;
 
-/// What earlier searches learned is spent from a state on.
+/// The cost from a state on, as learned by earlier searches.
 pub(super) type Known<const W: usize> = HashMap<(usize, Bits<W>), f64>;
 
-/// Up to where a state looks ahead.
+/// How far a state looks ahead.
 struct Horizon<const W: usize> {
-    /// What first computations up to there read of what is computed already.
+    /// The already computed groups that first computations up to there read.
     reads: Bits<W>,
-    /// What is spent behind it.
+    /// What is spent after it.
     tail: f64,
-    /// By group, what more is spent behind it where the group is not resident there.
+    /// By group: how much more is spent after it if the group is not resident there.
     regrets: Rc<Vec<f64>>,
-    /// The groups of which `regrets` holds for a state.
+    /// The groups whose `regrets` apply to a state.
     regretted: Bits<W>,
 }
 
-/// What is missing up to one horizon, for sets of groups that grow smaller.
+/// What is missing up to one horizon, while the set of resident groups shrinks.
 #[derive(Clone, Copy)]
 pub(super) struct Reach<const W: usize> {
     horizon: usize,
-    /// What must be there, or be entered.
+    /// Groups that must be resident or be entered.
     wanted: Bits<W>,
     entered: Bits<W>,
     cost: f64,
@@ -54,16 +54,16 @@ impl<const W: usize> Reach<W> {
 
 pub(super) struct Ahead<'m, const W: usize> {
     model: &'m Model<W>,
-    /// Whether something is known to be spent once so many first computations are done.
+    /// By number of first computations done: whether something is known to be spent afterwards.
     is_spent: Vec<bool>,
-    /// By number of first computations done, the nearest horizon first.
+    /// By number of first computations done: the horizons, nearest first.
     horizons: Vec<Vec<Horizon<W>>>,
     known: &'m Known<W>,
 }
 
 impl<'m, const W: usize> Ahead<'m, W> {
-    /// `spent` tells what is spent at least once so many first computations are done; `tails` tell more. `None` where the
-    /// deadline comes first. Complexity: O(ops · (ops + reads)).
+    /// `spent` says, by number of first computations done, what is at least spent afterwards; `tails` say more. `None` if
+    /// the deadline comes first. Complexity: O(ops · (ops + reads)).
     pub fn new(
         model: &'m Model<W>,
         spent: &[f64],
@@ -75,7 +75,7 @@ impl<'m, const W: usize> Ahead<'m, W> {
         let none = Rc::new(Vec::new());
         let mut priced: Vec<Option<(f64, Rc<Vec<f64>>)>> = vec![None; end + 1];
         for tail in tails {
-            // Beside what is known to be spent anyway, what little else counts less.
+            // A tail that proves less than what is known to be spent anyway adds little.
             if tail.bound > WORTH * spent[tail.done] {
                 priced[tail.done] = Some((tail.bound, Rc::new(model.regrets(&tail.regrets))));
             }
@@ -113,18 +113,18 @@ impl<'m, const W: usize> Ahead<'m, W> {
         Some(Self { model, is_spent, horizons: (0..=end).map(of).collect::<Option<_>>()?, known })
     }
 
-    /// Whether it is known, whatever is resident, that something is spent behind a moment later than `done`.
+    /// Whether it is known that something is spent after a moment later than `done`, whatever is resident.
     pub fn knows_of_later(&self, done: usize) -> bool {
         self.is_spent[done + 1..].contains(&true)
     }
 
-    /// Infinite where a state has no way to the end.
+    /// What is at least spent from a state on; infinite if it has no way to the end.
     pub fn of(&self, done: usize, resident: &Bits<W>) -> f64 {
         let known = self.known.get(&(done, *resident)).copied().unwrap_or(0.0);
         self.best_reach(done, resident).ahead().max(known)
     }
 
-    /// The horizon that tells most.
+    /// The horizon that gives the largest bound.
     pub fn best_reach(&self, done: usize, resident: &Bits<W>) -> Reach<W> {
         let mut reach =
             Reach { horizon: 0, wanted: Bits::EMPTY, entered: Bits::EMPTY, cost: 0.0, regret: 0.0, tail: 0.0 };
@@ -144,7 +144,7 @@ impl<'m, const W: usize> Ahead<'m, W> {
         best
     }
 
-    /// Enters `missing`, and what that takes.
+    /// Enters `missing`, and everything needed for that.
     fn enter(&self, reach: &mut Reach<W>, mut missing: Bits<W>, resident: &Bits<W>) {
         while let Some(group) = missing.pop() {
             let entry = &self.model.entries[group];
@@ -156,7 +156,7 @@ impl<'m, const W: usize> Ahead<'m, W> {
         }
     }
 
-    /// The reach when `group` is no longer resident, beside what is left.
+    /// The reach once `group` is no longer resident and only `left` remains.
     pub fn without(&self, mut reach: Reach<W>, done: usize, group: usize, left: &Bits<W>) -> Reach<W> {
         if reach.entered.contains(group) {
             return reach;
@@ -177,10 +177,10 @@ impl<'m, const W: usize> Ahead<'m, W> {
     }
 }
 
-/// Relaxations count if they tell at least this part of what is known to be spent.
+/// Relaxations count if they prove more than this share of what is known to be spent.
 const WORTH: f64 = 0.9;
 
-/// Takes one place, then the next at least one further, then two, four, ..
+/// Takes one place, then the next that is at least one further on, then two, four, ..
 struct Spaced {
     next: usize,
     step: usize,

@@ -39,7 +39,7 @@ impl<const W: usize> Bits<W> {
         self.0.iter().zip(&other.0).all(|(a, b)| a & !b == 0)
     }
 
-    /// The largest member, taken out.
+    /// Removes the largest member and returns it.
     pub fn pop(&mut self) -> Option<usize> {
         let word = self.0.iter().rposition(|&word| word != 0)?;
         let number = word * 64 + 63 - self.0[word].leading_zeros() as usize;

@@ -1,27 +1,28 @@
 //! A lower bound from the states that a schedule passes through; exact on small graphs.
 //!
-//! *Problem.* The relaxation of `lower_bound` lets a value be kept in part and forgets what is resident between its
-//! moments. Near the smallest feasible budget that is where the cost is.
+//! *Problem.* The relaxation of `lower_bound` may keep a fraction of a value and ignores what is resident between its
+//! moments. Near the smallest feasible budget, that is where the cost arises.
 //!
-//! *Method.* The cheapest way is sought through an *abstraction* of the schedules (`model.rs`) that remembers groups of
-//! values in place of values, best first (`search.rs`), with an estimate of what is ahead (`ahead.rs`) that combines what
-//! is missing with what the relaxation proves for moments to come. A search that runs out of time or memory still
-//! bounds: by the least estimate of the states that it did not get to.
+//! *Method.* A best-first search (`search.rs`) finds the cheapest way through an *abstraction* of the schedules
+//! (`model.rs`) that remembers groups of values instead of values. Its estimate of the remaining cost (`ahead.rs`)
+//! combines what is missing with what the relaxation proves for later moments. A search that runs out of time or memory
+//! still gives a bound: the least estimate of the states that it did not reach.
 //!
 //! 1. The relaxation is solved for some single moments (`tails.rs`).
-//! 2. From coarse to fine (`details`): small values forgotten and cheap ops merged with what they read at first, then less
-//!    of that, then none. The last is exact: where its search ends, the bound is the optimum.
-//! 3. Within each, searches begin at narrow moments, the last first (`moments.rs`), with everything resident that could
-//!    be: what they find is spent behind that moment in any schedule, and makes the estimates of those that begin earlier
-//!    sharper. What one learns of single states the next reuses. At last one begins at the start.
+//! 2. The abstractions go from coarse to fine (`details`): at first, small values are forgotten and cheap ops are merged
+//!    with what they read, then less so, then not at all. The last one is exact: if its search ends, the bound is the optimum.
+//! 3. Within each abstraction, searches begin at narrow moments (`moments.rs`), the last one first, with everything
+//!    resident that could be. What they find is spent after that moment in any schedule, so it sharpens the estimates of
+//!    searches that begin earlier. What one search learns about single states is reused by the next. The final search
+//!    begins at the start.
 //!
-//! Every number found holds for all schedules, so that finer searches use what coarser ones found.
+//! Every number found holds for all schedules, so finer searches use what coarser ones found.
 //!
 //! *Class.* All schedules that [`check`](mod@crate::check) accepts: any op may run again anywhere and any number of times,
 //! in any implementation; only first computations keep the program's order.
 //!
-//! Complexity: exponential in what is resident together, cut by the limits; memory as `bytes` says, beside a few words
-//! per pair of an op and a horizon. Source of the idea of abstractions as bounds: Culberson & Schaeffer 1998.
+//! Complexity: exponential in what is resident together, capped by the limits; memory is capped by `bytes`, plus a few
+//! words per pair of an op and a horizon. The idea of abstractions as bounds comes from Culberson & Schaeffer 1998.
 
 mod ahead;
 mod bits;
@@ -44,25 +45,25 @@ use search::{Limits, Search};
 pub struct StateEffort {
     /// Wall-clock limit.
     pub time_limit: Duration,
-    /// About the most bytes of states at once.
+    /// Approximate limit on the bytes of states held at once.
     pub bytes: usize,
-    /// Most states to go on from, per abstraction: with a generous time limit it makes the bound reproducible.
+    /// Limit on the states expanded per abstraction; with a generous time limit, it makes the bound reproducible.
     pub states: usize,
     /// Stop when the bound reaches this makespan.
     pub enough: f64,
 }
 
 impl StateEffort {
-    /// No limit but time and a quarter of a GiB.
+    /// No limits except the time and a quarter of a GiB.
     pub fn time(limit: Duration) -> Self {
         Self { time_limit: limit, bytes: 1 << 28, states: usize::MAX, enough: f64::INFINITY }
     }
 }
 
-/// A makespan that no schedule of `graph` within `budget` bytes falls below: see the [module](self).
+/// A lower bound on the makespan of every schedule of `graph` within `budget` bytes: see the [module](self).
 ///
-/// Where no schedule fits at all, any number may come out, also infinity, but never less than the cost of running every
-/// op once; it is that for graphs of more than [`MOST_OPS`] ops.
+/// If no schedule fits at all, the result may be any number (even infinity) that is at least the cost of running every op
+/// once. For graphs of more than [`MOST_OPS`] ops, the result is that cost.
 ///
 /// ```
 /// use std::time::Duration;
@@ -116,18 +117,18 @@ pub fn state_bound(graph: &Graph, budget: u64, effort: StateEffort) -> f64 {
     safe(graph, base + gain)
 }
 
-/// A bound less what the same sums in another order may be apart.
+/// A bound, lowered by as much as the same sums in another order may differ.
 fn safe(graph: &Graph, bound: f64) -> f64 {
     bound * (1.0 - f64::EPSILON * (4 * graph.ops().len()) as f64 * f64::from(!has_whole_costs(graph)))
 }
 
-/// Larger graphs are left alone.
+/// Larger graphs are not searched.
 pub const MOST_OPS: usize = 2_000;
 
-/// States that differ by so much of the makespan are dealt with at once.
+/// States whose estimates differ by at most this share of the makespan are expanded together.
 const SLACK: f64 = 1e-3;
 
-/// The part of the time of an abstraction for the searches that begin behind the start.
+/// The share of an abstraction's time for the searches that begin after the start.
 const MOMENTS_SHARE: f64 = 0.8;
 
 /// Whether sums of costs are exact.
@@ -136,7 +137,7 @@ pub(super) fn has_whole_costs(graph: &Graph) -> bool {
     graph.ops().iter().all(|op| is_whole(op.cost) && op.alternatives.iter().all(|a| is_whole(a.cost)))
 }
 
-/// The abstractions, each with the part of the time left that it may use.
+/// The abstractions, each with the share of the remaining time that it may use.
 fn details(graph: &Graph, shape: &Shape) -> Vec<(Detail, f64)> {
     let largest = graph.values().iter().map(|value| value.bytes).max().unwrap_or(0);
     let mean = graph.ops().iter().map(least_cost).sum::<f64>() / graph.ops().len() as f64;
@@ -147,7 +148,7 @@ fn details(graph: &Graph, shape: &Shape) -> Vec<(Detail, f64)> {
     ];
     let mut list: Vec<(Detail, f64)> = Vec::new();
     for (detail, share) in all {
-        // As many groups are the same groups.
+        // The same number of groups means the same groups.
         let groups = |detail| shape.count_groups(graph, detail);
         if list.last().is_some_and(|&(last, _)| groups(last) == groups(detail)) {
             list.pop();
@@ -157,7 +158,7 @@ fn details(graph: &Graph, shape: &Shape) -> Vec<(Detail, f64)> {
     list
 }
 
-/// What is spent later is spent.
+/// What is spent after a later moment is also spent after an earlier one.
 fn fall(spent: &mut [f64]) {
     for done in (1..spent.len()).rev() {
         spent[done - 1] = spent[done - 1].max(spent[done]);
@@ -174,8 +175,8 @@ struct Problem<'a> {
 }
 
 impl Problem<'_> {
-    /// At least what is spent beyond first computations. `spent` says what is known to be spent once so many first
-    /// computations are done, and is improved.
+    /// A lower bound on what is spent beyond first computations. `spent` says, by number of first computations done, what
+    /// is known to be spent afterwards; it is improved.
     fn solve<const W: usize>(&self, limits: Limits, spent: &mut [f64]) -> f64 {
         let model = Model::<W>::new(self.graph, self.detail, self.shape);
         let mut known = Known::new();
@@ -196,7 +197,7 @@ impl Problem<'_> {
                 ..limits
             };
             let Some(search) = self.search(&model, spent, &known, limits.deadline) else { break };
-            // Everything may be resident but for what the op itself leaves room for.
+            // Everything may be resident, as far as the op itself leaves room for it.
             let found = search.run(op, model.useful[op], limits);
             spent[op] = spent[op].max(found.bound);
             if known.len() * size_of::<((usize, bits::Bits<W>), f64)>() > limits.bytes {
@@ -212,7 +213,7 @@ impl Problem<'_> {
         search.map_or(spent[0], |search| search.run(0, model.start, limits).bound)
     }
 
-    /// `None` where the deadline comes first.
+    /// `None` if the deadline comes first.
     fn search<'m, const W: usize>(
         &self,
         model: &'m Model<W>,

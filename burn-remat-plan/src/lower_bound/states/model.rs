@@ -1,19 +1,19 @@
-//! The scheduling problem with fewer things to remember: an *abstraction* that any schedule of the graph maps into.
+//! The scheduling problem with less to remember: an *abstraction* that any schedule of the graph maps into.
 //!
-//! Of a schedule's resident values, remember only for each *group* of values whether any of them is resident. A group
-//! weighs what its lightest value weighs. Values in no group are forgotten, and so are roots up to the last first
-//! computation that is sure to read them, where they are of no use later: these are resident anyway, and `held` counts
-//! them at each moment.
+//! For each *group* of values, it remembers only whether any of them is resident. A group weighs as much as its lightest
+//! value. Values in no group are forgotten. So are roots, up to the last first computation that is sure to read them, if
+//! they are of no use later: these are resident anyway, and `held` counts them at each moment.
 //!
-//! A computation reads the groups of what it reads, weighs all that it reads and writes in full (these values are
-//! resident, whatever is forgotten), and makes the groups of its outputs resident. One that adds no group is left out.
-//! So each step of a schedule is a step here or none, never heavier and never dearer: the cheapest way through the
-//! abstraction is a lower bound. With every value of a size in a group of its own the abstraction is exact.
+//! A computation needs the groups of the values that it reads, counts all that it reads and writes in full (these values
+//! are resident, even if they are forgotten), and makes the groups of its outputs resident. A computation that adds no
+//! group is left out. So each step of a schedule is one step here or none, never heavier and never more expensive: the
+//! cheapest way through the abstraction is a lower bound. If every value with a size has its own group, the abstraction
+//! is exact.
 //!
-//! *What is missing.* A group that is not resident though a value of it, computed before, is surely read by a later first
-//! computation must be entered: some computation that writes into the group and reads nothing of it runs again, and
-//! what each such computation reads must be there, or be entered in turn. The costs of the entries add up, except that
-//! one computation may enter several groups (`Entry`).
+//! *What is missing.* If a group is not resident, but a later first computation is sure to read a value of it that was
+//! computed before, the group must be *entered*: some computation that writes into the group and reads nothing of it runs
+//! again, and what all such computations read must be resident, or be entered in turn. The costs of the entries add up,
+//! except that one computation may enter several groups (`Entry`).
 
 use super::bits::Bits;
 use crate::choice::{Choice, implementation, least_cost, useful_implementations};
@@ -29,26 +29,26 @@ pub(super) struct Detail {
     pub cheap: f64,
 }
 
-/// An op in one of its implementations.
+/// An op with one of its implementations.
 pub(super) struct Way<const W: usize> {
     pub op: OpId,
     pub inputs: Bits<W>,
     /// Cost of the first computation, above that of the cheapest way.
     pub first: f64,
-    /// Cost of any other.
+    /// Cost of any later computation.
     pub again: f64,
-    /// Bytes beside those that the weights of groups and `held` tell of.
+    /// Bytes in addition to those that the weights of groups and `held` count.
     pub extra: u64,
 }
 
 /// How a group becomes resident.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<const W: usize> {
-    /// What that costs at least; infinite where it cannot be.
+    /// The least that this costs; infinite if it is impossible.
     pub cost: f64,
-    /// What it reads whichever way it is done.
+    /// The groups that are read whichever way it is done.
     pub inputs: Bits<W>,
-    /// The groups that the same computation enters at no further cost.
+    /// The groups that the same computation enters at no extra cost.
     pub along: Bits<W>,
 }
 
@@ -62,25 +62,25 @@ pub(super) struct Model<const W: usize> {
     pub born: Vec<usize>,
     /// Op by op.
     pub ways: Vec<Way<W>>,
-    /// By op the first of its ways; the number of all at the end.
+    /// By op: its first way; at the end, the number of all ways.
     pub first_way: Vec<usize>,
     /// By op.
     pub outputs: Vec<Bits<W>>,
     pub recomputable: Vec<bool>,
     /// By op: bytes of its outputs that cannot be computed again.
     pub fresh_roots: Vec<u64>,
-    /// By number of first computations done: bytes certainly resident beside the groups.
+    /// By number of first computations done: bytes certainly resident in addition to the groups.
     pub held: Vec<u64>,
     /// By number of first computations done: what may still be of use.
     pub useful: Vec<Bits<W>>,
-    /// By op, the values of groups that its first computation reads whatever is chosen: group and producer. Behind the
-    /// last op the results.
+    /// By op: the grouped values that its first computation reads with any implementation, as group and producer. After
+    /// the last op: the results.
     pub reads: Vec<Vec<(usize, Option<OpId>)>>,
     pub results: Bits<W>,
     pub start: Bits<W>,
 }
 
-/// What an op reads in each of its implementations.
+/// The values that all implementations of an op read.
 fn certain_inputs(graph: &Graph, op: OpId) -> impl Iterator<Item = ValueId> + '_ {
     let op = &graph.ops()[op];
     op.inputs.iter().copied().filter(|v| op.alternatives.iter().all(|a| a.inputs.binary_search(v).is_ok()))
@@ -88,16 +88,16 @@ fn certain_inputs(graph: &Graph, op: OpId) -> impl Iterator<Item = ValueId> + '_
 
 /// What every abstraction of a graph builds on.
 pub(super) struct Shape {
-    /// By number of first computations done and by value: whether it is computed already and anything still to do may
-    /// profit from it.
+    /// By number of first computations done and by value: whether it is already computed and anything still to do may
+    /// benefit from it.
     useful: Vec<Vec<bool>>,
-    /// By value: behind the last first computation that is sure to read it (`ops + 1` for a result), where it is a root
-    /// that some is sure to read, and of no use later.
+    /// By value: the number of first computations done after the last one that is sure to read it (`ops + 1` for a
+    /// result), if it is a root that one is sure to read, and of no use later.
     sure: Vec<Option<usize>>,
 }
 
 impl Shape {
-    /// That of `graph`; `None` where the deadline comes first. Complexity: O(ops · (values + uses)).
+    /// The shape of `graph`; `None` if the deadline comes first. Complexity: O(ops · (values + uses)).
     pub fn of(graph: &Graph, deadline: Deadline) -> Option<Self> {
         let useful = useful(graph, deadline)?;
         let mut until = vec![None; graph.values().len()];
@@ -112,18 +112,18 @@ impl Shape {
         Some(Self { useful, sure })
     }
 
-    /// What it takes.
+    /// The bytes that it takes.
     pub fn bytes_of(graph: &Graph) -> usize {
         (graph.ops().len() + 1) * graph.values().len()
     }
 
-    /// How many groups there would be.
+    /// How many groups an abstraction with this detail has.
     pub fn count_groups(&self, graph: &Graph, detail: Detail) -> usize {
         groups(graph, detail, &self.sure).1
     }
 }
 
-/// By value its group, and the number of groups.
+/// The group of each value, and the number of groups.
 fn groups(graph: &Graph, detail: Detail, sure: &[Option<usize>]) -> (Vec<Option<usize>>, usize) {
     let counts = |value: ValueId| {
         let bytes = graph.bytes(value);
@@ -139,7 +139,7 @@ fn groups(graph: &Graph, detail: Detail, sure: &[Option<usize>]) -> (Vec<Option<
     for op in graph.ops() {
         let is_cheap = op.recomputable && detail.cheap > 0.0 && least_cost(op) <= detail.cheap;
         for &value in op.outputs.iter().filter(|&&value| counts(value)) {
-            // Values of about one size: a group weighs what its lightest does.
+            // Values of about the same size, because a group weighs as much as its lightest value.
             let similar = |&&read: &&ValueId| {
                 group[read].is_some() && graph.bytes(read).abs_diff(graph.bytes(value)) <= graph.bytes(value) / 4
             };
@@ -205,7 +205,7 @@ impl<const W: usize> Model<W> {
         &self.ways[self.first_way[op]..self.first_way[op + 1]]
     }
 
-    /// By group, what is at least spent more if no value of it is resident, given that by value: its entry, or that.
+    /// By group: how much more is at least spent if none of its values is resident, given that by value; at most its entry.
     pub fn regrets(&self, by_value: &[f64]) -> Vec<f64> {
         let mut regrets = vec![0.0; self.weights.len()];
         for (value, &regret) in by_value.iter().enumerate() {
@@ -229,7 +229,7 @@ impl<const W: usize> Model<W> {
             }
         }
         let entering = &entering;
-        // An op that alone enters all its groups counts once for all of them; else it counts for each in part.
+        // An op that alone enters all its groups counts once for all of them; otherwise it counts in part for each.
         let enters = |op: OpId| self.outputs[op].members().filter(move |&g| entering[g].iter().any(|way| way.op == op));
         let is_alone = |op: OpId| enters(op).all(|group| entering[group].iter().all(|way| way.op == op));
         let entry = |ways: &Vec<&Way<W>>| {
@@ -282,7 +282,7 @@ fn held(graph: &Graph, sure: &[Option<usize>]) -> Vec<u64> {
     held
 }
 
-/// [`Shape::useful`]; `None` where the deadline comes first.
+/// [`Shape::useful`]; `None` if the deadline comes first.
 fn useful(graph: &Graph, deadline: Deadline) -> Option<Vec<Vec<bool>>> {
     let ops = graph.ops();
     let all_inputs = |op: OpId| ops[op].inputs.iter().chain(ops[op].alternatives.iter().flat_map(|a| &a.inputs));

@@ -1,6 +1,6 @@
-//! From which first computations on it is worth to search first.
+//! The first computations that are worth searching from first.
 //!
-//! A search goes far where few sets of values can be resident. So it is tried from first computations that leave less
+//! A search gets far if only few sets of values can be resident. So it is tried from first computations that leave less
 //! room than those around them, and from all that leave next to no choice.
 
 use std::cmp::Reverse;
@@ -34,10 +34,10 @@ fn room<const W: usize>(model: &Model<W>, budget: u64, op: OpId) -> u64 {
     budget.saturating_sub(model.held[op] + model.fresh_roots[op] + least)
 }
 
-/// How many steps it may take to tell what can stay.
+/// How many steps may be spent on finding out what can stay.
 const FEW: usize = 1_000;
 
-/// Whether few sets can be resident when `way` is a first computation.
+/// Whether only few sets can be resident when `way` is a first computation.
 fn has_few_choices<const W: usize>(model: &Model<W>, budget: u64, way: &Way<W>) -> bool {
     let op = way.op;
     let needed = way.inputs.union(&model.outputs[op]);

@@ -1,22 +1,22 @@
-//! The cheapest way through an abstraction, best first.
+//! Best-first search for the cheapest way through an abstraction.
 //!
-//! A* (Hart, Nilsson & Raphael 1968) over (first computations done, resident groups). Only computations are steps: what
-//! is evicted is decided when one lacks room, and then as little as possible, since what stays can still go later. What
-//! a state has ahead of it costs at least what `ahead.rs` tells.
+//! A* (Hart, Nilsson & Raphael 1968) over (first computations done, resident groups). Only computations are steps.
+//! Values are evicted only when a computation lacks room, and as few as possible, since what stays can still go later.
+//! The remaining cost of a state is at least what `ahead.rs` says.
 //!
-//! The least estimate of all states still open bounds every schedule at any time, so the search may stop whenever it
-//! likes. States are dropped that another, as cheap and with more resident, covers. A state leads first only to the
-//! states that look about as good as itself; it waits with the next best of the others (partial expansion, Yoshizumi,
-//! Miura & Ishida 2000). Where one computation has too many sets of evictions to choose from, the rest of them is
-//! replaced by what they have in common, as if that fitted.
+//! At any time, the least estimate of all open states bounds every schedule, so the search may stop whenever it likes. A
+//! state is dropped if another one, as cheap and with more resident, covers it. A state first leads only to the states
+//! that look about as good as itself, and then waits with the estimate of the best of the others (partial expansion,
+//! Yoshizumi, Miura & Ishida 2000). If one computation has too many sets of evictions to choose from, the rest of them
+//! are replaced by what they have in common, as if that fitted.
 //!
-//! What is left from each state gone through is at least the bound less what was spent up to it: later searches of the
-//! same abstraction start from that (Adaptive A*, Koenig & Likhachev 2006). Where it is known from elsewhere that
-//! something is spent behind a later moment, that is so for states before that moment alone: the abstraction may reach
-//! one behind it for less than any schedule does, which then has less left than the bound says. So states of the first
-//! number of first computations alone teach something there.
+//! The remaining cost of each expanded state is at least the bound minus what was spent up to it: later searches of the
+//! same abstraction start from that (Adaptive A*, Koenig & Likhachev 2006). If it is known from elsewhere that something
+//! is spent after a later moment, this holds only for states before that moment: the abstraction may reach a state after
+//! it for less than any schedule does, and such a state has less left than the bound says. Then only the states with as
+//! many first computations done as at the start of the search are reused.
 //!
-//! Complexity: exponential in what is resident together; the limits on time and memory cut it.
+//! Complexity: exponential in what is resident together, capped by the limits on time and memory.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::hash_map::Entry;
@@ -27,25 +27,25 @@ use super::bits::Bits;
 use super::model::{Model, Way};
 use crate::deadline::Deadline;
 
-/// When a search ends, its bound being what it is then.
+/// When a search ends; its bound is whatever it has reached by then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub deadline: Deadline,
-    /// Most bytes of states.
+    /// Limit on the bytes of states.
     pub bytes: usize,
-    /// Most states to go on from.
+    /// Limit on the states expanded.
     pub states: usize,
-    /// No need to know whether more is spent.
+    /// A bound beyond this is of no use.
     pub enough: f64,
-    /// By how much estimates may differ that are dealt with at once.
+    /// How far apart the estimates of states expanded together may be.
     pub slack: f64,
 }
 
 /// What a search found.
 pub(super) struct Found<const W: usize> {
-    /// At least what is spent from the start to the end, or `enough`.
+    /// A lower bound on what is spent from the start to the end, or `enough`.
     pub bound: f64,
-    /// States gone through, with what is at least spent from there on.
+    /// Expanded states, with what is at least spent from there on.
     pub learned: Vec<((usize, Bits<W>), f64)>,
 }
 
@@ -55,14 +55,14 @@ pub(super) struct Search<'m, const W: usize> {
     pub ahead: Ahead<'m, W>,
 }
 
-/// A state as it waits for its turn.
+/// A state that waits for its turn.
 #[derive(Clone, Copy)]
 struct Open<const W: usize> {
     estimate: f64,
     spent: f64,
     done: usize,
     resident: Bits<W>,
-    /// Whether it has been gone on from, up to a lesser estimate.
+    /// Whether it has already been expanded, up to a smaller estimate.
     again: bool,
 }
 
@@ -80,7 +80,7 @@ impl<const W: usize> PartialOrd for Open<W> {
     }
 }
 
-/// The greatest is the next: the least estimate, then the furthest in the program, then the one that has spent most.
+/// The greatest comes next: the least estimate, then the furthest in the program, then the one that has spent most.
 impl<const W: usize> Ord for Open<W> {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_estimate = other.estimate.total_cmp(&self.estimate);
@@ -88,14 +88,14 @@ impl<const W: usize> Ord for Open<W> {
     }
 }
 
-/// Of the states already gone through, how many of the latest are looked at for one that covers another.
+/// How many of the latest expanded states are checked for one that covers another.
 const LOOK_BACK: usize = 500;
-/// Most sets of evictions, complete or not, that the computations from one state may have to choose from.
+/// Limit on the sets of evictions, complete or not, that the computations from one state may choose from.
 const MOST_SETS: usize = 20_000;
-/// After how many such sets, at about one for each state too, the clock is read.
+/// After how many such sets the clock is read; each state counts as 20 of them.
 const CLOCK: usize = 1_000;
 
-/// Looks for what may stay, up to an estimate of what is ahead.
+/// Collects what may stay, up to an estimate of the remaining cost.
 struct Sift<const W: usize> {
     limit: f64,
     visited: usize,
@@ -122,7 +122,7 @@ impl<const W: usize> Seen<W> {
         self.open.push(state);
     }
 
-    /// Whether a state is worth going on from; it is then taken to be gone through.
+    /// Whether a state is worth expanding; if so, it counts as expanded.
     fn close(&mut self, state: &Open<W>) -> bool {
         if self.spent[&(state.done, state.resident)] < state.spent {
             return false;
@@ -139,14 +139,14 @@ impl<const W: usize> Seen<W> {
         true
     }
 
-    /// About how much memory it takes: each state is in three containers, each of which may have grown to twice.
+    /// Approximate memory: each state is in three containers, each of which may have grown to twice its size.
     fn bytes(&self) -> usize {
         self.pushed * 2 * (size_of::<Open<W>>() + 2 * size_of::<(usize, Bits<W>, f64)>())
     }
 }
 
 impl<const W: usize> Search<'_, W> {
-    /// Goes from a state to the end of the program.
+    /// Searches from a state to the end of the program.
     pub fn run(&self, done: usize, start: Bits<W>, limits: Limits) -> Found<W> {
         let closed = vec![Vec::new(); self.model.outputs.len() + 1];
         let mut seen = Seen { open: BinaryHeap::new(), spent: HashMap::new(), closed, pushed: 0 };
@@ -189,14 +189,14 @@ impl<const W: usize> Search<'_, W> {
         limits.enough
     }
 
-    /// Adds what one step leads to; returns how many sets of evictions that took.
+    /// Adds the states that one step leads to; returns how many sets of evictions that took.
     fn expand(&self, state: &Open<W>, limits: Limits, seen: &mut Seen<W>) -> usize {
         let model = self.model;
         let (done, resident) = (state.done, &state.resident);
         let last = model.first_way[(done + 1).min(model.outputs.len())];
         let limit = (state.estimate + limits.slack).min(limits.enough);
         let (mut postponed, mut visited) = (f64::INFINITY, 0);
-        // The first computation before the repeats.
+        // The first computation comes before the repeats.
         for way in model.ways[..last].iter().rev() {
             let is_first = way.op == done;
             let adds = !model.outputs[way.op].common(&model.useful[done]).is_within(resident);
@@ -228,7 +228,7 @@ impl<const W: usize> Search<'_, W> {
         visited
     }
 
-    /// What stays of `resident` when `way` runs and as little as possible goes.
+    /// What stays of `resident` when `way` runs and as little as possible is evicted.
     fn after(&self, done: usize, way: &Way<W>, resident: &Bits<W>, sift: &mut Sift<W>) {
         let model = self.model;
         let outputs = model.outputs[way.op];
@@ -242,7 +242,7 @@ impl<const W: usize> Search<'_, W> {
             return self.keep(next, all.common(useful), sift);
         };
         let mut list: Vec<usize> = resident.minus(&way.inputs).minus(&outputs).members().collect();
-        // The heaviest first: then a set is minimal exactly if the last that goes is indispensable.
+        // The heaviest first: then a set is minimal exactly if the last group evicted is indispensable.
         list.sort_by_key(|&group| (Reverse(model.weights[group]), group));
         let mut rest: Vec<u64> = vec![0; list.len() + 1];
         for (at, &group) in list.iter().enumerate().rev() {
@@ -255,7 +255,7 @@ impl<const W: usize> Search<'_, W> {
             if reach.ahead() > sift.limit {
                 sift.least_left_out = sift.least_left_out.min(reach.ahead());
             } else if over == 0 || sift.visited > MOST_SETS {
-                // Past the limit this step is taken to fit.
+                // Past the limit, this step is assumed to fit.
                 self.keep(next, stay.common(useful), sift);
             } else if over <= rest[at] {
                 let group = list[at];
@@ -268,7 +268,7 @@ impl<const W: usize> Search<'_, W> {
                     let left = less.common(useful);
                     reach = self.ahead.without(reach, next, group, &left);
                     if reach.ahead() <= sift.limit {
-                        // Another horizon may tell more by now.
+                        // Another horizon may give a larger bound by now.
                         reach = self.ahead.best_reach(next, &left);
                     }
                 }
@@ -286,8 +286,8 @@ impl<const W: usize> Search<'_, W> {
         }
     }
 
-    /// Whether nothing is lost by a first computation before anything else: it costs nothing, makes nothing go and
-    /// leaves no more behind than was there.
+    /// Whether nothing is lost by running a first computation before anything else: it costs nothing, evicts nothing and
+    /// leaves no more resident than before.
     fn is_free(&self, done: usize, way: &Way<W>, resident: &Bits<W>, sift: &Sift<W>) -> bool {
         let model = self.model;
         way.first == 0.0

@@ -8,11 +8,11 @@ use crate::planner::{Planner, Request};
 use crate::planners::limited::{Guarded, chain_within_limit};
 use crate::planners::{ChainDp, Revolve, Search, StoreAll, chain_search};
 
-/// Shares of the time of `chain-dp` and of `revolve`.
+/// Shares of the time for `chain-dp` and for `revolve`.
 const PERSISTENT_SHARE: f64 = 0.6;
 const REVOLVE_SHARE: f64 = 0.1;
 
-/// `search` goes on from what `chain-dp` found, in the time that is left.
+/// Asks the planners for chains. `search` continues from what `chain-dp` found, in the time that is left.
 pub(super) fn run(findings: &mut Findings<'_, ChainPlan>, chain: &Chain) {
     let solve =
         |planner: &dyn Planner, request: &Request| isolated(planner.name(), || planner.solve_chain(chain, request));

@@ -10,13 +10,13 @@ use crate::planners::Search;
 use crate::planners::ask::{ask, ask_one};
 use crate::registry::{Entry, Role, composed, simple};
 
-/// Shares of the time: of the quick planners and of those that are asked where these find nothing, of a planner among them,
-/// of one that is exact or chooses implementations.
+/// Shares of the time: for all quick planners, and for those that are asked if these find nothing; for one of these
+/// planners; for one that is exact or chooses implementations.
 const QUICK_SHARE: f64 = 0.2;
 const ONE_QUICK_SHARE: f64 = 0.1;
 const LONG_SHARE: f64 = 0.2;
 
-/// Has the planners answer in turn, until the time is over or the best plan meets the bound.
+/// Asks the planners in turn, until time is up or the best plan reaches the bound.
 pub(super) fn run(findings: &mut Findings<'_, Plan>, graph: &Graph, moves: Option<u64>) {
     let ops = graph.ops().len();
     ask_all(findings, graph, |entry| entry.is_quick(ops));
@@ -55,7 +55,7 @@ fn is_worth_long(entry: &Entry, graph: &Graph) -> bool {
     }
 }
 
-/// Leaves out plans until the best one is valid: planners are not believed, and only the winner is worth a check.
+/// Drops plans until the best one is valid: planners are not trusted, but only the winner is worth checking.
 pub(super) fn check_winner(findings: &mut Findings<'_, Plan>, graph: &Graph, request: &Request) {
     while let Some(best) = findings.best() {
         let checked = best.plan.as_ref().map(|plan| check(graph, plan, request.budget));
@@ -63,7 +63,7 @@ pub(super) fn check_winner(findings: &mut Findings<'_, Plan>, graph: &Graph, req
         match checked {
             Some(Ok(checked)) if honest(checked.peak_bytes(), checked.makespan()) => return,
             Some(Err(violations)) => log::error!("{}: {violations}", best.planner),
-            _ => log::error!("{}: its plan is not what it claims", best.planner),
+            _ => log::error!("{}: its plan does not have the peak and makespan that it claims", best.planner),
         }
         let wrong = best.clone();
         findings.found.retain(|outcome| *outcome != wrong);

@@ -1,6 +1,6 @@
-//! Which plan won, and against what.
+//! Which plan won, and which planners were tried.
 
-/// What one planner gave.
+/// The result of one planner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tried {
     /// Name of the planner.
@@ -9,12 +9,12 @@ pub struct Tried {
     pub result: Result<f64, String>,
 }
 
-/// Which plan won, and against what.
+/// Which plan won, and which planners were tried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// Name of the winner.
     pub winner: String,
-    /// In the order in which they ran.
+    /// The planners that were tried, in the order in which they ran.
     pub tried: Vec<Tried>,
 }
 

@@ -1,4 +1,4 @@
-//! What planners have answered so far: the plans, the best bound, the smallest feasible budget heard of.
+//! What the planners have answered so far: the plans, the best bound, and the smallest feasible budget reported.
 
 use super::decision::{Decision, Tried};
 use crate::deadline::Deadline;
@@ -14,14 +14,14 @@ pub(super) struct Findings<'a, P> {
     pub found: Vec<Outcome<P>>,
     /// Whether some planner proved that no schedule fits.
     pub is_proven_infeasible: bool,
-    /// The smallest feasible budget heard of, with its op.
+    /// The smallest feasible budget reported, with its op.
     minimum: Option<(u64, Option<OpId>)>,
-    /// Holds for every schedule.
+    /// A lower bound that holds for every schedule.
     bound: f64,
 }
 
 impl<'a, P: Clone> Findings<'a, P> {
-    /// None but `found`, and a bound for every schedule.
+    /// Starts with the plans `found` and a bound that holds for every schedule.
     pub fn new(request: &'a Request, bound: f64, found: Vec<Outcome<P>>) -> Self {
         Self {
             request,
@@ -34,7 +34,7 @@ impl<'a, P: Clone> Findings<'a, P> {
         }
     }
 
-    /// The request with a limit of `share` of the whole time, and with what is left at most.
+    /// The request with `share` of the whole time as its limit, but no more than is left.
     pub fn within(&self, share: f64) -> Request {
         let time_limit = self.request.time_limit.mul_f64(share).min(self.deadline.left());
         Request { time_limit, ..self.request.clone() }
@@ -51,15 +51,15 @@ impl<'a, P: Clone> Findings<'a, P> {
         self.tried.iter().any(|tried| tried.result.is_ok())
     }
 
-    /// Whether the best plan meets the bound, to the gap asked for.
+    /// Whether the best plan meets the bound to within the requested gap.
     pub fn is_settled(&self) -> bool {
         self.best().is_some_and(|best| best.makespan <= self.bound * (1.0 + self.request.gap.max(1e-12)))
     }
 
-    /// Notes an answer, and tells the caller how far the work is.
+    /// Records an answer and reports the progress to the caller.
     pub fn note(&mut self, planner: &'static str, answer: Result<Outcome<P>, PlanError>) {
         let result = match answer {
-            Ok(outcome) if outcome.plan.is_none() => Err("found none in its time".to_owned()),
+            Ok(outcome) if outcome.plan.is_none() => Err("found no plan in its time".to_owned()),
             Ok(outcome) if outcome.peak_bytes > self.request.budget => Err("exceeds the budget".to_owned()),
             Ok(outcome) => {
                 if outcome.scope == Scope::AllSchedules {
@@ -76,7 +76,7 @@ impl<'a, P: Clone> Findings<'a, P> {
         self.tried.push(Tried { planner, result });
     }
 
-    /// Keeps what an error tells of the minimum; says it in few words.
+    /// Keeps what an error says about the minimum; returns a short reason.
     fn reason(&mut self, error: PlanError) -> String {
         match error {
             PlanError::Infeasible { budget, minimum, blocking_op, proven } => {
@@ -96,11 +96,11 @@ impl<'a, P: Clone> Findings<'a, P> {
         }
     }
 
-    /// The best plan, with the best bound; and the decision.
+    /// The best plan with the best bound, and the decision.
     ///
     /// # Errors
     ///
-    /// [`PlanError::Infeasible`] where there is no plan, [`PlanError::Internal`] where the bound lies above the best one.
+    /// [`PlanError::Infeasible`] if there is no plan, [`PlanError::Internal`] if the bound exceeds the cost of the best one.
     pub fn outcome(&self, auto: &'static str) -> Result<(Outcome<P>, Decision), PlanError> {
         let Some(best) = self.best() else {
             let (minimum, blocking_op) = self.minimum.unzip();

@@ -25,7 +25,7 @@ impl Memory {
         remembered.found.iter().filter(|outcome| outcome.peak_bytes <= budget).cloned().collect()
     }
 
-    /// Remembers a plan for the graph of the last request. A bound is one for that request's budget alone.
+    /// Remembers a plan for the graph of the last request. Its bound is dropped, since it holds for that request's budget only.
     pub fn add(&self, outcome: &Outcome) {
         let unbound = Outcome { lower_bound: None, status: Status::Feasible, ..outcome.clone() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).found.push(unbound);

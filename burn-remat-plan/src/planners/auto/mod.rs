@@ -1,31 +1,31 @@
-//! Runs what suits the input and the time, and returns the best checked plan.
+//! Runs the planners that suit the input and the time, and returns the best plan that passes the checker.
 //!
 //! Method:
 //!
-//! 1. Where the store-all plan fits, it is the answer: nothing is cheaper (unless an op has a cheaper alternative).
-//! 2. The planners whose [role](crate::registry::Role) is to be quick answer first, side by side, so that there is a plan
+//! 1. If the store-all plan fits, it is the answer: nothing is cheaper (unless an op has a cheaper alternative).
+//! 2. The planners whose [role](crate::registry::Role) is quick run first, side by side, so that there is a plan
 //!    after milliseconds.
-//! 3. Those that are exact for a graph of this size, and where ops have alternatives those that choose, have a fifth of the
-//!    time each.
-//! 4. Where none of these finds a plan, those that sometimes do with less memory are asked.
+//! 3. Those that are exact for a graph of this size and, if ops have alternatives, those that choose among them get a
+//!    fifth of the time each.
+//! 4. If none of these finds a plan, those that sometimes need less memory are asked.
 //! 5. `search` gets all the time that is left, unless a plan meets a proven bound before. It starts from the best plan so
-//!    far and asks nobody again. Where ops have alternatives it
-//!    chooses among them too, and starts from its own plan without them as well: so the answer is no
-//!    dearer than that for the graph without its alternatives, where the clock cuts neither short.
-//! 6. The cheapest plan wins, then the one with the lowest peak, then the one found first; it passes through the
-//!    [checker](mod@crate::check), and one that fails there gives way to the next.
+//!    far and runs no other planner again. If ops have alternatives, it
+//!    chooses among them too, and also starts from its own plan without them: so the answer costs no
+//!    more than that for the graph without its alternatives, unless the clock cuts one of the two short.
+//! 6. The cheapest plan wins, then the one with the lowest peak, then the one found first. It passes through the
+//!    [checker](mod@crate::check); if it fails there, the next one takes its place.
 //!
-//! For a chain the planners that know chains run in the same way: `store-all`, `chain-dp` in six tenths of the time,
-//! `revolve` in one tenth, then `search`, which starts from the plan of `chain-dp`. On long chains both of the former
+//! For a chain, the planners that know chains run in the same way: `store-all`, `chain-dp` in six tenths of the time,
+//! `revolve` in one tenth, then `search`, which starts from the plan of `chain-dp`. On long chains `chain-dp` and `revolve`
 //! make a coarse plan before a fine one.
 //!
-//! Plans that the [caller knows](Request::known) take part.
+//! Plans that the [caller knows](Request::known) take part too.
 //!
-//! *Monotone in the budget.* A plan for a small budget is one for a larger budget too, so a planner that remembers
-//! what it found ([`Auto::remembering`]) never returns a dearer plan for a larger budget than it returned for a smaller
+//! *Monotone in the budget.* A plan for a small budget also fits a larger one, so a planner that remembers
+//! what it found ([`Auto::remembering`]) never returns a more expensive plan for a larger budget than it returned for a smaller
 //! one. Without memory, as the registry makes it, the same request gives the same plan as far as the clock allows.
 //!
-//! The lower bound is the best of those that hold for [every schedule](crate::planner::Scope::AllSchedules).
+//! The lower bound is the best of the bounds that hold for [every schedule](crate::planner::Scope::AllSchedules).
 //!
 //! Complexity: that of the planners that run; the time limit bounds the long ones.
 
@@ -59,25 +59,25 @@ pub struct Auto {
 }
 
 impl Auto {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "auto";
-    /// What it calls the planner of a plan that the [caller knew](Request::known).
+    /// The planner name that it gives to a plan that the [caller knew](Request::known).
     pub const KNOWN: &'static str = "known";
 
-    /// An `auto` that takes the plans that it found earlier for the same graph into account.
+    /// An `auto` that reuses the plans that it found earlier for the same graph.
     pub fn remembering() -> Self {
         Self { memory: Some(Arc::default()), ..Self::default() }
     }
 
-    /// Limits `search` to so many moves per thread: then the same request gives the same plan wherever no planner meets
-    /// its time limit.
+    /// Limits `search` to this many moves per thread: then the same request gives the same plan as long as no planner
+    /// reaches its time limit.
     #[must_use]
     pub fn with_iterations(mut self, moves: u64) -> Self {
         self.moves = Some(moves);
         self
     }
 
-    /// Has `explain` called with each decision. The same is logged.
+    /// Calls `explain` with each decision, which is logged as well.
     #[must_use]
     pub fn explained(mut self, explain: impl Fn(&Decision) + Send + Sync + 'static) -> Self {
         self.explain = Some(Arc::new(explain));

@@ -7,22 +7,22 @@
 //! 1. The greedy segment heuristics, `online` and a short run of `search` give a plan that fits. Plans outside of (9)
 //!    are replaced by the cheapest of (9) that retain the same between the stages.
 //! 2. The relaxation of the program (see `model`) gives a lower bound, and its rounding
-//!    and diving ([`lp_rounding`](super::lp_rounding)) often the optimum.
+//!    and diving ([`lp_rounding`](super::lp_rounding)) often give the optimum.
 //! 3. Every 0-1 column whose reduced cost lifts the bound above the best plan is fixed: what remains is often small.
-//! 4. HiGHS solves the integer program from the best plan, to the gap asked for or the time limit.
+//! 4. HiGHS solves the integer program from the best plan, to the requested gap or the time limit.
 //!
 //! The bound is that of the relaxation or of the branch and bound, whichever is higher. The plan comes from the
 //! retention alone: its cheapest computations, simulated exactly. The solver works with tolerances; should its
 //! schedule exceed the budget by some bytes, the program is solved again with that much less, and the result counts as
 //! optimal only if it costs no more than the bound of the first program. All of it runs under `limited`, so that the
-//! answer comes soon after the time limit whatever the solver does.
+//! answer comes soon after the time limit, whatever the solver does.
 //!
 //! Invariants: the plan fits the budget; the bound holds for all schedules of (9), not for those that compute an op
 //! twice between two first computations, which may be cheaper.
 //!
 //! Complexity: exponential at worst. A graph whose program would not fit in memory is refused.
 //!
-//! Larger than the rule: `run`, because it is the four steps above in their order, each of which may be the last.
+//! Larger than the rule: `run`, because it is the four steps above in order, each of which may be the last.
 
 pub(super) mod answers;
 pub(super) mod model;
@@ -52,10 +52,10 @@ use crate::views::without_alternatives;
 
 const NAME: &str = "checkmate";
 
-/// How long `search` looks for a first plan, a tenth of the time limit at most.
+/// How long `search` looks for a first plan, per entry of the program; at most a tenth of the time limit.
 const SEARCH_TIME_PER_ENTRY: Duration = Duration::from_micros(4);
 
-/// Times the program is solved again with less, where the solver's tolerance exceeded the budget.
+/// How often the program is solved again with a smaller budget if the solver's tolerance exceeded the budget.
 const RETRIES: usize = 3;
 
 /// The cheapest frontier-advancing schedule.
@@ -110,11 +110,11 @@ impl Solve<'_> {
     /// Offers the frontier-advancing plan that retains between the stages what another planner's plan does.
     fn offer_image(&mut self, planner: &dyn Planner, time_limit: Duration) {
         let request = Request { time_limit, progress: None, ..self.request.clone() };
-        // The model knows the default implementations alone.
+        // The model knows only the default implementations.
         let graph = without_alternatives(self.graph);
         if let Ok(Outcome { plan: Some(plan), .. }) = planner.solve(&graph, &request) {
             self.incumbent.offer(&computations(self.graph, &retention_of(self.graph, &compute_order(&plan))));
-            log::debug!("{NAME}: with the plan of {} {:?}", planner.name(), self.incumbent.cost());
+            log::debug!("{NAME}: after the plan of {}, the best cost is {:?}", planner.name(), self.incumbent.cost());
         }
     }
 
@@ -131,12 +131,12 @@ impl Solve<'_> {
         self.bound = Some(relaxation.cost);
         round(self.graph, &relaxed, &relaxation, &mut self.incumbent, self.request, self.deadline);
         self.report()?;
-        log::debug!("{NAME}: relaxed {}, rounded to {:?}", relaxation.cost, self.incumbent.cost());
+        log::debug!("{NAME}: the relaxation costs {}, its rounding {:?}", relaxation.cost, self.incumbent.cost());
         if !self.is_closed() {
             let limit = self.deadline.within(start.elapsed().max(Duration::from_secs(1)));
             dive(self.graph, &relaxed, &mut solver, &relaxation, &mut self.incumbent, limit)
                 .map_err(|status| failed(NAME, status))?;
-            log::debug!("{NAME}: dived to {:?} after {:?}", self.incumbent.cost(), start.elapsed());
+            log::debug!("{NAME}: diving reached {:?} after {:?}", self.incumbent.cost(), start.elapsed());
             self.report()?;
         }
         drop(solver);
@@ -176,7 +176,7 @@ impl Solve<'_> {
                 _ => break,
             }
         }
-        // Within the solver's tolerance of the budget nothing more can be told.
+        // Within the solver's tolerance of the budget, nothing more can be decided.
         match self.incumbent.outcome(NAME, Status::Feasible, StopReason::Heuristic, self.bound)? {
             Some(outcome) => Ok(outcome),
             None => Ok(Outcome::without_plan(NAME, self.incumbent.general_bound(self.bound))),
@@ -239,7 +239,7 @@ impl Solve<'_> {
         let proved = cost - bound <= 1e-7 * cost.abs();
         let reason = if proved { StopReason::Proved } else { StopReason::Gap };
         let outcome = self.incumbent.outcome(NAME, Status::Optimal, reason, self.bound)?;
-        outcome.ok_or_else(|| PlanError::Internal { planner: NAME, reason: "closed a gap without a plan".to_owned() })
+        outcome.ok_or_else(|| PlanError::Internal { planner: NAME, reason: "it closed a gap with no plan".to_owned() })
     }
 
     /// The outcome at the time limit.

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | R(t,i) | `computed` | op i runs in stage t |
 //! | S(t,i) | `retained`, per value | v is resident at the start of stage t |
-//! | FREE(t,i,k) | Y(t,v,j) - Y(t,v,j+1) | v leaves behind its j-th user |
+//! | FREE(t,i,k) | Y(t,v,j) - Y(t,v,j+1) | v is released after its j-th user |
 //! | U(t,k) | one column per op that may run | bytes while op k runs in stage t |
 //!
 //! ```text
@@ -23,11 +23,11 @@
 //! ```
 //!
 //! Departures, none of which cuts off the optimum. **Residency in place of FREE**: Y(t,v,j) says that v is still
-//! resident as its j-th user's turn comes. It is the hazard form of (5) with one row per hazard in place of the sums
+//! resident when its j-th user's turn comes. It is the hazard form of (5) with one row per hazard in place of the sums
 //! (7b) and (7c); (7b) is not needed, since nothing is gained by holding a value. Y need not be integer. Where R and S
 //! are integers, the least Y is the paper's schedule; where they are fractions, Y is far larger than what (7c) with its
 //! factor kappa allows, and the relaxation is nearly tight in practice. **No copy twice**: a retained value that is
-//! also computed in the stage could have been dropped before, as its users come behind its producer. **Explicit row**
+//! also computed in the stage could have been dropped before, as its users come after its producer. **Explicit row**
 //! for U(t,t) over the retained values alone: a knapsack for the solver's cuts.
 //!
 //! Fixed in advance: R and S where the op can no longer reach anything unfinished; S = 1 for values of no size; S = 1
@@ -35,7 +35,7 @@
 //! not run again. Values of one op are retained apart from each other.
 //!
 //! Size: O(ops (values + uses)) columns, rows and entries. Sizes and costs are divided by powers of two, which loses
-//! nothing.
+//! no precision.
 
 use super::program::{IntegerProgram, ONE, Term, ZERO, power_of_two_above};
 use crate::frontier::Retention;
@@ -67,7 +67,7 @@ pub(in crate::planners) struct Model {
     definitions: Vec<Definition>,
 }
 
-/// The last stage at whose start each value may be of use: `n` for results, 0 for values that nobody needs.
+/// The last stage at whose start each value may be of use: `n` for results, 0 for values that nothing needs.
 fn last_useful_stages(graph: &Graph) -> Vec<usize> {
     let count = graph.ops().len();
     let mut op_useful: Vec<usize> = (0..count).collect();
@@ -93,7 +93,7 @@ fn last_useful_stages(graph: &Graph) -> Vec<usize> {
     useful
 }
 
-/// Entries that a model of `graph` has at most, about.
+/// About the most entries that a model of `graph` has.
 pub(in crate::planners) fn estimated_entries(graph: &Graph) -> u64 {
     let uses: usize = graph.ops().iter().map(|op| op.inputs.len()).sum();
     (graph.ops().len() as u64 / 2 + 1).saturating_mul((graph.values().len() + uses) as u64).saturating_mul(6)
@@ -121,7 +121,7 @@ impl Model {
             program: IntegerProgram::new(dearest),
             memory_columns: Vec::new(),
             byte_unit,
-            // More than everything is as good as everything, and keeps the numbers small.
+            // More than everything is as good as everything, and this keeps the numbers small.
             budget: budget.min(total) as f64 / byte_unit,
             ops: count,
             values: graph.values().len(),
@@ -219,7 +219,7 @@ impl Model {
 
     /// Rows and columns of one stage.
     fn add_stage(&mut self, graph: &Graph, stage: usize, knapsacks: Knapsacks) {
-        // What changes in the resident bytes as each op's turn comes.
+        // How the resident bytes change as each op's turn comes.
         let mut changes: Vec<Vec<(f64, Term)>> = vec![Vec::new(); stage + 2];
         changes[0].push((1.0, Term::Fixed(graph.constant_bytes() as f64 / self.byte_unit)));
         for value in 0..self.values {
@@ -296,7 +296,7 @@ impl Model {
         }
     }
 
-    /// The budget in the unit of the columns U, `shortfall` bytes less than asked for.
+    /// The budget less `shortfall` bytes, in the unit of the columns U.
     pub fn scaled_budget(&self, shortfall: f64) -> f64 {
         self.budget - shortfall / self.byte_unit
     }
@@ -364,7 +364,7 @@ impl Model {
     }
 }
 
-/// Where the row of each stage ends in `sequence`: behind the first computation of its op.
+/// Where the row of each stage ends in `sequence`: after the first computation of its op.
 fn row_ends(sequence: &[OpId]) -> Vec<usize> {
     let mut ends = Vec::new();
     for (at, &op) in sequence.iter().enumerate() {

@@ -46,13 +46,13 @@ pub(in crate::planners) struct IntegerProgram {
     pub rows: Vec<Constraint>,
     /// A constant part of the cost, in the program's unit: add it to every objective.
     pub base_cost: f64,
-    /// Costs of the graph are the program's times this.
+    /// The graph's costs are the program's costs times this.
     pub cost_unit: f64,
-    /// Whether a row over constants came up that cannot hold.
+    /// Whether a row of constants alone turned out to be impossible.
     pub contradiction: bool,
 }
 
-/// Least power of two that is at least `x`, as a float; 1 for 0. Dividing by it loses nothing.
+/// Least power of two that is at least `x`, as a float; 1 for 0. Dividing by it loses no precision.
 pub(in crate::planners) fn power_of_two_above(x: f64) -> f64 {
     if x > 0.0 { x.log2().ceil().exp2() } else { 1.0 }
 }
@@ -109,8 +109,8 @@ impl IntegerProgram {
         }
     }
 
-    /// Objectives of the program in the unit of the graph; 0 where they are so small that the product could be wrong by any share, so that
-    /// a bound never becomes larger than it is.
+    /// An objective of the program in the unit of the graph; 0 if it is so small that the product could have any relative error: a bound
+    /// must never come out larger than it is.
     pub fn in_graph_unit(&self, objective: f64) -> f64 {
         let cost = (objective + self.base_cost) * self.cost_unit;
         if cost.is_subnormal() { 0.0 } else { cost }

@@ -1,6 +1,6 @@
 //! HiGHS, wrapped so that its outcomes stay apart: proved, infeasible, stopped with or without a solution.
 //!
-//! HiGHS keeps one pool of threads per calling thread and refuses another number of threads on it later. Each request
+//! HiGHS keeps one pool of threads per calling thread and refuses to change its number of threads later. Each request
 //! is solved on a thread of its own (see `limited`), so each gets the number that it asks for.
 
 use std::ops::Bound;
@@ -19,7 +19,7 @@ pub(in crate::planners) struct Relaxation {
     /// Cost in the unit of the graph, first computations included.
     pub cost: f64,
     pub numbers: Vec<f64>,
-    /// Per column, what the cost rises by at least for a unit's move away from its bound.
+    /// Per column, the least rise in cost per unit that it moves away from its bound.
     pub reduced_costs: Vec<f64>,
 }
 
@@ -42,11 +42,11 @@ pub(in crate::planners) struct Integer {
 /// Why the integer solve ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::planners) enum End {
-    /// The solution is optimal to the gap.
+    /// The solution is optimal to within the gap.
     Solved,
-    /// There is none.
+    /// There is no solution.
     Infeasible,
-    /// A limit came first.
+    /// A limit was reached first.
     Limit,
 }
 
@@ -87,7 +87,7 @@ fn instance(problem: RowProblem, request: &Request, deadline: Deadline) -> Resul
     Ok(solver)
 }
 
-/// HiGHS holds all runs of an instance against its time limit: `spent` is what the earlier ones took.
+/// HiGHS counts all runs of an instance towards its time limit: `spent` is the time that the earlier ones took.
 fn set(solver: &mut highs::Model, request: &Request, deadline: Deadline, spent: Duration) {
     let seed = i32::try_from(request.seed % (1 << 31)).unwrap_or(0);
     let results = [
@@ -129,7 +129,7 @@ impl<'a> RelaxationSolver<'a> {
         self.solve_again(self.deadline)
     }
 
-    /// Sets the bounds of `columns` for all solves to come.
+    /// Sets the bounds of `columns` for all later solves.
     pub fn bound(&mut self, columns: &[usize], lower: f64, upper: f64) {
         if let Some(solver) = &mut self.solver {
             for &column in columns {
@@ -183,7 +183,7 @@ pub(in crate::planners) fn solve_integer(
         return Ok(Integer { end: End::Infeasible, numbers: None, bound: None });
     }
     let mut solver = instance(problem(program, fixings, true).0, request, deadline)?;
-    // The solver's objective leaves out the first computations, of which the gap is to be a share as well.
+    // The solver's objective leaves out the first computations, but the gap is to be a share of their cost too.
     let gap = request.gap.max(1e-9);
     let options = [
         solver.try_set_option("mip_rel_gap", gap),
@@ -206,7 +206,7 @@ pub(in crate::planners) fn solve_integer(
     };
     let found = solved.primal_solution_status() == HighsSolutionStatus::Feasible;
     let numbers = (found && end != End::Infeasible).then(|| solved.get_solution().columns().to_vec());
-    // A program without integer columns is solved as a linear one, which leaves no bound beside its optimum.
+    // A program without integer columns is solved as a linear one, which gives no bound besides its optimum.
     let bound = dual_bound(&solved).or_else(|| (end == End::Solved).then(|| solved.objective_value()));
     Ok(Integer { end, numbers, bound: bound.map(|bound| program.in_graph_unit(bound)) })
 }

@@ -37,7 +37,7 @@ impl Dag {
     /// The view of `graph`'s forward pass.
     pub fn of_forward(graph: &Graph) -> Self {
         let ops = graph.ops();
-        // A graph that does not tell is taken whole: there is nothing else to divide.
+        // A graph without phases is taken as a whole: there is nothing else to divide.
         let forward = marked_forward(graph).unwrap_or(ops.len());
         let reads = |op: OpId| {
             let mut from: Vec<OpId> = ops[op].inputs.iter().filter_map(|&value| graph.producer(value)).collect();
@@ -60,7 +60,7 @@ impl Dag {
             vertex_of: vec![None; ops.len()],
             forward,
         };
-        // An input is the source where all ops start from it.
+        // An input is the source if all ops start from it.
         let input = input.filter(|_| !(0..forward).any(|op| reads_of[op].is_empty() && bare(op)));
         match input {
             Some(value) => dag.push(Origin::Input(value), graph.bytes(value), Vec::new()),
@@ -86,7 +86,7 @@ impl Dag {
         self.predecessors.push(predecessors);
     }
 
-    /// Adds a target where several vertices have no successor, then the successors.
+    /// Adds a target if several vertices have no successor, then the successors.
     fn close(&mut self) {
         let mut has_successor = vec![false; self.origin.len()];
         self.predecessors.iter().flatten().for_each(|&vertex| has_successor[vertex] = true);

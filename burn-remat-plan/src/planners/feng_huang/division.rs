@@ -10,7 +10,7 @@
 //! | complicated IS | [`Kind::Complicated`] | its largest proper segments |
 //!
 //! A vertex splits a segment where no edge jumps over its place in topological order: all other vertices then come
-//! before or behind it on every path, whatever the order. In a complicated segment, two ends *k* before *t* bound a
+//! before or after it on every path, whatever the order. In a complicated segment, two ends *k* before *t* bound a
 //! proper segment if a connected piece between them touches only *k* and *t*. Two such segments that overlap are
 //! nested, else their union would make the whole linear; so with *k* ascending and, for each piece, *t* descending,
 //! every segment found first is a largest one. Its first vertex reads only *k* and its last is read only by *t*, which
@@ -25,7 +25,7 @@ use crate::deadline::Deadline;
 pub(super) enum Kind {
     /// Nothing inside.
     Edge,
-    /// Splitting vertices in order; child *k* lies before vertex *k*, the last child behind the last vertex.
+    /// Splitting vertices in order; child *k* lies before vertex *k*, the last child after the last vertex.
     Linear(Vec<usize>),
     /// Parallel children between the same ends.
     Branch,
@@ -43,7 +43,7 @@ pub(super) struct Segment {
     pub children: Vec<usize>,
 }
 
-/// A segment that waits to be divided.
+/// A segment that is still to be divided.
 struct Open {
     source: usize,
     target: usize,
@@ -60,7 +60,7 @@ pub(super) struct DivisionTree {
 }
 
 impl DivisionTree {
-    /// Divides `dag` until nothing divides any more. Past the deadline, what is left counts as complicated without proper
+    /// Divides `dag` until nothing more can be divided. After the deadline, what is left counts as complicated without proper
     /// segments: valid, but no longer the best.
     pub fn new(dag: &Dag, deadline: Deadline) -> Self {
         let whole = Open {
@@ -90,7 +90,7 @@ impl DivisionTree {
         self.nodes.len()
     }
 
-    /// Whether the deadline left it whole.
+    /// Whether the tree was finished before the deadline.
     pub fn complete(&self) -> bool {
         self.complete
     }

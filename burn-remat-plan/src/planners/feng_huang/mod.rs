@@ -1,35 +1,35 @@
-//! `feng-huang`: the checkpoints that make a forward pass lightest, on graphs of any shape.
+//! `feng-huang`: the checkpoints with which a forward pass holds the fewest bytes, on graphs of any shape.
 //!
 //! Problem: choose vertices of the forward graph to keep, so that what is left falls apart into *independent
-//! segments*, and the bytes kept plus those of the largest segment are fewest. A segment is a connected piece of the
-//! graph without its checkpoints that is entered from one checkpoint and left to one other; two parallel branches
-//! between the same checkpoints are two segments. Source and target are kept free of charge. There is no budget.
+//! segments*, and the bytes kept plus those of the largest segment are as few as possible. A segment is a connected piece of
+//! the graph without its checkpoints that is entered from one checkpoint and left to one other; two parallel branches
+//! between the same checkpoints are two segments. Source and target are kept and do not count. There is no budget.
 //!
 //! Method: the graph is divided into a tree of segments (`division`): a linear segment at its splitting vertices, a
 //! branch segment into its branches, any other into its largest proper segments. For a limit *C* on every
 //! segment, the cheapest checkpoints follow from the tree bottom up (`solver`). The best *C* is then
-//! searched: both terms are monotone in *C*.
+//! searched for: both terms are monotone in *C*.
 //!
 //! The plan runs the forward pass, keeps the checkpoints, and computes each segment again when the backward pass first
-//! asks for it: no op runs more than twice. The segment that the backward pass asks for first is kept from the
-//! forward pass, where the paper would compute it again at once. Values that cannot be computed again are kept too,
-//! which the objective does not count.
+//! needs it: no op runs more than twice. The segment that the backward pass needs first is kept from the
+//! forward pass; the paper would compute it again at once. Values that cannot be computed again are kept too;
+//! the objective does not count them.
 //!
-//! Invariants: the checkpoints are optimal unless the time limit struck; the plan's makespan is at most that of
+//! Invariants: the checkpoints are optimal unless the time limit was reached; the plan's makespan is at most that of
 //! store-all plus one forward pass. So the outcome is [`Status::Feasible`] as a plan, while
-//! [`StopReason::Proved`] speaks of the checkpoints.
+//! [`StopReason::Proved`] refers to the checkpoints.
 //!
-//! A vertex is an op with all its outputs, or the graph's single input. Where there are several inputs, they form
-//! one source, and only ops that read nothing else hang on it: a segment may read a resident input freely. The forward
+//! A vertex is an op with all its outputs, or the graph's single input. If there are several inputs, they form
+//! one source, connected only to ops that read nothing else: a segment may read a resident input freely. The forward
 //! pass is all that comes before the first backward or update op; without phases it is the whole graph, and the plan is
-//! then the mere forward pass.
+//! then just the forward pass.
 //!
-//! Complexity: the division is O(V²E) in the worst case and near linear on deep networks; each *C* tried is linear.
+//! Complexity: the division is O(V²E) in the worst case and near linear on deep networks; each *C* tried takes linear time.
 //!
 //! Source: Feng & Huang, *Optimal Gradient Checkpoint Search for Arbitrary Computation Graphs* (algorithms 1 to 6;
 //! table in each file). Departures: *C* is searched by bisection with bounds instead of over all pairs; a
-//! pair of vertices counts as a segment also where only some branches between them are closed (algorithm 4 would miss
-//! these); nothing presumes that a segment can be divided, so graphs without any independent segment work.
+//! pair of vertices also counts as a segment if only some branches between them are closed (algorithm 4 would miss
+//! these); nothing assumes that a segment can be divided, so graphs without any independent segment work.
 
 mod dag;
 mod division;
@@ -51,7 +51,7 @@ use division::DivisionTree;
 pub struct FengHuang;
 
 impl FengHuang {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "feng-huang";
 }
 
@@ -99,7 +99,7 @@ impl Planner for FengHuang {
     }
 }
 
-/// Forward once, then every piece again when an op behind the forward pass first reads one of its values.
+/// Runs the forward pass once, then each piece again when an op after the forward pass first reads one of its values.
 fn plan(graph: &Graph, dag: &Dag, piece_of: &[Option<usize>]) -> Plan {
     let forward = dag.forward_ops();
     let ops = graph.ops();

@@ -7,8 +7,8 @@
 //! its own division. The paper's accessibility graph has these edges; a queue of monotone costs finds the path in
 //! linear time.
 //!
-//! The cost falls as *C* grows, and a solution whose largest segment weighs *c* serves every limit from *c* on. So the
-//! limits left between two that were tried are bounded below by the smaller one plus the cost at the larger one:
+//! The cost falls as *C* grows, and a solution whose largest segment weighs *c* is valid for every limit of at least *c*.
+//! So the limits left between two that were tried are bounded below by the smaller one plus the cost at the larger one:
 //! bisection with that bound finds the best *C* without a list of all segments.
 
 use std::collections::VecDeque;
@@ -19,9 +19,9 @@ use crate::deadline::Deadline;
 
 /// What the search found.
 pub(super) struct Found {
-    /// Kept vertices beside source and target, ascending.
+    /// Kept vertices besides source and target, ascending.
     pub checkpoints: Vec<usize>,
-    /// Whether the search ended by itself.
+    /// Whether the search was complete.
     pub proved: bool,
     pub limits_tried: usize,
 }
@@ -35,7 +35,7 @@ struct Cost {
     largest: u64,
 }
 
-/// The checkpoints with the fewest bytes in sum with the largest segment.
+/// The checkpoints whose bytes plus those of the largest segment are fewest.
 pub(super) fn solve(tree: &DivisionTree, dag: &Dag, deadline: Deadline) -> Found {
     let mut search = LimitSearch { tree, dag, costs: vec![Cost::default(); tree.len()], tried: 0 };
     let whole = tree.nodes()[0].bytes;
@@ -45,11 +45,11 @@ pub(super) fn solve(tree: &DivisionTree, dag: &Dag, deadline: Deadline) -> Found
     if total(low) < best.0 {
         best = (total(low), 0);
     }
-    // Each entry: a limit tried below with its cost, one above.
+    // Each entry: a limit that was tried and its cost, and the cost of a larger one.
     let mut gaps = vec![(0, low, high)];
     let mut proved = true;
     while let Some((below, low, high)) = gaps.pop() {
-        // Limits from `high.largest` on cost what `high` costs.
+        // Limits of at least `high.largest` cost what `high` costs.
         let worth = high.kept < low.kept && below + 1 < high.largest && below + 1 + high.kept < best.0;
         if !worth {
             continue;
@@ -187,7 +187,7 @@ impl LimitSearch<'_> {
 /// A kept vertex on the path through a linear segment.
 #[derive(Clone, Copy)]
 struct Stop {
-    /// Cost up to and with this vertex.
+    /// Cost up to and including this vertex.
     cost: Cost,
     /// The kept vertex before it.
     previous: usize,

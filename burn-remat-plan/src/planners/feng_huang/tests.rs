@@ -107,7 +107,7 @@ fn agrees_with_brute_force(cases: u64, most: usize) {
             let found = outcome.checkpoints.unwrap();
             assert_eq!(found.bytes, expected, "seed {seed}: {:?} {:?}", shape.sizes, shape.edges);
             let set = found.values.iter().fold(0, |set, &v| set | 1 << (v - 1));
-            assert_eq!(shape.value_of(set), Some(expected), "seed {seed}: the set itself is worth less");
+            assert_eq!(shape.value_of(set), Some(expected), "seed {seed}: the checkpoints themselves are worse");
             assert_eq!(outcome.stop_reason, StopReason::Proved);
         }
     }
@@ -154,7 +154,7 @@ fn a_branch_closed_beside_one_that_leaks_is_a_segment() {
 fn a_chain_of_equal_vertices_costs_twice_the_square_root() {
     let edges: Vec<Vec<usize>> = (0..102).map(|v: usize| v.checked_sub(1).into_iter().collect()).collect();
     let shape = Shape { sizes: vec![1; 102], edges };
-    // k checkpoints leave k + 1 segments of (100 - k) / (k + 1): best is 9 + 10 (rounded up) or as good.
+    // k checkpoints leave k + 1 segments of (100 - k) / (k + 1): the best is 9 + 10 (rounded up), or another as good.
     let best = (0..100u64).map(|k| k + (100 - k).div_ceil(k + 1)).min().unwrap();
     assert_eq!(solve(&shape.graph(true)).checkpoints.unwrap().bytes, best);
 }

@@ -1,20 +1,20 @@
-//! A schedule to start from, for coarse graphs: first the dearest bytes go, then a walk to cheaper schedules.
+//! A schedule to start from, for coarse graphs: first a descent to the budget, then a walk to cheaper schedules.
 //!
-//! Problem: the branch and bound finds good schedules of a few dozen stages late. In a coarse graph most of the gain lies
+//! Problem: the branch and bound is late to find good schedules of a few dozen stages. In a coarse graph most of the gain lies
 //! in the choice of implementations, which the greedy search over kept values (`heuristic`) does not make.
 //!
-//! Method. A state gives each value a mode and each later op an implementation; from it follows one schedule of the class:
-//! what an op misses is computed again right before it. From the state that keeps everything, the single change that
-//! takes off most bytes times steps above the budget for what it costs is made, until the budget holds. Then random
-//! changes of one to three modes and implementations are made and kept wherever the schedule fits and costs no more
-//! than a threshold above the best, which sinks to nothing (threshold accepting).
+//! Method. A state gives each value a mode and each later op an implementation; one schedule of the class follows from it:
+//! inputs that an op lacks are computed again right before it. Starting from the state that keeps everything, the single
+//! change that removes the most excess (bytes above the budget, summed over the steps) for its cost is made, until the budget
+//! holds. Then random changes of one to three modes and implementations are made, and kept if the schedule fits and costs no
+//! more than the best plus a threshold, which falls to nothing (threshold accepting).
 //!
 //! Invariants: every state gives a valid schedule; the same seed gives the same result unless the time runs out.
 //!
 //! Complexity: each trial is a simulation of the plan; at most [`TRIALS`] of them at random.
 //!
-//! Source: Dueck and Scheuer 1990 (threshold accepting). The modes are what Chen et al. do with checkpoints and with the
-//! inside of a segment, and a third that recomputes for each use.
+//! Source: Dueck and Scheuer 1990 (threshold accepting). Two modes are what Chen et al. do with checkpoints and with the
+//! inside of a segment; the third recomputes for each use.
 
 use std::collections::BTreeSet;
 
@@ -59,7 +59,7 @@ enum Change {
 }
 
 impl State {
-    /// Makes `change` and returns the one that takes it back.
+    /// Makes `change` and returns the one that undoes it.
     fn set(&mut self, change: Change) -> Change {
         match change {
             Change::Mode(value, mode) => Change::Mode(value, std::mem::replace(&mut self.modes[value], mode)),
@@ -153,7 +153,7 @@ impl Descent<'_> {
         Some((state, cost))
     }
 
-    /// Random changes from `state`, ever more strictly.
+    /// Makes random changes from `state`, accepting less and less.
     fn walk(&self, mut state: State, first: f64, start: &mut Start) {
         let mut rng = ChaCha8Rng::seed_from_u64(self.request.seed);
         let mut least = first;

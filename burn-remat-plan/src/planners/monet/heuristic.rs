@@ -1,4 +1,4 @@
-//! Schedules to start from: a set of values to keep, everything else computed again, and an implementation for each.
+//! Schedules to start from: a set of values to keep, everything else computed again, and an implementation for each computation.
 
 use super::stages::{Candidate, Stages, sequence};
 use crate::choice::{Choice, implementation, useful_implementations};
@@ -10,7 +10,7 @@ use crate::planners::FengHuang;
 /// Steps that the greedy search may spend on simulation.
 const EFFORT: usize = 30_000_000;
 
-/// The best schedule found for the budget, and the smallest peak met on the way.
+/// The best schedule found for the budget, and the smallest peak seen on the way.
 pub(super) struct Start {
     pub best: Option<Candidate>,
     pub smallest: Candidate,
@@ -40,7 +40,7 @@ pub(super) fn store_all(graph: &Graph, stages: &Stages, budget: u64) -> Start {
     start
 }
 
-/// Store-all, the checkpoints of `feng-huang`, and what a greedy search makes of keeping nothing.
+/// Store-all, the checkpoints of `feng-huang`, and the result of a greedy search that starts by keeping nothing.
 pub(super) fn start(graph: &Graph, stages: &Stages, request: &Request, deadline: Deadline) -> Start {
     let budget = request.budget;
     let values = graph.values().len();
@@ -87,7 +87,7 @@ pub(super) fn start(graph: &Graph, stages: &Stages, request: &Request, deadline:
     start
 }
 
-/// Values by the cost of making them per byte, the dearest first; those of no size before all.
+/// Values by the cost of making them per byte, the most expensive first; values of no size come before all others.
 fn by_worth(graph: &Graph) -> Vec<ValueId> {
     let cost = |value: ValueId| graph.producer(value).map_or(0.0, |op| graph.ops()[op].cost);
     let worth = |value: ValueId| (cost(value) + f64::MIN_POSITIVE) / graph.bytes(value) as f64;
@@ -115,7 +115,7 @@ fn light(graph: &Graph, order: Vec<usize>) -> Candidate {
     Candidate::new(graph, order.into_iter().map(choose).collect())
 }
 
-/// Cheaper implementations wherever one that reads no more leaves the peak within the budget.
+/// Uses cheaper implementations that read no more, wherever the peak stays within the budget.
 pub(super) fn improve(graph: &Graph, candidate: &Candidate, budget: u64) -> Candidate {
     let mut best = candidate.clone();
     let mut effort = 0;

@@ -1,38 +1,38 @@
-//! `monet`: which values to keep, which ops to compute again, and which implementation of each op to run, at once.
+//! `monet`: decides together which values to keep, which ops to compute again, and which implementation of each op to run.
 //!
 //! Problem: the forward pass runs once; before each later op, any ops of the forward pass may run again, in order, each
 //! at most once; every time an op runs, one of its implementations (the op itself or one of its `alternatives`, with
 //! their own cost, inputs and scratch) is chosen. Find the cheapest such schedule within the budget.
 //!
-//! Method: keeping everything where it fits is tried first, in the cheapest implementations that fit. Otherwise the
-//! better of a few greedy schedules (`heuristic`) starts HiGHS on the 0-1 program (`model`), which proves
+//! Method: keeping everything is tried first, in the cheapest implementations that fit. If it does not fit, the
+//! best of a few greedy schedules (`heuristic`) starts HiGHS on the 0-1 program (`model`), which proves
 //! an optimum or, at the time limit, leaves its best plan with a bound. The plan is the solver's choice of
-//! computations; its evictions follow, each as early as can be, and its cost and peak are simulated. Should the
+//! computations; its evictions follow, each as early as possible, and its cost and peak are simulated. Should the
 //! solver's tolerance exceed the budget by some bytes, the program is solved again with that much less.
 //!
 //! A graph whose program is too large to be solved in reasonable time is planned by its stages first (`on_stages`), in
 //! half of the time; the program over all ops, if it fits in memory, then goes on from that plan.
 //!
-//! Where the graph does not tell its phases, every op is a stage of its own and any op before it may run again:
+//! If the graph has no phases, every op is a stage of its own and any op before it may run again: these are
 //! Checkmate's schedules with a choice of implementations.
 //!
 //! Invariants: the plan fits the budget; the bound holds for the schedules above, not for those that compute something
 //! again during the forward pass or twice between two later ops.
 //!
-//! Complexity: exponential at worst; the program has about stages × (values + uses) columns. Where it would not fit in
-//! memory there are only the plans by stages, and without one the graph is refused.
+//! Complexity: exponential at worst; the program has about stages × (values + uses) columns. If it would not fit in
+//! memory, there are only the plans by stages; without one, the graph is refused.
 //!
 //! Source: Shah et al. 2020, *Memory Optimization for Deep Networks* (MONeT), sections 3 and 4, appendices B and C.
 //! Departures:
-//! - Memory is exact where the paper uses the upper bound of appendix B on the local tensors: a value that nobody asks
-//!   for any more is gone. So this never costs more than the paper's program.
+//! - Memory is exact where the paper uses the upper bound of appendix B on the local tensors: a value that nothing
+//!   needs any more is gone. So this never costs more than the paper's program.
 //! - Backward ops have their place in the graph, so their dependencies are inputs like any other; results of the
 //!   backward and update ops are held from their computation to their last use, as the paper's gradients are.
-//! - In-place ops (C.3): a plan has no step that overwrites a value, so *p* and *q* have no direct form. The mapping:
-//!   an op in place, such as a ReLU behind a convolution, is an alternative of that op which reads what the *producer of
+//! - In-place ops (C.3): a plan has no step that overwrites a value, so *p* and *q* have no direct form. Instead,
+//!   an in-place op, such as a ReLU after a convolution, is an alternative of that op which reads what the *producer of
 //!   its input* reads, at the cost of both, and writes only its own output. Then "the input cannot be stored or used in
 //!   this stage" holds by itself, as running the alternative makes no input, and so do (15) and (16). First computations
-//!   are out of its reach, since every op runs once in the program's order.
+//!   cannot use it, since every op runs once in the program's order.
 
 mod descent;
 mod heuristic;
@@ -54,11 +54,11 @@ use crate::need::{SetBy, is_too_little, largest};
 use crate::planner::{Bound, Outcome, Planner, Progress, Request, Scope, Status, StopReason};
 use crate::sequence::plan_of_choices;
 
-/// Up to so many entries, those of about 55 ops, the program over all ops is solved alone: HiGHS proves 20,000 in seconds
-/// and 60,000 hardly ever in half a minute.
+/// Up to this many entries, which about 55 ops have, only the program over all ops is solved: HiGHS proves an optimum for 20,000
+/// in seconds, and for 60,000 hardly ever in half a minute.
 const EXACT_ALONE: u64 = 40_000;
 
-/// Times the program is solved again with less, where the solver's tolerance exceeded the budget.
+/// How often the program is solved again with a smaller budget if the solver's tolerance exceeded the budget.
 const RETRIES: usize = 3;
 
 /// The planner `monet`.
@@ -85,7 +85,7 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
     if entries <= EXACT_ALONE { exact(graph, request, latest) } else { large(graph, request, latest, entries) }
 }
 
-/// By the program over all ops.
+/// Plans with the program over all ops.
 fn exact(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, PlanError> {
     let deadline = request.deadline();
     let start = heuristic::start(graph, &Stages::new(graph), request, deadline);
@@ -93,7 +93,7 @@ fn exact(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
     if run.need > request.budget { Err(run.infeasible()) } else { run.solve() }
 }
 
-/// By the stages first, and by the program over all ops in the time that is left, if that fits in memory.
+/// Plans by stages first, then with the program over all ops in the time that is left, if that fits in memory.
 fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Result<Outcome, PlanError> {
     let (stages, deadline) = (Stages::new(graph), request.deadline());
     let fits = entries <= largest_model(request);
@@ -120,8 +120,8 @@ fn large(graph: &Graph, request: &Request, latest: &Latest, entries: u64) -> Res
         Ok(run.outcome(Status::Feasible, reason))
     } else {
         let reason = format!(
-            "its program for {} ops would have about {} million entries, more than {}, and its stages give no plan for \
-             this budget; use `search`",
+            "its program for {} ops would have about {} million entries, and the limit is {} million; its stages give \
+             no plan for this budget either; use `search`",
             graph.ops().len(),
             entries / 1_000_000,
             largest_model(request) / 1_000_000
@@ -137,7 +137,7 @@ struct Attempt<'a> {
     deadline: Deadline,
     latest: &'a Latest,
     stages: Stages,
-    /// The least that any schedule holds, and where.
+    /// The least memory that any schedule needs, and the op that needs it.
     need: u64,
     blocking_op: Option<OpId>,
     start: Start,
@@ -185,7 +185,7 @@ impl<'a> Attempt<'a> {
                 _ => break,
             }
         }
-        // Within the solver's tolerance of the budget nothing more can be told.
+        // Within the solver's tolerance of the budget, nothing more can be decided.
         Ok(self.outcome(Status::Feasible, StopReason::Heuristic))
     }
 
@@ -193,7 +193,7 @@ impl<'a> Attempt<'a> {
         self.start.best.as_ref().map(|best| best.timeline.makespan)
     }
 
-    /// Takes over what the solver proved; `knows_best` where the best plan is one of the schedules of which it speaks.
+    /// Takes over what the solver proved; `knows_best` says whether the best plan is one of the program's schedules.
     fn raise_bound(&mut self, end: End, bound: Option<f64>, knows_best: bool) -> Result<(), PlanError> {
         // Without a solution below the best plan's cost, that cost is the optimum.
         let proved = if end == End::Infeasible { self.cost() } else { bound };

@@ -5,7 +5,7 @@
 //! | r(k,i) | `Entry::runs` | op i is computed in stage k |
 //! | delta(i,l), delta(k,i,l), delta^(k,l) | `Entry::by` | implementation l of op i runs in stage k |
 //! | s(k-1,i), and the constant sets of gradients | `retained` | a value is resident at the start of stage k |
-//! | the unions of S, L and D | `residency` | a value is still needed as a reader's turn comes |
+//! | the unions of S, L and D | `residency` | a value is still needed when a reader's turn comes |
 //! | m(i), m^(k), m~(k,i) | U, `add_memory` | bytes held while op i has its turn in stage k |
 //!
 //! ```text
@@ -16,17 +16,17 @@
 //!   Y(k,v,j) >= sum over the implementations l of reader j that read v of delta(k,j,l)               (C.4)
 //!   s(k,v) + r(k,p(v)) >= Y(k,v,1)                                                                    (7), (8)
 //!   s(k,v) + r(k,p(v)) <= 1
-//!   U(k,i) = what is resident as op i has its turn, its outputs and the scratch of its implementation
+//!   U(k,i) = what is resident when op i has its turn, its outputs and the scratch of its implementation
 //!   U(k,i) <= budget                                                                         (1), (5), (6), (14)
 //! ```
 //!
 //! Y stands for the paper's product delta * |S or D|: since exactly one implementation runs, the union of what is saved
 //! and what implementation l reads is the larger of two 0-1 numbers, and two rows per reader linearize it. The
-//! continuous Y needs no integrality. Rows hold for ops that do not run as well: nothing is then resident that would
+//! continuous Y needs no integrality. The rows also hold for ops that do not run: nothing is then resident that would
 //! not be at the next op that does.
 //!
 //! Where the paper bounds the local tensors of a recomputation from above (appendix B), Y is exact: a value that no
-//! later op of the stage asks for is gone.
+//! later op of the stage needs is gone.
 
 use super::stages::Stages;
 use crate::choice::{Choice, implementation, implementations, useful_implementations};
@@ -63,7 +63,7 @@ pub(super) struct Model {
     definitions: Vec<Definition>,
 }
 
-/// What may be of use when.
+/// When each value may be of use.
 struct Uses {
     /// Ops that read each value in some implementation, ascending.
     readers: Vec<Vec<OpId>>,
@@ -106,7 +106,7 @@ impl Uses {
     }
 }
 
-/// Entries that a model of `graph` has at most, about.
+/// About the most entries that a model of `graph` has.
 pub(super) fn estimated_entries(graph: &Graph, stages: &Stages) -> u64 {
     let uses: usize =
         graph.ops().iter().flat_map(|op| (0..implementations(op)).map(|k| implementation(op, k).0.len() + 1)).sum();
@@ -258,7 +258,7 @@ impl Model {
     fn add_stage(&mut self, graph: &Graph, stage: usize, uses: &Uses) {
         let entries = std::mem::take(&mut self.entries[stage]);
         let place = |op: OpId| entries.binary_search_by_key(&op, |entry| entry.op).ok();
-        // What changes in the resident bytes as each op's turn comes.
+        // How the resident bytes change as each op's turn comes.
         let mut changes: Vec<Vec<(f64, Term)>> = vec![Vec::new(); entries.len() + 1];
         changes[0].push((1.0, Term::Fixed(graph.constant_bytes() as f64 / self.byte_unit)));
         for value in 0..self.values {
@@ -313,7 +313,7 @@ impl Model {
         self.entries[stage] = entries;
     }
 
-    /// U of one stage: each op's turn from the one before.
+    /// U of one stage: the memory at each op's turn follows from that at the turn before.
     fn add_memory(&mut self, changes: &[Vec<(f64, Term)>]) {
         let mut previous = ZERO;
         for change in changes {
@@ -369,7 +369,7 @@ impl Model {
         numbers
     }
 
-    /// Where each stage ends: behind the first computation of its last op.
+    /// Where each stage ends: after the first computation of its last op.
     fn stage_ends(&self, choices: &[Choice]) -> Vec<usize> {
         let mut ends = Vec::with_capacity(self.stages.count());
         let mut next = 0;
@@ -395,7 +395,7 @@ impl Model {
     }
 }
 
-/// Terms whose sum tells whether `entry` reads `value`; none where no implementation does.
+/// Terms whose sum says whether `entry` reads `value`; `None` if no implementation does.
 fn reading(graph: &Graph, entry: &Entry, value: ValueId) -> Option<Vec<Term>> {
     let node = &graph.ops()[entry.op];
     let by = entry.by.iter().filter(|&&(k, _)| implementation(node, k).0.binary_search(&value).is_ok());

@@ -1,12 +1,12 @@
 //! Graphs too large for the program over all ops: the same program over the [stages](crate::views::stages_of).
 //!
 //! Method. The coarse graphs of the stage view have an op or two per stage and one per backward share, with
-//! alternatives that recompute inside. For each, `descent` and the start of every graph give a first schedule, and
+//! alternatives that recompute inside. For each, `descent` and the usual start (`heuristic`) give a first schedule, and
 //! MONeT's program is solved from it, to the optimum of the view or the end of its share of the time. The schedule
-//! becomes a plan of the graph, whose cost and peak are simulated there. Cheaper implementations of single ops go in
-//! where they fit. The best plan within the budget counts.
+//! becomes a plan of the graph, whose cost and peak are simulated there. Cheaper implementations of single ops are used
+//! where they fit. The best plan within the budget wins.
 //!
-//! Invariants: what is offered is valid and measured on the graph itself. Nothing here proves a bound: the optimum of a
+//! Invariants: every plan offered is valid and measured on the graph itself. Nothing here proves a bound: the optimum of a
 //! coarse graph is no bound for schedules that break up a stage.
 //!
 //! Complexity: that of the coarse programs; a view has as many stages as keep its program below [`LARGEST_VIEW`] entries.
@@ -45,7 +45,7 @@ fn views(graph: &Graph) -> Vec<StageView> {
     views
 }
 
-/// Adds the plans of the views to what `run` has found, until `deadline`, and tells why the last solver stopped.
+/// Adds the plans of the views to what `run` has found, until `deadline`, and returns why the last solver stopped.
 pub(super) fn offer(run: &mut Attempt<'_>, deadline: Deadline) -> StopReason {
     let views = views(run.graph);
     let mut reason = StopReason::Heuristic;
@@ -53,14 +53,14 @@ pub(super) fn offer(run: &mut Attempt<'_>, deadline: Deadline) -> StopReason {
         if deadline.passed() {
             return StopReason::TimeLimit;
         }
-        // A larger program needs more.
+        // A larger program needs more time.
         let share = if at + 1 == views.len() { 1.0 } else { 0.35 };
         let time_limit = deadline.left().mul_f64(share);
         let request = Request { time_limit, progress: None, ..run.request.clone() };
         match solve(run, view, &request) {
             Ok(stopped @ StopReason::TimeLimit) => reason = stopped,
             Ok(_) => {}
-            Err(error) => log::debug!("{}: no plan by {} stage ops: {error}", Monet::NAME, view.graph().ops().len()),
+            Err(error) => log::debug!("{}: no plan from {} stage ops: {error}", Monet::NAME, view.graph().ops().len()),
         }
     }
     reason
@@ -73,7 +73,7 @@ fn solve(run: &mut Attempt<'_>, view: &StageView, request: &Request) -> Result<S
     let mut start = heuristic::start(graph, &stages, request, deadline);
     descent::offer(graph, &stages, request, deadline.within(request.time_limit / 4), &mut start);
     if let Some(best) = &start.best {
-        // The solver may not look at its clock in time.
+        // The solver may check its clock too late.
         add(run, view, &plan_of_choices(graph, &best.choices));
     }
     let latest = Latest::default();
@@ -93,7 +93,7 @@ fn add(run: &mut Attempt<'_>, view: &StageView, plan: &Plan) {
     let ops = compute_order(&view.plan(run.graph, plan));
     let choices = ops.into_iter().map(Choice::default_of).collect();
     let found = improve(run.graph, &Candidate::new(run.graph, choices), run.request.budget);
-    log::debug!("{}: {} by {} stage ops", Monet::NAME, found.timeline.makespan, view.graph().ops().len());
+    log::debug!("{}: cost {} from {} stage ops", Monet::NAME, found.timeline.makespan, view.graph().ops().len());
     if run.start.offer(found, run.request.budget) {
         run.report();
     }

@@ -196,7 +196,7 @@ fn a_stage_with_a_dropout_is_computed_again_but_for_its_mask() {
 
 #[test]
 fn what_is_cheap_is_computed_again_inside_the_stage_before_what_is_dear() {
-    // Without the 100 bytes behind each dropout, which cost 1: the dear 100 may stay.
+    // Without the 100 bytes after each dropout, which cost 1: the expensive 100 may stay.
     let graph = dropouts(6);
     let found = by_stages(&graph, &request(900, 10.0)).unwrap();
     assert_eq!(found.timeline.makespan - StoreAll::makespan(&graph), 5.0);
@@ -229,7 +229,7 @@ fn skips_across_several_stages_are_no_obstacle() {
     let request = request(StoreAll::peak(&graph) / 100 * 60, 4.0);
     let found = by_stages(&graph, &request).unwrap();
     check(&graph, &plan_of_choices(&graph, &found.choices), request.budget).unwrap();
-    // A chain of stages that keeps one set each has the skips pinned or carried through every stage: 24% more. This takes 8%.
+    // A chain of stages that keep one set each has to pin the skips or carry them through every stage: 24% more. This takes 8%.
     assert!(found.timeline.makespan < 1.12 * base, "{}", found.timeline.makespan / base);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | paper | here |
 //! | --- | --- |
-//! | forward pass, operators 1 to N | stage 0, where the graph has a forward pass |
+//! | forward pass, operators 1 to N | stage 0, if the graph has a forward pass |
 //! | recomputation and backward of node k | one stage per later op, which ends the stage |
 //! | implementation l of an operator | 0 for the op itself, l + 1 for `alternatives[l]` |
 
@@ -17,13 +17,13 @@ use crate::views::passes::marked_forward;
 /// The stages of a graph.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stages {
-    /// Ops of the forward pass; 0 where the graph does not tell.
+    /// Ops of the forward pass; 0 if the graph has no phases.
     pub forward: usize,
     ops: usize,
 }
 
 impl Stages {
-    /// As the graph's phases tell.
+    /// The stages according to the graph's phases.
     pub fn new(graph: &Graph) -> Self {
         Self { forward: marked_forward(graph).unwrap_or(0), ops: graph.ops().len() }
     }
@@ -61,7 +61,7 @@ impl Stages {
     }
 }
 
-/// The ops of all stages in order, where the values in `keep` stay and all else is computed again when asked for.
+/// The ops of all stages in order, if the values in `keep` stay and all others are computed again when needed.
 pub(super) fn sequence(graph: &Graph, stages: &Stages, keep: &[bool]) -> Vec<OpId> {
     let mut order = Vec::new();
     let mut seen = vec![usize::MAX; graph.ops().len()];

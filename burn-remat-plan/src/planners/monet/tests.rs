@@ -64,7 +64,7 @@ fn brute_force(graph: &Graph, budget: u64) -> Option<f64> {
     states.into_iter().filter(|(set, _)| set & results == results).map(|(_, cost)| cost).reduce(f64::min)
 }
 
-/// `graph` with its first `forward` ops as the forward pass and the others behind it.
+/// `graph` with its first `forward` ops as the forward pass and the others after it.
 fn with_phases(graph: &Graph, forward: usize) -> Graph {
     let phase = |id| Some(if id < forward { Phase::Forward } else { Phase::Backward });
     graph.with_ops(|(id, op)| Op { phase: phase(id), ..op.clone() }).unwrap()
@@ -74,7 +74,7 @@ fn one_thread(budget: u64) -> Request {
     Request { threads: 1, ..Request::new(budget) }
 }
 
-/// All budgets at which something may change, thinned out.
+/// A sample of the budgets at which something may change.
 fn budgets(graph: &Graph) -> Vec<u64> {
     let peak = simulate(graph, &StoreAll::plan(graph)).peak_bytes;
     vec![peak, peak.saturating_sub(1), peak * 4 / 5, peak * 3 / 5, peak / 2, 0]
@@ -138,7 +138,7 @@ fn plans_equal_brute_force_on_many_graphs() {
     agrees_on(150..1650);
 }
 
-/// conv reads x, relu reads conv, and its alternative computes both in one buffer; the backward ops read relu alone.
+/// conv reads x, relu reads conv, and its alternative computes both in one buffer; the backward ops read only relu.
 fn conv_relu(in_place: bool) -> Graph {
     let mut builder = GraphBuilder::new("conv-relu");
     let [x, conv, relu, y, dy, dx] =
@@ -160,7 +160,7 @@ fn conv_relu(in_place: bool) -> Graph {
 
 #[test]
 fn an_op_in_place_is_an_alternative_that_reads_what_its_producer_reads() {
-    // Behind the head, relu is needed again beside 14 bytes: 34 with conv apart, 26 without.
+    // After the head, relu is needed again beside 14 bytes: 34 with a separate conv, 26 without.
     let (apart, fused) = (conv_relu(false), conv_relu(true));
     assert!(matches!(Monet.solve(&apart, &one_thread(30)), Err(PlanError::Infeasible { .. })));
     let outcome = Monet.solve(&fused, &one_thread(30)).unwrap();
@@ -200,7 +200,7 @@ fn no_time_at_all_gives_a_plan_or_says_that_there_is_none_yet() {
 
 #[test]
 fn more_budget_never_makes_it_dearer_and_the_bound_holds() {
-    // Small enough for a proof at every budget on a machine with other work, too.
+    // Small enough for a proof at every budget even on a busy machine.
     let graph = by_name("residual", &Options { depth: 2, ..Options::default() }).unwrap();
     let plain = simulate(&graph, &StoreAll::plan(&graph));
     let mut before = f64::INFINITY;

@@ -1,20 +1,20 @@
-//! The engine's online eviction policy, run on a graph, so that it can be compared with planners that see ahead.
+//! The engine's online eviction policy, run on a graph, so that it can be compared with planners that look ahead.
 //!
 //! Problem: execute the ops in order without knowing what comes next, and decide at each op which resident values to
-//! give up when its outputs and scratch do not fit.
+//! evict when its outputs and scratch do not fit.
 //!
 //! Method (a form of dynamic tensor rematerialization, Kirisame et al. 2021, with the score that our engine uses):
 //!
-//! 1. Before an op, and for the results at the end, the values that lack are brought back: the closure of evicted producers is listed first, in
-//!    an iterative post-order, every input in it is pinned once per consumer, then each recipe runs once.
+//! 1. Before an op, and for the results at the end, missing values are computed again: the closure of evicted producers is listed first, in
+//!    an iterative post-order, and every input in it is pinned once per consumer; then each listed op runs once.
 //! 2. Before each run, while memory is short, the resident, unpinned, recoverable value with the highest
-//!    *bytes² · age / cost* is evicted; age counts computations since its last use, cost is what its whole evicted
-//!    closure costs, itself included. Ties go to the lowest index.
-//! 3. A value without a use ahead that is no result leaves at once. If it cannot be recovered, it leaves only when no
-//!    evicted value needs it; after that the values made from it can no longer be evicted.
+//!    *bytes² · age / cost* is evicted; age counts computations since its last use, cost is that of its whole evicted
+//!    closure, itself included. Ties go to the lowest index.
+//! 3. A value that has no later use and is not a result is evicted at once. If it cannot be recomputed, it is evicted only
+//!    once no evicted value needs it; after that, the values made from it can no longer be evicted.
 //!
-//! Invariant: every value that is still of use is resident or recoverable from what is. So 1 never fails, and an op
-//! fails only where 2 finds no victim. Where the budget is too small, a bisection over the whole policy finds a
+//! Invariant: every value that is still needed is resident or can be computed from what is. So 1 never fails, and an op
+//! fails only if 2 finds no victim. If the budget is too small, a bisection over runs of the policy finds a
 //! budget at which it succeeds, with the op that failed just below; the policy is not monotone in the budget, so this
 //! is *a* feasible budget, not the smallest.
 //!
@@ -39,7 +39,7 @@ pub use policy::MOST_RUNS_PER_OP;
 pub struct Online;
 
 impl Online {
-    /// Name by which the registry knows it.
+    /// The planner's name in the registry.
     pub const NAME: &'static str = "online";
 }
 
@@ -66,7 +66,7 @@ impl Planner for Online {
     }
 }
 
-/// The plan of the policy within `budget`, where it succeeds before `deadline`.
+/// The plan of the policy within `budget`, if it succeeds before `deadline`.
 pub(crate) fn plan_within(graph: &Graph, budget: u64, deadline: Deadline) -> Option<Plan> {
     run(graph, budget, deadline).ok()
 }

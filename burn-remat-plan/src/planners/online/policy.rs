@@ -4,12 +4,12 @@ use crate::deadline::{Deadline, Patience};
 use crate::graph::{Graph, OpId, ValueId};
 use crate::plan::{Plan, Step};
 
-/// Above this many computations per op of the graph the policy is taken to thrash, and the budget not to be feasible.
+/// With more computations than this per op of the graph, the policy is taken to thrash and the budget to be infeasible.
 pub const MOST_RUNS_PER_OP: usize = 64;
 
 /// Why a run ended without a plan.
 pub enum Stuck {
-    /// Memory is short at this op and nothing may go, or the policy thrashes there.
+    /// Memory is short at this op and nothing can be evicted, or the policy thrashes there.
     At(OpId),
     /// The clock ran out.
     TimeLimit,
@@ -33,7 +33,7 @@ struct State<'a> {
     graph: &'a Graph,
     budget: u64,
     patience: Patience,
-    /// Ops that walks over the graph have looked at since the last look at the clock.
+    /// Ops that walks over the graph have visited since the clock was last checked.
     walked: usize,
     steps: Vec<Step>,
     resident: Vec<bool>,
@@ -41,13 +41,13 @@ struct State<'a> {
     held: u64,
     /// Uses by ops of the program that are still to come.
     uses_left: Vec<usize>,
-    /// Runs that are listed and need the value.
+    /// Pending runs that need the value.
     pins: Vec<usize>,
     /// The computation at which the value was last made or used.
     last_use: Vec<usize>,
     /// Computations so far.
     clock: usize,
-    /// Values without a use ahead that an evicted value may still need.
+    /// Values without a later use that an evicted value may still need.
     waiting: Vec<ValueId>,
     marks: Marks,
 }
@@ -101,7 +101,7 @@ impl<'a> State<'a> {
         state
     }
 
-    /// Brings back what is evicted of `wanted`, then runs `target`, for the first time.
+    /// Computes the evicted values of `wanted` again, then runs `target` for the first time.
     fn bring(&mut self, wanted: &[ValueId], target: Option<OpId>) -> Result<(), Stuck> {
         let runs = self.closure(wanted);
         if self.clock + runs.len() > MOST_RUNS_PER_OP * self.graph.ops().len() {
@@ -143,7 +143,7 @@ impl<'a> State<'a> {
         let graph = self.graph;
         self.marks.clear();
         let mut runs = Vec::new();
-        // The values still to look at, and the op that runs when all of them are there.
+        // The values still to visit, and the op that runs once all of them are resident.
         let mut stack = vec![(wanted.iter(), None)];
         while let Some((values, op)) = stack.last_mut() {
             let Some(&value) = values.next() else {
@@ -179,7 +179,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Takes one pin off each of `values` and releases those of no more use.
+    /// Removes one pin from each of `values` and releases those that are no longer of use.
     fn unpin(&mut self, values: &[ValueId]) {
         for &value in values {
             self.pins[value] -= 1;
@@ -227,8 +227,8 @@ impl<'a> State<'a> {
         best.map(|(_, value)| value)
     }
 
-    /// What it would cost to bring `value` back, were it evicted: all evicted ops above it. `None` where it cannot be
-    /// brought back, or where that costs more than `enough`.
+    /// What it would cost to compute `value` again if it were evicted: all evicted ops that it depends on. `None` if it cannot be
+    /// computed again, or if that costs more than `enough`.
     fn recovery_cost(&mut self, value: ValueId, enough: f64) -> Option<f64> {
         let mut cost = 0.0;
         let first = self.graph.producer(value)?;
@@ -273,14 +273,14 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether an evicted value of use can be brought back only through `value`.
+    /// Whether an evicted value that is still needed can be recomputed only through `value`.
     fn is_needed_by_evicted(&mut self, value: ValueId) -> bool {
         self.marks.clear();
         let mut stack = vec![value];
         while let Some(at) = stack.pop() {
             self.walked += self.graph.consumers(at).len();
             for &op in self.graph.consumers(at) {
-                // Ops that never ran have no evicted outputs; the last run of an op is at the clock's past.
+                // Each op is visited once. Outputs that were never made are not evicted.
                 if !self.marks.insert(op) {
                     continue;
                 }

@@ -2,26 +2,26 @@
 //!
 //! A block holds at most [`CAP`] instances. It knows the most and the least memory of its positions, and what was added
 //! to all of them: so adding to a long range costs constant time for every block that stays wholly within the budget,
-//! or wholly over it. Instances are compared by labels, 64-bit numbers that grow along the list; a new one takes the
-//! middle between its neighbours, and where little is left between them all labels are spread again.
+//! or wholly over it. Instances are compared by labels, 64-bit numbers that grow along the list; the label of a new one lies
+//! midway between those of its neighbours, and if there is little room between them, all labels are spread again.
 //!
 //! Invariants: a block's `lazy` plus `memory[i]` is the memory while `slots[i]` runs; `over` is the sum over all positions
 //! above the budget of the bytes above it and `step`; only an empty list has an empty block.
 //!
-//! Complexity: O(CAP + length / CAP) for each operation, and O(length) where labels or blocks are made anew.
+//! Complexity: O(CAP + length / CAP) for each operation, and O(length) when labels or blocks are rebuilt.
 
 /// Number of an instance.
 pub(crate) type Instance = u32;
 
 /// Stands before everything: the inputs of the graph are computed there.
 pub(crate) const START: Instance = 0;
-/// Stands behind everything: the results of the graph are used there.
+/// Stands after everything: the results of the graph are used there.
 pub(crate) const END: Instance = 1;
 
-/// Most instances of a block.
+/// The most instances of a block.
 const CAP: usize = 32;
 
-/// A block and an index in it, or behind its last.
+/// A block and an index in it, or one past its last.
 type Place = (usize, usize);
 
 #[derive(Clone)]
@@ -44,7 +44,7 @@ struct Body {
 #[derive(Clone)]
 pub(super) struct Blocks {
     budget: i64,
-    /// What a position over the budget counts in `over` beside its bytes.
+    /// What a position over the budget counts in `over` besides its excess bytes.
     step: i64,
     blocks: Vec<Block>,
     bodies: Vec<Body>,
@@ -58,7 +58,7 @@ pub(super) struct Blocks {
     pub over: i64,
 }
 
-/// What a position counts that is so many bytes above the budget.
+/// What a position counts that is this many bytes above the budget.
 fn excess(bytes: i64, step: i64) -> i64 {
     if bytes > 0 { bytes + step } else { 0 }
 }
@@ -79,7 +79,7 @@ impl Blocks {
         }
     }
 
-    /// Replaces the list by the instances 2, 3, .. with `memory`.
+    /// Replaces the list with the instances 2, 3, .. and their `memory`.
     pub fn load(&mut self, memory: &[i64]) {
         let count = memory.len() + 2;
         self.body_of = vec![u32::MAX; count];
@@ -95,7 +95,7 @@ impl Blocks {
         self.label.push(0);
     }
 
-    /// Builds the blocks anew, three quarters full, and spreads the labels.
+    /// Rebuilds the blocks, three quarters full, and spreads the labels.
     fn fill(&mut self, order: &[Instance], memory: &[i64]) {
         self.blocks.clear();
         self.bodies.clear();
@@ -132,7 +132,7 @@ impl Blocks {
         }
     }
 
-    /// Builds the blocks anew where too many have become small.
+    /// Rebuilds the blocks if too many have become small.
     pub fn compact(&mut self) {
         if self.blocks.len() > 8 + 4 * self.len / CAP {
             let order = self.order();
@@ -157,7 +157,7 @@ impl Blocks {
         self.bodies[block.body as usize].memory[..block.len as usize].iter().map(|m| m + block.lazy)
     }
 
-    /// Counts a block's aggregates anew.
+    /// Recomputes a block's aggregates.
     fn recount(&mut self, rank: usize) {
         let block = &mut self.blocks[rank];
         let budget = self.budget - block.lazy;
@@ -172,7 +172,7 @@ impl Blocks {
         (block.most, block.least) = (most + block.lazy, least + block.lazy);
     }
 
-    /// A number that tells which of two instances comes first.
+    /// A number that orders instances: that of an earlier instance is smaller.
     pub fn label(&self, instance: Instance) -> u64 {
         self.label[instance as usize]
     }
@@ -195,7 +195,7 @@ impl Blocks {
         (rank, index + 1)
     }
 
-    /// The instance before a place; [`START`] where there is none.
+    /// The instance before a place; [`START`] if there is none.
     fn preceding(&self, (rank, index): Place) -> Instance {
         let slot = |rank: usize, index: usize| self.bodies[self.blocks[rank].body as usize].slots[index];
         match (index, rank) {
@@ -205,7 +205,7 @@ impl Blocks {
         }
     }
 
-    /// The instance at a place; [`END`] where there is none.
+    /// The instance at a place; [`END`] if there is none.
     fn following(&self, (rank, index): Place) -> Instance {
         match self.blocks.get(rank) {
             Some(block) if index < block.len as usize => self.bodies[block.body as usize].slots[index],
@@ -213,7 +213,7 @@ impl Blocks {
         }
     }
 
-    /// `steps` instances further, or back where negative, as far as the ends.
+    /// The instance `steps` further on, or back if negative, but not beyond the ends.
     pub fn near(&self, instance: Instance, steps: i32) -> Instance {
         let mut at = instance;
         for _ in 0..steps.abs() {
@@ -242,7 +242,7 @@ impl Blocks {
         instance
     }
 
-    /// The instance behind `instance`.
+    /// The instance after `instance`.
     pub fn after(&self, instance: Instance) -> Instance {
         self.following(self.behind(instance))
     }
@@ -254,7 +254,7 @@ impl Blocks {
         self.bodies[block.body as usize].memory[index] + block.lazy
     }
 
-    /// The first instance over the budget from `instance` on, around the end.
+    /// The first instance over the budget from `instance` on, wrapping around at the end.
     pub fn first_over(&self, instance: Instance) -> Option<Instance> {
         let (rank, index) = self.place(instance);
         let count = self.blocks.len();
@@ -274,7 +274,7 @@ impl Blocks {
         None
     }
 
-    /// The most memory behind `before` and before `until`; 0 where nothing is between.
+    /// The most memory after `before` and before `until`; 0 if nothing is between.
     pub fn most_between(&self, before: Instance, until: Instance) -> i64 {
         let (from, to) = (self.behind(before), self.place(until));
         let mut most = 0;
@@ -293,7 +293,7 @@ impl Blocks {
         most
     }
 
-    /// Adds to the memory of all positions behind `before` and before `until`.
+    /// Adds to the memory of all positions after `before` and before `until`.
     pub fn add(&mut self, before: Instance, until: Instance, bytes: i64) {
         if bytes == 0 {
             return;
@@ -366,7 +366,7 @@ impl Blocks {
         self.body_of[instance as usize] = block.body;
         let (low, high) = (self.label(self.preceding((rank, index))), self.label(target));
         self.label[instance as usize] = low + (high - low) / 2;
-        // A label between has to be free on both sides, for `span_behind`.
+        // A label in between needs room on both sides, for `span_behind`.
         if high - low < 4 {
             self.spread_labels();
         }

@@ -3,8 +3,8 @@
 //!
 //! Before each first computation the missing inputs are made resident by running the ops that lead to them. That list
 //! of ops (its *closure*) is fixed before it runs, and whatever it still needs is pinned, so that a pass ends after at
-//! most n closures of n ops. Where the closure would not fit, two others are tried: depth first instead of in program
-//! order, and one that trusts nothing but roots and what the op itself holds. What is evicted is the value with the
+//! most n closures of n ops. If the closure would not fit, two others are tried: one depth first instead of in program
+//! order, and one that relies only on roots and on what the op itself holds. The value that is evicted is the one with the
 //! least `cost to recover / (bytes * distance to next use)`, with exponents that the caller varies.
 //!
 //! A root (an input, or an output of an op that must not run again) is evicted only when it has no direct use left and
@@ -26,7 +26,7 @@ pub(crate) struct Policy {
     pub step_limit: usize,
 }
 
-/// A compute order that fits in `budget`, or `None` where this policy finds none until `deadline`.
+/// A compute order that fits in `budget`, or `None` if this policy finds none by `deadline`.
 pub(crate) fn construct(graph: &Graph, budget: u64, policy: Policy, deadline: Deadline) -> Option<Vec<OpId>> {
     let mut pass = Pass::new(graph, budget, policy, deadline);
     // The start state counts every input, whatever a plan does.
@@ -50,7 +50,7 @@ fn power(base: f64, exponent: f64) -> f64 {
 }
 
 const NEVER: usize = usize::MAX;
-/// About how many of the resident values are weighed for an eviction.
+/// About how many of the resident values are considered for an eviction.
 const SAMPLE: usize = 400;
 
 struct Pass<'g> {
@@ -175,7 +175,7 @@ impl<'g> Pass<'g> {
         op.map_or(self.graph.results(), |op| &self.graph.ops()[op].inputs)
     }
 
-    /// Evicts what `op` leaves behind and nothing can ever use.
+    /// Evicts inputs and outputs of `op` that nothing can use.
     fn drop_useless(&mut self, op: OpId) {
         let graph = self.graph;
         for &value in graph.ops()[op].outputs.iter().chain(&graph.ops()[op].inputs) {
@@ -210,7 +210,7 @@ impl<'g> Pass<'g> {
 
     fn make_room(&mut self, extra: u64) -> bool {
         while self.held + extra > self.budget {
-            // To look for a root takes longest, and so does to see what can do without.
+            // Looking for a root takes longest, since it means checking what can do without it.
             let weight = if self.lost_root { self.resident.len() } else { self.list.len().min(SAMPLE) };
             if self.patience.is_over(weight) {
                 return false;
@@ -225,13 +225,13 @@ impl<'g> Pass<'g> {
     }
 
     fn victim(&mut self) -> Option<ValueId> {
-        // A long list is sampled, from another place each time.
+        // A long list is sampled, from a different place each time.
         let stride = self.list.len() / SAMPLE + 1;
         let start = self.order.len() % stride;
         self.victim_of(start, stride).or_else(|| self.victim_of(0, 1)).or_else(|| self.root_victim())
     }
 
-    /// The value with the least score of every `stride`-th of the list.
+    /// The value with the least score among every `stride`-th of the list.
     fn victim_of(&mut self, start: usize, stride: usize) -> Option<ValueId> {
         let mut best: Option<(f64, ValueId)> = None;
         for at in (start..self.list.len()).step_by(stride) {
@@ -264,12 +264,12 @@ impl<'g> Pass<'g> {
         })
     }
 
-    /// Whether any value derived from `value` by one op is still to be used: a cheap sign that it is an ingredient.
+    /// Whether any value derived from `value` by one op is still to be used: a cheap sign that `value` may be needed again.
     fn needed_somewhere(&self, value: ValueId) -> bool {
         !self.graph.consumers(value).is_empty()
     }
 
-    /// Whether `value` could be computed again from what is resident besides it.
+    /// Whether `value` could be computed again from the other resident values.
     fn can_do_without(&self, value: ValueId) -> bool {
         let mut seen = vec![false; self.graph.values().len()];
         self.recoverable(value, value, &mut seen)
@@ -304,7 +304,7 @@ impl<'g> Pass<'g> {
             .all(|v| self.recoverable(v, value, &mut seen))
     }
 
-    /// The ops to run before `op`, in an order whose peak fits when all else that can go is evicted.
+    /// The ops to run before `op`, in an order whose peak fits if everything else that can be evicted is.
     fn choose_closure(&self, op: Option<OpId>) -> Option<Vec<OpId>> {
         let targets = self.targets(op);
         if targets.iter().all(|&v| self.resident[v]) {
@@ -330,7 +330,7 @@ impl<'g> Pass<'g> {
         [ascending, depth_first].into_iter().find(|work| fits(work))
     }
 
-    /// The ops that lead from the values `trusted` to `targets`, depth first; `None` where one may not run again.
+    /// The ops that lead from the values `trusted` to `targets`, depth first; `None` if one of them may not run again.
     fn closure(&self, targets: &[ValueId], trusted: impl Fn(ValueId) -> bool) -> Option<Vec<OpId>> {
         let ops = self.graph.ops();
         let mut state = std::collections::BTreeMap::<OpId, bool>::new();
@@ -351,7 +351,7 @@ impl<'g> Pass<'g> {
                         for value in missing(&ops[id].inputs) {
                             stack.push(self.graph.producer(value)?);
                         }
-                        // `true` from now on means: visited; the op is listed when it is on top again.
+                        // From now on `true` means: visited; the op is listed when it is on top again.
                         state.insert(id, false);
                     }
                     Some(false) => {
@@ -367,7 +367,7 @@ impl<'g> Pass<'g> {
         Some(work)
     }
 
-    /// The peak of running `work` and then `op` when everything that may go is evicted as soon as possible.
+    /// The peak of running `work` and then `op` if everything that can be evicted is evicted as soon as possible.
     fn least_peak(&self, work: &[OpId], op: Option<OpId>) -> u64 {
         let graph = self.graph;
         let ops = graph.ops();

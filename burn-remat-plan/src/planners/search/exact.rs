@@ -1,15 +1,15 @@
-//! The cheapest schedule of a small graph, proven.
+//! The cheapest schedule of a small graph, with proof.
 //!
 //! Dijkstra over (ops computed for the first time, set of resident values), with the cost of repeats as distance. Only
-//! computations are steps: what is evicted is decided when a computation lacks room, and then as little as possible
-//! (an inclusion-minimal set), since a value that stays can still be evicted later. Values that no first computation
-//! ahead can profit from leave at once.
+//! computations are steps: evictions are decided when a computation lacks room, and then as few as possible
+//! (an inclusion-minimal set), since a value that stays can still be evicted later. Values that no later first computation
+//! can profit from are evicted at once.
 //!
-//! Where ops have alternatives, each implementation worth a thought is a step of its own. The distance of a first
+//! If ops have alternatives, each implementation worth considering is a step of its own. The distance of a first
 //! computation is what it costs above the op's cheapest implementation.
 //!
-//! Complexity: exponential in the values alive together, in the states and, where many values are of a size, in the sets of
-//! a single state: 60 equal values of which half must go have 10^17. The caller caps the states, and with them goes the
+//! Complexity: exponential in the values alive together: in the states and, if many values have the same size, in the sets of
+//! a single state: 60 equal values of which half must be evicted have 10^17. The caller caps the states, which also caps the
 //! number of sets (see [`SETS_PER_STATE`]). Values are bits of a word, so a graph may have 64.
 
 use std::cmp::{Ordering, Reverse};
@@ -19,7 +19,7 @@ use crate::choice::{Choice, implementation, least_cost, useful_implementations};
 use crate::deadline::{Deadline, Patience};
 use crate::graph::Graph;
 
-/// What came out.
+/// The result of the search.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// The cheapest computations.
@@ -38,13 +38,13 @@ pub(crate) struct StateLimits {
     pub deadline: Deadline,
 }
 
-/// About the bytes that a state takes: its node, its entries in the map and the queue.
+/// About how many bytes a state takes: its node, its entries in the map and the queue.
 const BYTES_PER_STATE: u64 = 192;
-/// Most sets to evict that are looked at for each state that is allowed.
+/// The most sets to evict that are tried for each allowed state.
 const SETS_PER_STATE: usize = 100;
 
 impl StateLimits {
-    /// At most `states` states, fewer where they would take more than `memory` bytes.
+    /// At most `states` states, fewer if they would take more than `memory` bytes.
     pub fn new(states: usize, memory: u64, deadline: Deadline) -> Self {
         let fitting = usize::try_from(memory / BYTES_PER_STATE).unwrap_or(usize::MAX);
         Self { states: states.min(fitting), deadline }
@@ -145,7 +145,7 @@ impl Masks {
     }
 
     /// All inclusion-minimal subsets of `candidates` of at least `bytes`, each passed to `visit` until that says to stop;
-    /// whether it never did.
+    /// returns whether to go on.
     fn minimal_sets(&self, candidates: u64, bytes: u64, mut visit: impl FnMut(u64) -> Go) -> Go {
         let mut list: Vec<usize> = (0..64).filter(|&v| candidates >> v & 1 == 1 && self.bytes[v] > 0).collect();
         // Largest first: then a set is minimal exactly if its last (smallest) member is indispensable.
@@ -162,7 +162,7 @@ impl Masks {
                 }
                 continue;
             }
-            // What cannot reach `bytes` ends here, so that at most 64 steps lead to each set.
+            // A branch that cannot reach `bytes` ends here, so that at most 64 steps lead to each set.
             if sum + rest[at] < bytes {
                 continue;
             }
@@ -180,7 +180,7 @@ enum Go {
     Stop,
 }
 
-/// Searches as far as `limits` goes.
+/// Searches as far as `limits` allow.
 pub(crate) fn exact(graph: &Graph, budget: u64, limits: StateLimits) -> Verdict {
     if graph.values().len() > 64 || limits.states == 0 {
         return Verdict::GaveUp;
@@ -200,7 +200,7 @@ struct Exploration<'a> {
     budget: u64,
     nodes: Vec<Node>,
     settled: HashMap<(usize, u64), Cost>,
-    /// The cheapest on top, of these the furthest in the program, of these the first found.
+    /// The cheapest on top, among these the furthest in the program, among these the first found.
     open: BinaryHeap<(Reverse<Cost>, usize, Reverse<u32>)>,
     states: usize,
     sets_left: usize,
@@ -238,7 +238,7 @@ impl<'a> Exploration<'a> {
         Verdict::Infeasible
     }
 
-    /// Adds the states one step behind a state.
+    /// Adds the states one step after a state.
     fn expand(&mut self, at: u32, cost: Cost) -> Go {
         let (masks, ops) = (self.masks, self.graph.ops());
         let (done, resident) = (self.nodes[at as usize].done, self.nodes[at as usize].resident);
@@ -265,7 +265,7 @@ impl<'a> Exploration<'a> {
         Go::On
     }
 
-    /// Notes a way to a state, unless one as cheap is known.
+    /// Records a way to a state, unless one at least as cheap is known.
     fn reach(&mut self, node: Node, cost: Cost) -> Go {
         if self.sets_left == 0 || self.nodes.len() > self.states || self.patience.is_over(0) {
             return Go::Stop;
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn values_of_equal_size_do_not_fill_the_memory() {
-        // Of sixty values of one byte each any thirty may go.
+        // Of sixty values of one byte each, any thirty may be evicted.
         let mut builder = GraphBuilder::new("wide");
         let small: Vec<_> = (0..60).map(|_| builder.value(1, "")).collect();
         let (large, last) = (builder.value(30, ""), builder.value(0, ""));

@@ -1,4 +1,4 @@
-//! From the first schedules to the walks and to what is known in the end.
+//! From the first schedules to the walks and to the outcome.
 //!
 //! The bound of the relaxation takes about as long as the first schedules, and neither needs the other: with several threads they are found
 //! side by side.
@@ -20,33 +20,33 @@ use crate::simulate::simulate;
 
 const NAME: &str = "search";
 
-/// Shares of the time: of the relaxations with one moment and with several, of the minimum where no schedule is known, and of polishing
+/// Shares of the time: for the relaxations with one moment and with several, for the minimum if no schedule is known, and for polishing
 /// the first schedules.
 const HINT_SHARE: f64 = 0.1;
 const JOINT_SHARE: f64 = 0.15;
-/// The share of the search of states for a bound, where the thread that does it is not the only one; a third of it where it is.
+/// The share of the time for the search of states for a bound if its thread is not the only one; a third of it if it is.
 const STATES_SHARE: f64 = 0.3;
-/// States of that search where the search is limited by moves.
+/// States of that search if the search is limited by moves.
 const STATES: usize = 500;
 const MINIMUM_SHARE: f64 = 0.4;
 const POLISH_SHARE: f64 = 0.3;
 const JOINT_POLISH_SHARE: f64 = 0.1;
-/// Iterations of a relaxation where the search is limited by moves: then the bound must not depend on the clock.
+/// Iterations of a relaxation if the search is limited by moves: then the bound must not depend on the clock.
 const ITERATIONS: u64 = 1000;
 
-/// How far above the budget an order may be for a walk that has no others beside it to begin there.
+/// How far above the budget an order may be for a lone walk to begin there.
 const MOST_OVER: f64 = 1.3;
 
 /// The search of states takes no more than this.
 const MOST_STATE_BYTES: usize = 1 << 28;
-/// The share of the memory limit that relaxations, and the search of states, may take.
+/// Relaxations, and the search of states, may take one part in this many of the memory limit.
 const RELAXATION_SHARE: u64 = 4;
 
 /// Where to begin.
 pub(super) struct Beginning {
     /// Schedules that fit.
     pub known: Vec<Vec<Choice>>,
-    /// How to find one in default implementations; `None` not at all.
+    /// How to find one in default implementations; with `None`, none is looked for.
     pub quick: Option<Quick>,
 }
 
@@ -136,7 +136,7 @@ fn begin(
     (known, relaxed, smallest)
 }
 
-/// The bound may work on the clock alone, or with a limit on moves on iterations alone.
+/// What the bound may take: a share of the time or, with a limit on moves, a number of iterations.
 fn effort(clock: &Clock, request: &Request, share: f64) -> Effort {
     let bytes = request.memory_limit / RELAXATION_SHARE;
     match clock.moves {
@@ -145,7 +145,7 @@ fn effort(clock: &Clock, request: &Request, share: f64) -> Effort {
     }
 }
 
-/// Where the walks begin: at what the relaxation says, and at the schedules known.
+/// Where the walks begin: at what the relaxation suggests, and at the known schedules.
 fn starts(
     graph: &Graph,
     request: &Request,
@@ -156,7 +156,7 @@ fn starts(
     let hints = hints.iter().take(usize::from(!settings.without.hints));
     let mut starts: Vec<Vec<Choice>> = hints.map(|hint| seeds::follow(graph, hint)).collect();
     if graph.ops().len() > MOST_LADDER_OPS && !known.is_empty() {
-        // A walk by itself has no time to bring within the budget what is far above it.
+        // A lone walk has no time to bring an order within the budget that is far above it.
         let most = request.budget as f64 * MOST_OVER;
         starts.retain(|order| simulate(graph, &plan_of_choices(graph, order)).peak_bytes as f64 <= most);
     }
@@ -182,7 +182,7 @@ fn outcome(graph: &Graph, order: &[Choice], request: &Request, clock: &Clock) ->
     Ok(outcome)
 }
 
-/// There is no plan; `exhausted` where all schedules were tried.
+/// The error that there is no plan; `exhausted` if all schedules were tried.
 pub(super) fn infeasible(graph: &Graph, request: &Request, exhausted: bool) -> PlanError {
     shortage(&minimum_within(graph, request), request.budget, exhausted)
 }

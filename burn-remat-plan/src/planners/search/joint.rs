@@ -1,12 +1,12 @@
-//! Where a search that chooses implementations starts: at the plan of one that does not choose.
+//! Where a search that chooses implementations starts: at the plan of a search that does not choose.
 //!
-//! Choosing pays with memory or time what recomputation would pay otherwise, so the best plan without choice is a good
-//! place to start, and a search that starts there is never dearer than it. With a limit on moves that plan is exactly the
-//! one that `search` finds for the graph without its alternatives; with a time limit it has [`PLAIN_SHARE`] of the time.
+//! Alternatives trade memory for time, as recomputation does, so the best plan without a choice is a good
+//! place to start, and a search that starts there never returns a more expensive one. With a limit on moves, that plan is
+//! exactly the one that `search` finds for the graph without its alternatives; with a time limit, it gets [`PLAIN_SHARE`] of the time.
 //!
-//! Before the walks, cheaper implementations go in wherever they fit.
+//! Before the walks, cheaper implementations are used wherever they fit.
 //!
-//! Where the default implementations do not fit the budget, those of the least working set may.
+//! If the default implementations do not fit the budget, those with the smallest working set may.
 
 use super::seeds::{self, Quick};
 use crate::choice::Choice;
@@ -26,7 +26,7 @@ pub(super) fn start(
     request: &Request,
     solve: impl FnOnce(&Graph, &Request) -> Option<Plan>,
 ) -> Option<Vec<Choice>> {
-    // A bound holds without choice alone.
+    // A bound for the graph without alternatives holds for that graph only, so it is not reported.
     let request = Request { progress: None, ..request.clone() };
     let plain = Plain::new(graph, |_| 0);
     if !is_too_little(&plain.graph, request.budget)

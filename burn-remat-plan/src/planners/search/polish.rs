@@ -16,7 +16,7 @@ pub(super) fn polished(problem: &Problem<'_>, order: &[Choice], late: Deadline) 
     walk.best.map_or_else(|| order.to_vec(), |(_, order)| order)
 }
 
-/// The same for a plan that holds at most so many bytes.
+/// The same for a plan that holds at most `peak_bytes`.
 pub(crate) fn polished_plan(graph: &Graph, plan: &Plan, peak_bytes: u64, late: Deadline) -> Plan {
     plan_of_choices(graph, &polished(&Problem::new(graph, peak_bytes), &choices_of(plan), late))
 }

@@ -1,6 +1,6 @@
 //! The graph in the units of the search, with the ways in which each op may run.
 //!
-//! A *way* is an op in one of its implementations, of those that no other makes superfluous. Ways are numbered op by op,
+//! A *way* is an op in one of its implementations, among those that no other makes superfluous. Ways are numbered op by op,
 //! so an op with a single implementation is one way, and a graph without alternatives has as many ways as ops.
 
 use std::ops::Range;
@@ -32,8 +32,8 @@ pub(crate) struct Problem<'g> {
     pub graph: &'g Graph,
     pub budget: i64,
     pub constant: i64,
-    /// What a position over the budget counts beside the bytes by which it is: about what an op computes. Else a few bytes too much would
-    /// cost a walk next to nothing, however many positions they are held for.
+    /// What a position over the budget counts in addition to its excess bytes: about what an op computes. Otherwise a few bytes too many
+    /// would cost a walk next to nothing, at however many positions they are held.
     pub step: i64,
     bytes: Vec<i64>,
     outputs: Vec<i64>,
@@ -44,7 +44,7 @@ pub(crate) struct Problem<'g> {
 }
 
 impl<'g> Problem<'g> {
-    /// Sizes are counted in bytes, or where the sum over all values passes 64 TiB in larger units (sizes rounded up,
+    /// Sizes are counted in bytes, or if the sum over all values exceeds 64 TiB in larger units (sizes rounded up,
     /// budget down), so that sums over positions fit.
     pub fn new(graph: &'g Graph, budget: u64) -> Self {
         let scratch = |k: Choice| implementation(&graph.ops()[k.op], k.implementation).2;
@@ -105,7 +105,7 @@ impl<'g> Problem<'g> {
         self.first_way[op]..self.first_way[op + 1]
     }
 
-    /// The way of a choice, or one that needs no more than the choice where that is superfluous.
+    /// The way of a choice or, if that is superfluous, one that needs no more than the choice.
     pub fn way_of(&self, choice: Choice) -> WayId {
         let ways = self.ways_of(choice.op);
         let is = |&way: &WayId| self.ways[way].choice == choice;

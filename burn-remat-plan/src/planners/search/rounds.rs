@@ -1,18 +1,18 @@
-//! Who walks when, from where and how hot.
+//! Which walks run when, from where and at what temperature.
 //!
 //! Every thread holds a *ladder* of walks, each at its own fixed temperature, from [`HOT`] to [`COLD`] mean costs of an
 //! op in equal ratios (parallel tempering, also called replica exchange: Swendsen & Wang 1986, Geyer 1991). After
 //! every [`BATCH`] moves of each, neighbours on the ladder trade temperatures with the probability that keeps both
 //! in balance, `min(1, exp(-d))` with `d = (E_cold(b) - E_cold(a)) / T_cold + (E_hot(a) - E_hot(b)) / T_hot`. So hot
-//! walks find new valleys, cold ones the floor of each, and there is no cooling schedule to be got wrong: one hot
+//! walks find new valleys, cold ones the floor of each, and there is no cooling schedule to get wrong: one hot
 //! annealing run is about as good at its best, but one in three ends in a poor valley.
 //!
-//! A large graph gets fewer walks on a ladder, for want of moves; with a single one the temperature falls from
-//! [`LONE`] to [`COLD`] instead. So it does from [`BRIEF`] where there is time for less than [`FEW_MOVES`]: eight walks that share
-//! so few are all far from the floor, and one that cools ends closer to it.
+//! A large graph gets fewer walks on a ladder, since there is time for few moves; with a single walk, the temperature falls from
+//! [`LONE`] to [`COLD`] instead. It also falls, from [`BRIEF`], if there is time for fewer than [`FEW_MOVES`]: eight walks that
+//! share so few are all far from the floor, and a single one that cools ends closer to it.
 //!
-//! The solve is cut into rounds. Between them threads meet: the coldest walk of each thread goes on from the best order
-//! of all. The last round cools these walks to nothing. With a limit on moves nothing depends on timing.
+//! The solve is cut into rounds. Between them the threads meet: the coldest walk of each thread continues from the best order
+//! of all. The last round cools these walks to nothing. With a limit on moves, nothing depends on timing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,34 +28,34 @@ use crate::deadline::Deadline;
 use crate::guard::grace;
 use crate::planner::Request;
 
-/// The parts of the whole at which rounds end.
+/// The parts of the whole solve at which rounds end.
 const ROUNDS: [f64; 4] = [0.4, 0.7, 0.93, 1.0];
 /// The highest temperature of a ladder, in mean costs of an op.
 const HOT: f64 = 1.0;
-/// The lowest.
+/// The lowest temperature.
 const COLD: f64 = 0.01;
 /// Where a lone walk starts.
 const LONE: f64 = 0.15;
 /// Where the walk of a brief solve starts, and where it ends.
 const BRIEF: (f64, f64) = (1.0, 0.05);
-/// With fewer moves than this to a thread a solve is brief.
+/// With fewer moves per thread than this, a solve is brief.
 const FEW_MOVES: u64 = 100_000;
 /// About how many moves a thread makes in a second.
 const MOVES_PER_SECOND: f64 = 500_000.0;
 /// Moves of a walk between two trades.
 const BATCH: usize = 100;
-/// Moves between two looks at the clock: a move in a large graph may take a tenth of a millisecond.
+/// Moves between two checks of the clock: a move in a large graph may take a tenth of a millisecond.
 const SLICE: usize = 20;
 
-/// For more ops a thread has a single walk.
+/// With more ops than this, a thread has a single walk.
 pub(super) const MOST_LADDER_OPS: usize = 3000;
 
-/// Whether so few moves are to be had that one walk does better than several.
+/// Whether there is time for so few moves that one walk does better than several.
 fn is_brief(request: &Request, moves: Option<u64>) -> bool {
     moves.unwrap_or((request.time_limit.as_secs_f64() * MOVES_PER_SECOND) as u64) < FEW_MOVES
 }
 
-/// How many walks a thread has for a graph of so many ops, where a solve is not brief.
+/// How many walks a thread has for a graph of this many ops, if the solve is not brief.
 fn rungs(ops: usize) -> usize {
     match ops {
         0..=600 => 8,
@@ -82,7 +82,7 @@ impl Clock {
         Self { start: Moment::now(), limit, moves, gap: request.gap, bound: AtomicU64::new(0) }
     }
 
-    /// When so much of the time is over.
+    /// When this share of the time is over.
     pub fn deadline(&self, share: f64) -> Deadline {
         Deadline::after(self.limit.mul_f64(share).saturating_sub(self.start.elapsed()))
     }
@@ -99,7 +99,7 @@ impl Clock {
         self.limit.saturating_sub(self.start.elapsed())
     }
 
-    /// Whether `makespan` is within the gap asked for.
+    /// Whether `makespan` is within the requested gap of the bound.
     pub fn is_proven(&self, makespan: f64) -> bool {
         makespan <= self.bound() * (1.0 + self.gap.max(1e-9))
     }
@@ -127,7 +127,7 @@ struct Ladder<'p, 'g> {
     sweeps: usize,
     /// Mean cost of an op.
     unit: f64,
-    /// From where to where the temperature of a lone walk falls.
+    /// The temperatures between which a lone walk cools.
     cooling: (f64, f64),
     /// The part of the solve that was over when the walks began.
     begun: f64,
@@ -153,7 +153,7 @@ impl<'p, 'g> Ladder<'p, 'g> {
             })
             .collect();
         let unit = ops.iter().map(|op| op.cost).sum::<f64>() / ops.len().max(1) as f64;
-        // A walk in a large graph has no time to come down from high.
+        // A walk in a large graph has no time to come down from a high temperature.
         let is_large = ops.len() > MOST_LADDER_OPS;
         let cooling = if walkers.is_brief && !is_large { BRIEF } else { (LONE, COLD) };
         Self { walks, random, done: 0, sweeps: 0, unit: unit.max(1e-9), cooling, begun: 0.0 }
@@ -179,7 +179,7 @@ impl<'p, 'g> Ladder<'p, 'g> {
         clock.part(self.done) >= until || self.best().is_some_and(|&(cost, _)| clock.is_proven(cost))
     }
 
-    /// Walks on all rungs until so much of the solve is over.
+    /// Walks on all rungs until this part of the solve is over.
     fn walk(&mut self, clock: &Clock, until: f64) {
         if self.walks[0].is_stuck() {
             return;
@@ -223,7 +223,7 @@ impl<'p, 'g> Ladder<'p, 'g> {
         }
     }
 
-    /// Cools the coldest walk, from the best order, to nothing.
+    /// Cools the coldest walk to nothing, starting from the best order.
     fn settle(&mut self, clock: &Clock, span: std::ops::Range<f64>) {
         let halfway = (span.start + span.end) / 2.0;
         if !self.is_over(clock, halfway) {
@@ -250,20 +250,20 @@ pub(super) struct Walkers<'p, 'g> {
     seed: u64,
     threads: usize,
     is_brief: bool,
-    /// Walks of a thread.
+    /// Walks per thread.
     rungs: usize,
-    /// Of one order.
+    /// The most computations of one order.
     most_computations: usize,
 }
 
-/// About what a walk takes for a computation of its order, and for each op and value of the graph.
+/// About how many bytes a walk takes for each computation of its order, and for each op and value of the graph.
 const BYTES_PER_COMPUTATION: u64 = 160;
 const BYTES_PER_NODE: u64 = 96;
-/// A walk may make its order longer than the longest start, but not without end.
+/// A walk may make its order longer than the longest start, but not without limit.
 const MOST_GROWTH: u64 = 8;
 
 impl<'p, 'g> Walkers<'p, 'g> {
-    /// As many as the request allows threads, and memory to hold their orders.
+    /// As many as the request has threads, and memory for their orders.
     pub fn new(problem: &'p Problem<'g>, starts: &'p [Vec<Choice>], request: &Request, settings: &Settings) -> Self {
         let (ops, values) = (problem.graph.ops().len(), problem.graph.values().len());
         let longest = starts.iter().map(Vec::len).max().unwrap_or(ops).max(ops) as u64;
@@ -281,8 +281,8 @@ impl<'p, 'g> Walkers<'p, 'g> {
         Self { problem, starts, without, seed, threads, is_brief, rungs, most_computations }
     }
 
-    /// Walks. `aside` runs on the last thread before it walks, or before any with a limit on moves; `report` hears of the best cost after
-    /// each round.
+    /// Runs the walks. `aside` runs on the last thread before it walks or, with a limit on moves, before all walks; `report` gets the best
+    /// cost after each round.
     pub fn walk(&self, clock: &Clock, aside: impl Fn() + Sync, report: impl Fn(f64)) -> Option<Found> {
         let seed_of = |thread: usize| self.seed.wrapping_mul(1_000_003).wrapping_add(thread as u64);
         let mut ladders: Vec<Ladder<'_, '_>> =
@@ -291,7 +291,7 @@ impl<'p, 'g> Walkers<'p, 'g> {
         ladders.iter_mut().for_each(|ladder| ladder.begun = begun);
         let mut best: Option<Found> = None;
         if clock.moves.is_some() {
-            // When a bound is known must not depend on timing.
+            // The moment at which a bound is known must not depend on timing.
             aside();
         }
         for (number, &until) in ROUNDS.iter().enumerate() {

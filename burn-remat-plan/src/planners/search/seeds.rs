@@ -21,7 +21,7 @@ pub(super) fn by_default(order: Vec<OpId>) -> Vec<Choice> {
     order.into_iter().map(Choice::default_of).collect()
 }
 
-/// Every op once, in its cheapest implementation, of equals the one with least scratch: no schedule costs less.
+/// Every op once, in its cheapest implementation, among equals the one with the least scratch: no schedule costs less.
 pub(super) fn cheapest(graph: &Graph) -> Vec<Choice> {
     let choose = |op: OpId| {
         let node = &graph.ops()[op];
@@ -34,7 +34,7 @@ pub(super) fn cheapest(graph: &Graph) -> Vec<Choice> {
     (0..graph.ops().len()).map(choose).collect()
 }
 
-/// An order that keeps at the moment of `hint` what it says, and recomputes the rest when it is needed.
+/// An order that keeps what `hint` says at its moment, and recomputes the rest when it is needed.
 pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<Choice> {
     let ops = graph.ops();
     let mut order = cheapest(graph);
@@ -75,14 +75,14 @@ pub(super) fn follow(graph: &Graph, hint: &Hint) -> Vec<Choice> {
 /// The share of the time that the quick planners may take, and that for the largest graphs.
 const QUICK_SHARE: f64 = 0.1;
 const LARGE_SHARE: f64 = 0.3;
-/// From so many ops on the time that is left for walks is of less use than a good plan to begin with.
+/// From this many ops on, a good plan to start with is worth more than time for walks.
 const LARGE_OPS: usize = 2000;
-/// Beyond so many ops there is a table over the chain of blocks, which has a part of the time.
+/// Beyond this many ops, a table over the chain of blocks gets a share of the time.
 const SPINE_OPS: usize = 300;
 const SPINE_SHARE: f64 = 0.15;
-/// The table has a part of at most this.
+/// The table gets a share of at most this time.
 const MOST_SPINE: Duration = Duration::from_secs(600);
-/// Where there is no plan by then, each further kind of attempt may take so much.
+/// If there is no plan by then, each further kind of attempt may take this share.
 const NEED_SHARE: f64 = 0.2;
 
 /// Whether the quick planners are to be asked.
@@ -90,12 +90,12 @@ const NEED_SHARE: f64 = 0.2;
 pub(super) enum Quick {
     #[default]
     Ask,
-    /// Their best plan is among the starts.
+    /// They have been asked: their best plan is among the starts.
     Asked,
 }
 
 /// An order that fits in the budget, with every op in its default implementation: the cheapest of several constructive passes and of the quick planners' plans;
-/// failing those, that of the planners which sometimes do with less.
+/// if there is none, that of the planners that sometimes need less memory.
 pub(super) fn feasible(graph: &Graph, request: &Request, quick: Quick) -> Option<Vec<OpId>> {
     let ops = graph.ops().len();
     let share = |share: f64| Deadline::after(request.time_limit.mul_f64(share));
@@ -117,7 +117,7 @@ pub(super) fn feasible(graph: &Graph, request: &Request, quick: Quick) -> Option
     }
     let step_limit = 40 * ops + 20_000;
     for (cost, distance) in [(1.0, 1.0), (0.5, 1.0), (1.0, 0.0), (1.0, 2.0), (0.0, 1.0), (2.0, 1.0)] {
-        // A pass may take seconds: without time there is one, if nothing else was found.
+        // A pass may take seconds: once time is up, one more is made only if nothing else was found.
         let until = if best.found.is_none() { share(NEED_SHARE) } else { soon };
         if !until.passed() {
             best.offer(construct(graph, request.budget, Policy { cost, distance, step_limit }, until));
@@ -148,7 +148,7 @@ impl Cheapest<'_> {
         self.found = self.found.take().into_iter().chain(found).min_by(|a, b| a.0.total_cmp(&b.0));
     }
 
-    /// These plans are not checked, but for what they hold.
+    /// Of these plans, only the peak is checked.
     fn offer_answer(&mut self, answer: Answer) {
         let plan = answer.result.ok().and_then(|outcome| outcome.plan);
         let order = plan.map(|plan| compute_order(&plan));

@@ -1,9 +1,9 @@
-//! What of the search is left out, and how far it goes.
+//! Which parts of the search are left out, and how long it runs.
 
 /// How the search works.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settings {
-    /// Most moves of a thread, where that limits the search.
+    /// The most moves per thread, if that limits the search.
     pub moves: Option<u64>,
     pub without: Without,
 }
@@ -32,18 +32,18 @@ pub enum Part {
     Swaps,
     /// Moves of a repeat to another position.
     Shifts,
-    /// Having repeats that run early because a value goes wait, once it stays.
+    /// Postponing repeats that ran early only because a value was evicted, once that value stays.
     Postponing,
-    /// Dropping the later repeats that a new one can stand in for.
+    /// Dropping the later repeats that a new one can replace.
     Merges,
     /// Exchanging many repeats for one at low temperature.
     Repacking,
-    /// Walks at several temperatures that trade places; without, each thread has one that cools.
+    /// Walks at several temperatures that trade places; without them, each thread has one walk that cools.
     Ladder,
 }
 
 impl Without {
-    /// Leaves out this part too.
+    /// Leaves out `part` too.
     pub fn add(&mut self, part: Part) {
         let left_out = match part {
             Part::Exact => &mut self.exact,

@@ -1,10 +1,10 @@
 //! A start for long networks: a table over the chain of their blocks, whose plans are measured on the graph.
 //!
-//! In little memory a deep network is computed again in nested pieces. No sequence of small moves leads from a plan of one depth to
-//! another; the [dynamic program over chains](crate::planners::chain_persistent) finds all of it at once. Its promise to keep to a budget
-//! makes it count some values twice on a graph, which costs most where there is little. Here it promises nothing: sizes are
-//! rounded to the nearest unit, its table goes beyond the budget, and of the plans that it has for more and more memory those count that
-//! fit when they are simulated.
+//! With little memory, a deep network is recomputed in nested pieces. No sequence of small moves leads from a plan of one nesting depth to
+//! another; the [dynamic program over chains](crate::planners::chain_persistent) finds the whole nesting at once. To guarantee a budget,
+//! it counts some values of a graph twice, which costs the most when memory is short. Here it guarantees nothing: sizes are
+//! rounded to the nearest unit, the table goes beyond the budget, and its plans for more and more memory are simulated to see which of
+//! them fit.
 //!
 //! Complexity: that of `chain-dp`, O(stages^3 x units), with at most [`MOST_GROUPS`] stages and as many units as [`MOST_WORK`] allows.
 
@@ -21,22 +21,22 @@ use crate::sequence::compute_order;
 use crate::simulate::simulate;
 use crate::views::chain_of::ChainView;
 
-/// Longer chains are planned in so many groups of stages.
+/// Longer chains are planned in this many groups of stages.
 const MOST_GROUPS: usize = 620;
-/// Units of memory within the budget: fewer if the stages are many.
+/// Units of memory within the budget: fewer if there are many stages.
 const UNITS: std::ops::RangeInclusive<u64> = 12..=96;
-/// About as many steps of the innermost loop as a table may take.
+/// About how many steps of the innermost loop a table may take.
 const MOST_WORK: u64 = 3_000_000_000;
-/// A cost, and a copy of those that are being made.
+/// Bytes of a cost, and of a copy of those that are being computed.
 const BYTES_PER_CELL: u64 = 10;
-/// The least memory of every sub-chain comes before the table, and is not interrupted: what a checkpoint takes.
+/// Time per checkpoint to find the least memory of every sub-chain, which comes before the table and is not interrupted.
 const TIME_PER_CHECKPOINT: Duration = Duration::from_nanos(8);
-/// Plans with more computations than this for each op are not looked at.
+/// Plans with more computations than this per op are not considered.
 const MOST_RUNS_PER_OP: usize = 40;
-/// Plans that fit among those for the most memory, since their peaks do not quite fall with the memory.
+/// How many fitting plans to look for, from the most memory down, since peaks do not strictly fall with the memory.
 const ENOUGH: usize = 2;
 
-/// The cheapest order that is found before `deadline` and fits.
+/// The cheapest order that fits, among those found before `deadline`.
 pub(super) fn spine(graph: &Graph, request: &Request, deadline: Deadline) -> Option<Vec<OpId>> {
     let mut best: Option<(f64, Vec<OpId>)> = None;
     for_each_table(graph, request, deadline, |most, plan_within| {
@@ -57,8 +57,8 @@ pub(super) fn spine(graph: &Graph, request: &Request, deadline: Deadline) -> Opt
     best.map(|(_, order)| order)
 }
 
-/// Plans of at most `computations` that hold little, found within the request's time limit: of every table the first few, from the least
-/// memory on. They may hold more than the request's budget.
+/// Plans of at most `computations` that hold little, found within the request's time limit: from every table the first few, from the
+/// least memory up. They may hold more than the request's budget.
 pub(crate) fn frugal(graph: &Graph, request: &Request, computations: usize) -> Vec<Plan> {
     let mut found = Vec::new();
     let deadline = request.deadline();
@@ -69,8 +69,8 @@ pub(crate) fn frugal(graph: &Graph, request: &Request, computations: usize) -> V
     found
 }
 
-/// Fills the table of every view of the graph as a chain, and hands out the most units that it knows and the plan that it has for each
-/// number of units.
+/// Fills the table of every view of the graph as a chain, and passes on the most units that it covers and a function that gives the plan
+/// for a number of units.
 fn for_each_table(
     graph: &Graph,
     request: &Request,
@@ -97,7 +97,7 @@ fn for_each_table(
         if let Some(table) = Table::fill(&terms, Choices::SavedAndInputs, most, request.threads, deadline) {
             visit(most, &|units| {
                 let steps = grouped.expand(&table.schedule_within(units)?);
-                // A plan takes time to write down: one that no walk could improve is not worth it.
+                // Writing out a plan takes time: one that no walk could improve is not worth it.
                 let length = |step: &ChainStep| view.stages()[step.stage()].forward.len();
                 let short = steps.iter().map(length).sum::<usize>() <= MOST_RUNS_PER_OP * graph.ops().len();
                 short.then(|| view.plan(graph, &steps))
@@ -106,7 +106,7 @@ fn for_each_table(
     }
 }
 
-/// The unit in which memory is counted: a part of what lies between two blocks, such that the budget holds enough of them.
+/// The unit in which memory is counted: a part of what lies between two blocks, such that the budget holds enough units.
 fn unit(terms: &Terms, room: u64) -> u64 {
     let mut between = terms.activation.clone();
     between.sort_unstable();

@@ -4,7 +4,7 @@
 //! one, so inserting or removing an instance changes memory on a few ranges only: the gap that closes or opens for
 //! each output, and the gap to the previous use for each input. Each range is found by bisection among the instances that
 //! read the value, which are kept in order, and [`State::over`], how far all positions together are above the budget, is kept up to
-//! date on the way. An instance that goes another way changes its own scratch, and the same ranges for the inputs that
+//! date on the way. An instance that switches to another way changes its own scratch, and the same ranges for the inputs that
 //! only one of the two ways reads.
 //!
 //! The order itself, with the memory at every position, is kept in [`Blocks`].
@@ -25,9 +25,9 @@ const NO_OP: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Inserted(Instance),
-    /// The way, and the instance that followed.
+    /// The way of the instance, and the instance that followed it.
     Removed(WayId, Instance),
-    /// The way that it went before.
+    /// The instance, and the way in which it ran before.
     Switched(Instance, WayId),
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct State<'p, 'g> {
     vacant: Vec<Instance>,
     /// Per op, in order.
     instances: Vec<Vec<Instance>>,
-    /// Per value those that read it, in order.
+    /// Per value, the instances that read it, in order.
     readers: Vec<Vec<Instance>>,
     /// Instances that are not the first of their op.
     repeats: Vec<Instance>,
@@ -123,7 +123,7 @@ impl<'p, 'g> State<'p, 'g> {
         self.blocks.profile()
     }
 
-    /// The sum over all positions above the budget of the bytes above it and a [step](Problem::step); 0 where the order fits.
+    /// The sum over all positions above the budget of the bytes above it and a [step](Problem::step); 0 if the order fits.
     pub fn over(&self) -> i64 {
         self.blocks.over
     }
@@ -169,7 +169,7 @@ impl<'p, 'g> State<'p, 'g> {
         &self.instances[op]
     }
 
-    /// The instance that `number` stands for, of numbers below [`numbers`](Self::numbers); `None` for most others.
+    /// The instance with this number, which is below [`numbers`](Self::numbers); `None` if there is none.
     pub fn numbered(&self, number: usize) -> Option<Instance> {
         let instance = number as Instance + 2;
         (self.op_of[instance as usize] != NO_OP).then_some(instance)
@@ -180,12 +180,12 @@ impl<'p, 'g> State<'p, 'g> {
     }
 
     /// The instance of `value` that a step just before `at` would read, and its uses around that position; `None`
-    /// where it has not been computed before.
+    /// if it has not been computed before.
     pub fn span(&self, value: ValueId, at: Instance) -> Option<Span> {
         self.span_from(value, self.label(at))
     }
 
-    /// As [`span`](Self::span), seen from just behind `at`.
+    /// As [`span`](Self::span), seen from just after `at`.
     pub fn span_behind(&self, value: ValueId, at: Instance) -> Option<Span> {
         self.span_from(value, self.label(at) + 1)
     }
@@ -218,7 +218,7 @@ impl<'p, 'g> State<'p, 'g> {
         Some(span)
     }
 
-    /// Those that read `value` at labels from `since` on and before `until`, in order.
+    /// The instances that read `value` at labels from `since` on and before `until`, in order.
     pub fn readers_between(&self, value: ValueId, since: u64, until: u64) -> &[Instance] {
         let readers = &self.readers[value];
         &readers[self.first_from(readers, since)..self.first_from(readers, until)]
@@ -227,20 +227,20 @@ impl<'p, 'g> State<'p, 'g> {
     /// The place of the first of `instances`, which are in order, whose label is at least `label`.
     fn first_from(&self, instances: &[Instance], label: u64) -> usize {
         match instances {
-            // Mostly there are one or two.
+            // There are mostly one or two.
             [] => 0,
             [one] => usize::from(self.label(*one) < label),
             _ => instances.partition_point(|&instance| self.label(instance) < label),
         }
     }
 
-    /// Notes that `instance` reads `value`.
+    /// Records that `instance` reads `value`.
     fn add_reader(&mut self, value: ValueId, instance: Instance) {
         let at = self.first_from(&self.readers[value], self.label(instance));
         self.readers[value].insert(at, instance);
     }
 
-    /// Notes that `instance` does not read `value` any more.
+    /// Records that `instance` does not read `value` any more.
     fn remove_reader(&mut self, value: ValueId, instance: Instance) {
         let at = self.first_from(&self.readers[value], self.label(instance));
         debug_assert_eq!(self.readers[value][at], instance);
@@ -256,12 +256,12 @@ impl<'p, 'g> State<'p, 'g> {
         self.blocks.memory(target) - self.way(target).scratch - self.problem.output_bytes(self.op(target))
     }
 
-    /// What would be left of the budget with `op` just before `target`, its scratch aside; negative where nothing is.
+    /// What would be left of the budget with `op` just before `target`, not counting its scratch; negative if the budget is exceeded.
     pub fn room(&self, op: OpId, target: Instance) -> i64 {
         self.problem.budget - self.between(target) - self.problem.output_bytes(op)
     }
 
-    /// Inserts an instance before `target`. Every input must have been computed before, and the op itself.
+    /// Inserts an instance before `target`. Every input, and the op itself, must have been computed before.
     pub fn insert(&mut self, way: WayId, target: Instance) -> Instance {
         let instance = self.insert_silently(way, target);
         self.log.push(Change::Inserted(instance));
@@ -342,7 +342,7 @@ impl<'p, 'g> State<'p, 'g> {
         self.vacant.push(instance);
     }
 
-    /// Has an instance run in another way of its op. Every input of that must have been computed before.
+    /// Switches an instance to another way of its op. Every input of that way must have been computed before.
     pub fn switch(&mut self, instance: Instance, way: WayId) {
         self.log.push(Change::Switched(instance, self.way_id(instance)));
         self.switch_silently(instance, way);
@@ -381,7 +381,7 @@ impl<'p, 'g> State<'p, 'g> {
         outputs.iter().any(|&v| self.span_behind(v, instance).is_some_and(|span| span.last.is_some()))
     }
 
-    /// Forgets what could be undone.
+    /// Makes all changes final.
     pub fn commit(&mut self) {
         self.log.clear();
         self.blocks.compact();
@@ -392,12 +392,12 @@ impl<'p, 'g> State<'p, 'g> {
         self.log.len()
     }
 
-    /// Takes back all changes since the last commit.
+    /// Undoes all changes since the last commit.
     pub fn undo(&mut self) {
         self.undo_to(0);
     }
 
-    /// Takes back all changes since there were so many [pending](Self::pending).
+    /// Undoes changes until this many are [pending](Self::pending).
     pub fn undo_to(&mut self, pending: usize) {
         while self.log.len() > pending
             && let Some(change) = self.log.pop()

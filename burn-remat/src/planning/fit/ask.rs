@@ -1,4 +1,4 @@
-//! How planners are asked for plans of a step, and what they may take for it.
+//! How planners are asked for plans of a step, and how much time and memory they may use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,47 +11,48 @@ use crate::planning::chosen::ChosenPlanner;
 use crate::planning::lowering::Lowered;
 use crate::planning::schedule::Schedule;
 
-/// Most quick plans from one graph.
+/// The most quick plans for one graph.
 pub(super) const ROUNDS: u32 = 8;
-/// Time of each, at least and at most, and for each op of the graph.
+/// The time for each of them: at least, at most, and per op of the graph.
 const QUICKEST: Duration = Duration::from_millis(25);
 const QUICK: Duration = Duration::from_millis(400);
 const QUICK_PER_OP: Duration = Duration::from_micros(150);
-/// What planners may take of memory: one part in so many of what the step holds without evictions, or this where that is more. Half of it changes no
-/// plan of a thousand operations.
+/// The memory that planners may use: one part in this many of what the step holds without evictions, but at least `LEAST_MEMORY`. Half of it would not
+/// change a plan of a thousand operations.
 const MEMORY_SHARE: u64 = 16;
 const LEAST_MEMORY: u64 = 32 << 20;
-/// A plan this near to its lower bound is not improved further.
+/// A plan this close to its lower bound is not improved further.
 pub(crate) const GOOD_ENOUGH: f64 = 0.002;
 
-/// What planning may take.
+/// What a search for plans is given.
 pub(crate) struct Terms<'a> {
     pub planner: &'a ChosenPlanner,
     pub budget: u64,
     pub limit: Duration,
 }
 
-/// So many times a limit may be on the wall where the planner has to wait for a processor: beside a program that computes it has the lowest priority.
+/// How many times its limit a planner may take in wall-clock time if it has to wait for a processor: beside a program that computes, it has the lowest
+/// priority.
 const PATIENCE: u32 = 4;
 
-/// Runs `work`, in which limits are such on what planners have of a processor.
+/// Runs `work`. Limits in it are on the processor time of planners.
 pub(super) fn beside_others<T>(work: impl FnOnce() -> T) -> T {
     patiently(PATIENCE, work)
 }
 
-/// What a search for a plan comes across.
+/// What a search for plans finds.
 pub(crate) enum Found<'a> {
-    /// A plan cheaper than all before it; its outcome speaks of the graph.
+    /// A plan that is cheaper than all before it. The figures of its outcome are those of the graph.
     Plan(Arc<Schedule>, &'a Outcome),
     /// The planner failed.
     Problem(PlanError),
 }
 
-/// A plan, and its account of itself.
+/// A plan, and what its planner says about it.
 pub(crate) type Planned = (Arc<Schedule>, Outcome);
 
-/// A plan within the budget in little time, from the graph as it is: what a step goes by until the plan that holds least is known, and with that what
-/// planners may be told. None where the graph counts too much for that, or the planner fails.
+/// A quick plan within the budget, for the graph as it is. The step follows it until the smallest plan is known, and with that what planners may be told.
+/// `None` if the graph counts too much for this, or if the planner fails.
 pub(crate) fn first(
     trace: &Arc<Trace>,
     lowered: &Lowered,
@@ -70,15 +71,15 @@ pub(super) fn quick(lowered: &Lowered) -> Duration {
     QUICK_PER_OP.saturating_mul(ops).clamp(QUICKEST, QUICK)
 }
 
-/// For planners that may use so many threads; all that the machine has without a number. They take memory beside the step that they plan, so what
-/// they may take goes by what it holds.
+/// A request to a planner that may use `threads` threads, or all that the machine has. Planners use memory beside the step that they plan, so how much
+/// they may use depends on what the step holds.
 pub(super) fn request(budget: u64, time_limit: Duration, threads: Option<usize>, step: &Lowered) -> Request {
     let request = Request { time_limit, ..Request::new(budget) };
     let memory_limit = request.memory_limit.min((step.peak() / MEMORY_SHARE).max(LEAST_MEMORY));
     Request { threads: threads.unwrap_or(request.threads), memory_limit, ..request }
 }
 
-/// What a planner finds for a `graph` of the step, if that can be followed.
+/// The plan that a planner finds for a `graph` of the step, if it finds one.
 pub(super) fn planned(
     trace: &Arc<Trace>,
     lowered: &Lowered,
@@ -88,7 +89,7 @@ pub(super) fn planned(
 ) -> Result<Option<(Schedule, Outcome)>, PlanError> {
     let Solved { mut outcome, checked } = planner.solve(graph, request)?;
     if lowered.is_weighted() {
-        // Its costs are preferences, and a bound on them is none on time.
+        // The costs include preferences, so a bound on them is not a bound on time.
         (outcome.status, outcome.lower_bound) = (Status::Feasible, None);
     }
     Ok(checked.map(|checked| (Schedule::new(trace.clone(), lowered.clone(), &checked), outcome)))

@@ -1,4 +1,4 @@
-//! The plan that holds least, and the graphs that come about while it is looked for.
+//! The smallest plan (the one that holds least), and the graphs that are made while it is searched for.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -15,31 +15,31 @@ use crate::planning::schedule::Schedule;
 use crate::planning::service::Origin;
 use crate::planning::tight::tight;
 
-/// What the plan that holds least is called, where no planner has found another one.
+/// The planner that the report names for the smallest plan, if no real planner found another one.
 pub(crate) const LEAST: &str = "minimum";
-/// Most time for it, and for another look where that holds more than it may.
+/// The most time to find it, and to search once more if it holds more than the budget.
 const LEAST_TIME: Duration = Duration::from_secs(2);
 const LEAST_AGAIN: Duration = Duration::from_secs(6);
-/// How often the graph is made to count less, each time by the plan that holds least then.
+/// How often the graph is made to count less, each time with the smallest plan found so far.
 const TIGHTER: usize = 2;
-/// How little more the plan that holds least may hold than another one that takes longer, as one part of that.
+/// A cheaper plan is used in place of the smallest if it holds at most one part in this many more.
 const LITTLE_MORE: u64 = 64;
 
 /// A step to be planned.
 pub(crate) struct Fit {
     pub(super) trace: Arc<Trace>,
     pub(super) lowered: Lowered,
-    /// Threads that planners may use, where not all.
+    /// The number of threads that planners may use, if not all.
     pub(super) threads: Option<usize>,
-    /// What planners may be given.
+    /// The graphs that planners may be given.
     pub(super) given: Vec<Given>,
-    /// The plan that holds least, and its account of itself.
+    /// The smallest plan, and what is known about it.
     pub(super) fallback: Arc<Schedule>,
     pub(super) smallest: Outcome,
     pub(super) blocking_op: OpId,
-    /// A plan made before, with other costs perhaps.
+    /// A plan that was made before, perhaps with other costs.
     pub(super) known: Option<Planned>,
-    /// The same step without other forms, where there are any, once it has been asked for.
+    /// The same step without other forms, if it has any. It is made when it is first asked for.
     pub(super) plain: OnceCell<Option<Box<Self>>>,
 }
 
@@ -48,19 +48,19 @@ pub(super) struct Given {
     pub(super) graph: Graph,
     /// Smallest budget that the planner may be told.
     pub(super) least: u64,
-    /// The plan for that.
+    /// The plan for that budget.
     pub(super) plan: Plan,
     /// What that plan really holds.
     pub(super) holds: u64,
 }
 
 impl Fit {
-    /// Finds the plan that holds least, with planners that may use so many threads; all that the machine has without a number. Where one holds no more
-    /// than `enough`, one that holds still less is not looked for everywhere.
+    /// Finds the smallest plan, with planners that may use `threads` threads, or all that the machine has. Once a plan holds at most `enough`, the search
+    /// for smaller ones ends early.
     ///
     /// # Errors
     ///
-    /// What the checker finds wrong with it.
+    /// What the checker finds wrong with a plan.
     pub fn new(trace: Arc<Trace>, lowered: Lowered, threads: Option<usize>, enough: u64) -> Result<Self, Violations> {
         beside_others(|| Self::looked_for(trace, lowered, threads, enough))
     }
@@ -73,7 +73,7 @@ impl Fit {
     ) -> Result<Self, Violations> {
         let end = Deadline::after(LEAST_TIME);
         let (mut given, mut known) = (Vec::new(), Vec::new());
-        // Plans are found for a graph with some costs, and planners are given the same one with those of the step.
+        // Plans are found for a graph with some costs. Planners are given the same graph with the costs of the step.
         let mut go_through = |first: &Graph, end: Deadline| -> Result<u64, Violations> {
             let mut graphs = Some((first.clone(), lowered.graph.clone()));
             for _ in 0..=TIGHTER {
@@ -88,14 +88,14 @@ impl Fit {
             Ok(known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX))
         };
         let least = go_through(&lowered.graph, end)?;
-        // Of several plans that need equally little of a graph one really holds less than another, and which is found depends on costs. With
-        // those of a dry device too, training does with what was named before it.
+        // Several plans may need equally little of a graph, and yet one of them really holds less than another. Which one is found depends on the costs.
+        // With those of a dry device as well, training needs no more than the minimum that was reported before it.
         if least > enough
             && let Ok(dry) = lower(&with_dry_costs(&trace), lowered.graph.name())
             && dry.graph != lowered.graph
         {
-            // With other costs it may have other forms; then its plans are none for this graph.
-            // A budget that is missed is worth more time than a question without one.
+            // With other costs, the graph may have other forms. Then its plans do not fit this graph.
+            // If there is a budget and it is exceeded, a longer search is worth it.
             let end = if enough > 0 { Deadline::after(LEAST_AGAIN) } else { end };
             let _ = go_through(&dry.graph, end);
         }
@@ -113,8 +113,9 @@ impl Fit {
         Ok(Self { trace, lowered, threads, given, fallback, smallest, blocking_op, known, plain })
     }
 
-    /// What a planner is given for plans that hold at most `target` bytes: of the graphs with such a plan the one that counts least, and
-    /// that which counts most, which is nearer to the truth at moments where others count too little; else the one with the plan that holds least.
+    /// The graphs that a planner is given to find plans of at most `target` bytes. Of the graphs with such a plan, these are the one that counts least
+    /// and the one that counts most, which is nearer to the truth where the others count too little. If there is none, it is the graph with the smallest
+    /// plan.
     pub(super) fn given(&self, target: u64) -> SmallVec<[&Given; 2]> {
         let fit = self.given.iter().filter(|given| given.holds <= target);
         let counts = |given: &&Given| given.graph.constant_bytes();
@@ -131,14 +132,14 @@ impl Fit {
         (self.fallback.peak.min(store_all), &self.blocking().name)
     }
 
-    /// The operation that sets the floor; of what is only held, the one behind which it is.
+    /// The operation that sets the floor. If an op has no operations, it is the one before it.
     fn blocking(&self) -> &Op {
         let runs = |&op: &OpId| !self.lowered.ranges[op].is_empty();
         let op = (0..=self.blocking_op).rev().find(runs).unwrap_or(self.blocking_op);
         &self.lowered.graph.ops()[op]
     }
 
-    /// The plan that holds least, and its account of itself.
+    /// The smallest plan, and where it comes from.
     pub fn least(&self) -> (Arc<Schedule>, Origin) {
         (self.fallback.clone(), Origin::of(&self.smallest, 0.0))
     }
@@ -148,13 +149,13 @@ impl Fit {
         self.fallback.structure()
     }
 
-    /// The stage of that operation.
+    /// The stage of the operation that sets the floor.
     pub fn floor_stage(&self) -> Option<&str> {
         self.blocking().stage.as_deref()
     }
 }
 
-/// The same step with the times that a dry device takes its operations to need: what they touch.
+/// The same step with the times that a dry device assumes: the bytes that each operation touches.
 fn with_dry_costs(trace: &Trace) -> Trace {
     let bytes = |number: u32| trace.tensors.get(number as usize).map_or(0, |tensor| tensor.bytes);
     let measures = trace.ops.iter().map(|op| {

@@ -1,10 +1,10 @@
-//! Plans that use a budget to its end.
+//! Plans that make full use of a budget.
 //!
-//! A graph counts more than the engine holds while it follows a plan (see [`replay`](burn_remat_core::replay)), so a planner that
-//! keeps to the budget leaves a part of it unused. Here the planner is given a graph that counts less of that (`tight.rs`), and told a larger
-//! budget (`told.rs`), raised for as long as what its plans really hold is within the true one: a few quick plans find how large, longer
-//! searches use it. Every plan that is handed on holds at most the budget; where none is found that does, the least that a plan holds takes the
-//! budget's place.
+//! A graph counts more than the engine holds while it follows a plan (see [`replay`](burn_remat_core::replay)), so a planner that keeps to the budget
+//! leaves a part of it unused. Here the planner is given a graph that counts less of what is not held (`tight.rs`), and is told a larger budget
+//! (`told.rs`). This is raised as long as what its plans really hold is within the true budget: a few quick plans find out how far, and longer searches
+//! use the result. Every plan that is handed on keeps to the budget. If none is found that does, the size of the smallest plan takes the place of the
+//! budget.
 
 mod ask;
 mod least;
@@ -27,9 +27,9 @@ use told::Search;
 pub(crate) use ask::{Found, GOOD_ENOUGH, Planned, Terms, first};
 pub(crate) use least::{Fit, LEAST};
 
-/// How little more a plan may hold than the one that holds least, or than the online policy, as one part of that, where both are beyond the budget.
+/// If both the smallest plan and the online policy exceed the budget, a plan may hold more than either by one part in this many.
 pub(crate) const BEYOND: u64 = 32;
-/// One part in so many of the time goes to plans without other forms, where there are any.
+/// If the step has other forms, one part in this many of the time goes to plans without them.
 const PLAIN_SHARE: u32 = 4;
 
 impl Fit {
@@ -42,10 +42,10 @@ impl Fit {
         Self::new(trace, lowered, self.threads, enough).ok().map(Box::new)
     }
 
-    /// Takes over a plan that `planner` made for a step of the same operations: what is found is then no dearer.
+    /// Takes over a plan that `planner` made for a step of the same operations. What is found is then no more expensive.
     pub fn with_known(mut self, plan: &Plan, planner: &str) -> Self {
         let graph = &self.lowered.graph;
-        // The step may be another one after all; then the plan is of no use.
+        // The step may turn out to be another one. Then the plan is of no use.
         self.known = check(graph, plan, u64::MAX).ok().map(|checked| {
             let schedule = Schedule::new(self.trace.clone(), self.lowered.clone(), &checked);
             let outcome = Outcome::of_plan(planner, graph, plan.clone(), Status::Feasible, StopReason::Heuristic);
@@ -54,12 +54,12 @@ impl Fit {
         self
     }
 
-    /// Takes over a plan for this very step: what is found is no dearer.
+    /// Takes over a plan for this very step. What is found is then no more expensive.
     pub fn beginning_with(self, first: Planned) -> Self {
         Self { known: Some(first), ..self }
     }
 
-    /// Takes over a plan that `planner` made for the same step without other forms: what is found is no dearer.
+    /// Takes over a plan that `planner` made for the same step without other forms. What is found is then no more expensive.
     pub fn with_plain(self, plan: &Plan, planner: &str) -> Self {
         Self { known: self.of_plain(plan, planner), ..self }
     }
@@ -75,7 +75,7 @@ impl Fit {
         best
     }
 
-    /// Searches until the time is up or nothing better can be hoped for, and hands on what it finds.
+    /// Searches until the time is up or nothing better can be expected, and hands on what it finds.
     pub fn run(&self, terms: &Terms<'_>, found: impl FnMut(Found<'_>)) {
         beside_others(|| self.search(terms, found));
     }
@@ -97,7 +97,7 @@ impl Fit {
         let mut search = Search::new(self, terms, target, known.map(|(_, outcome)| outcome), found);
         search.through_budgets(start);
         let Search { mut found, best, defect, bound, .. } = search;
-        // What a broken planner leaves undone the online policy does better than the plan that holds least.
+        // If the planner is broken, the online policy does better than the smallest plan.
         if best.is_infinite() && keeps && defect.is_none() {
             found(Found::Plan(self.fallback.clone(), &self.smallest));
         }
@@ -108,13 +108,12 @@ impl Fit {
             found(Found::Plan(schedule.clone(), &outcome));
         }
         if let Some(defect) = defect {
-            // Once more, where plans have come since.
+            // Reported once more, because plans that came later have cleared it.
             found(Found::Problem(defect));
         }
     }
 
-    /// A plan that makes no use of other forms, where there are any: more choices then never make a step dearer, however short the
-    /// search.
+    /// A plan without other forms, if the step has any. Because of it, more choices never make a step more expensive, however short the search.
     fn plain(&self, terms: &Terms<'_>) -> Option<Planned> {
         let plain = self.plain.get_or_init(|| self.without_forms(terms.budget));
         let fit = plain.as_deref().filter(|fit| fit.floor().0 <= terms.budget)?;

@@ -1,4 +1,4 @@
-//! How much a planner is told: more than the budget, for as long as what its plans really hold is within it.
+//! How large a budget a planner is told: more than the true one, as long as what its plans really hold is within that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use super::ask::{Found, GOOD_ENOUGH, ROUNDS, Terms, planned, quick, request};
 use super::least::{Fit, Given, LEAST};
 use crate::planning::chosen::is_defect;
 
-/// So many longer searches in a row that gain nothing are enough where little can be gained, both as parts of the step's time.
+/// This many longer searches in a row that gain nothing are enough if little can be gained. `NOTHING` and `LITTLE` are parts of the step's time.
 const MOST_IN_VAIN: u32 = 3;
 const NOTHING: f64 = 0.0005;
 const LITTLE: f64 = 0.02;
-/// A planner that is late so often is broken: once it may be the machine that is busy.
+/// A planner that is late this often is broken. Once, it may be because the machine is busy.
 const LATE: u32 = 3;
-/// A part of the budget that is not worth another plan.
+/// One part in this many of the budget is not worth another plan.
 const GRAIN: u64 = 200;
 
-/// What a planner is told.
+/// The budget that a planner is told.
 struct Told {
-    /// The largest budget whose plan was found to fit, or the smallest that can be told.
+    /// The largest budget whose plan was found to fit, or the smallest that the planner can be told.
     budget: u64,
-    /// Whether nothing better can be hoped for.
+    /// Whether nothing better can be expected.
     done: bool,
 }
 
@@ -32,38 +32,38 @@ struct Told {
 struct Attempt {
     /// What it really holds.
     peak: u64,
-    /// No plan for what the planner was told takes less; 0 where nothing is known.
+    /// No plan for what the planner was told takes less; 0 if nothing is known.
     bound: f64,
-    /// Whether it is all but proven to be the cheapest for what the planner was told.
+    /// Whether it is proven, or almost, that it is the cheapest for what the planner was told.
     is_proven: bool,
-    /// Whether it recomputes next to nothing.
+    /// Whether it recomputes almost nothing.
     is_free: bool,
 }
 
-/// A search under way.
+/// A search in progress.
 pub(super) struct Search<'a, F> {
     fit: &'a Fit,
     terms: &'a Terms<'a>,
     pub found: F,
-    /// Most bytes that a plan may hold: the budget, once a plan is known that keeps it. Until then as much as leaves a
-    /// planner something to choose.
+    /// The most bytes that a plan may hold. This is the budget once a plan is known that keeps to it; until then, it is enough to leave the planner some
+    /// choice.
     target: u64,
     /// Time of the cheapest plan so far.
     pub best: f64,
-    /// What a planner may begin at: the plan that holds least, and the cheapest ones so far.
+    /// Plans that a planner may start from: the smallest one, and the cheapest ones so far.
     known: Vec<Plan>,
-    /// Why the planner is not to be asked again.
+    /// Why the planner must not be asked again.
     pub defect: Option<PlanError>,
     /// How often it was late.
     late: u32,
-    /// Whether all that was found is the plan that holds least.
+    /// Whether nothing but the smallest plan has been found.
     is_least: bool,
-    /// Proved for budgets no smaller than the target.
+    /// The lower bound that was proved for budgets no smaller than the target.
     pub bound: Option<f64>,
 }
 
 impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
-    /// For plans that hold at most `target` bytes and are cheaper than the one that is `known`.
+    /// A search for plans that hold at most `target` bytes and are cheaper than the `known` one.
     pub fn new(fit: &'a Fit, terms: &'a Terms<'a>, target: u64, known: Option<&Outcome>, found: F) -> Self {
         let plans = [&fit.smallest].into_iter().chain(known);
         Self {
@@ -80,8 +80,8 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
         }
     }
 
-    /// A few quick plans find what the planner is given and how much it can be told, longer searches use it, each twice as long as the one before,
-    /// until little can be gained and several in a row have gained nothing.
+    /// A few quick plans find out which graph to give to the planner and how large a budget it can be told. Longer searches use that, each twice as long
+    /// as the one before, until little can be gained and several in a row have gained nothing.
     pub fn through_budgets(&mut self, start: Moment) {
         let grain = self.target / GRAIN;
         let mut time = quick(&self.fit.lowered).min(self.terms.limit / ROUNDS);
@@ -97,7 +97,7 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
                     break;
                 }
             }
-            // Where there is a plan within the budget there are cheaper ones than that which holds least.
+            // If there is a plan within the budget, there are cheaper ones than the smallest.
             let is_open = self.is_least && self.defect.is_none() && self.target == self.terms.budget;
             if !is_open || start.elapsed() + time > self.terms.limit {
                 break;
@@ -116,13 +116,13 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
             if is_enough || is_proven && peak <= target && target - peak <= grain {
                 break;
             }
-            // A longer search finds another plan, which may hold more than the quick one, or less.
+            // A longer search finds another plan, which may hold more or less than the quick one.
             told = if peak <= target { told + (target - peak) } else { told.saturating_sub(peak - target) };
             told = told.max(given.least);
         }
     }
 
-    /// Finds with plans made in little time how much the planner can be told.
+    /// Finds out with quick plans how large a budget the planner can be told.
     fn quickly(&mut self, given: &Given, quick: Duration) -> Told {
         let least = given.least;
         let grain = self.target / GRAIN;
@@ -151,7 +151,7 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
         Told { budget: fits.unwrap_or(least), done }
     }
 
-    /// Plans once and hands on what is better and fits.
+    /// Plans once, and hands the plan on if it is better and fits.
     fn attempt(&mut self, given: &Given, budget: u64, limit: Duration) -> Option<Attempt> {
         let Fit { trace, lowered, threads, .. } = self.fit;
         let known = [&given.plan].into_iter().chain(&self.known).cloned().collect();
@@ -159,7 +159,7 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
         let (schedule, mut outcome) = match planned(trace, lowered, &given.graph, self.terms.planner, &request) {
             Ok(planned) => planned?,
             Err(error) => {
-                // That there is none within what it was told says nothing of the budget: the plan that holds least does.
+                // That there is no plan within what it was told says nothing about the true budget; the smallest plan does.
                 let is_late = matches!(error, PlanError::Overdue { .. });
                 self.late += u32::from(is_late);
                 if matches!(error, PlanError::Infeasible { .. }) || is_late && self.late < LATE {
@@ -174,7 +174,7 @@ impl<'a, F: FnMut(Found<'_>)> Search<'a, F> {
         if budget >= self.target && outcome.lower_bound > self.bound {
             self.bound = outcome.lower_bound;
         }
-        log::debug!("told {budget} bytes, a plan of {makespan:.0} ns holds {peak} of {}", self.target);
+        log::debug!("told {budget} bytes, the planner found {makespan:.0} ns with {peak} of {} bytes", self.target);
         if peak <= self.terms.budget && self.target > self.terms.budget {
             (self.target, self.best) = (self.terms.budget, f64::INFINITY);
         }

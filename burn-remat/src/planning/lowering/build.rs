@@ -19,7 +19,7 @@ use crate::planning::stages::Staged;
 ///
 /// # Errors
 ///
-/// What keeps it from being one.
+/// Why the graph is not valid.
 pub(super) fn build(step: &Divided<'_>, name: &str, store_all: Vec<u64>) -> Result<Lowered, GraphError> {
     let mut build = Build::new(step, name, &store_all);
     let again = build.again();
@@ -50,7 +50,7 @@ pub(super) fn build(step: &Divided<'_>, name: &str, store_all: Vec<u64>) -> Resu
     })
 }
 
-/// What there is of the graph, and of what it stands for.
+/// The parts of the graph that exist so far, and what they stand for.
 struct Draft {
     graph: GraphBuilder,
     places: Vec<Place>,
@@ -73,7 +73,7 @@ impl Draft {
         value
     }
 
-    /// An op that stands for these operations, at a cost that is weighed.
+    /// Adds an op that stands for these operations. A preference has multiplied its cost by `weight`.
     fn op(&mut self, op: Op, range: Range<Position>, weight: f64) -> OpId {
         self.ranges.push(range);
         self.weights.push(weight);
@@ -86,19 +86,19 @@ impl Draft {
 struct Build<'a> {
     step: &'a Divided<'a>,
     store_all: &'a [u64],
-    /// First operation of the backward pass.
+    /// The first operation of the backward pass.
     turn: usize,
     constant: u64,
-    /// Time of each unit, and what they leave of the step's.
+    /// The time of each unit, and what is left of the step's time.
     costs: Vec<u64>,
     rest: u64,
-    /// Values that must be there after each unit.
+    /// Values that must be resident after each unit.
     touches: Vec<BTreeSet<ValueId>>,
-    /// The second value of a storage, and the first unit that reads it instead of the first.
+    /// The second value of a storage, and the first unit that reads it.
     second: BTreeMap<Place, (usize, ValueId)>,
     /// What each update makes anew.
     survivors: Vec<Vec<ValueId>>,
-    /// By unit, the storages of which it needs less than their numbers.
+    /// For each unit, the storages of which it needs only the signs or the shape.
     read_in_part: BTreeMap<usize, Vec<TracedStub>>,
     stub_values: BTreeMap<(Place, Need), ValueId>,
     draft: Draft,
@@ -151,7 +151,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// The units that a policy has run again, each with values of its own.
+    /// The units that run again because of a policy, each with values of its own.
     fn again(&mut self) -> Vec<Again> {
         let Divided { trace, large, units, .. } = *self.step;
         let first_backward = units.iter().position(|unit| unit.range.start >= self.turn).unwrap_or(units.len());
@@ -172,8 +172,8 @@ impl<'a> Build<'a> {
         again
     }
 
-    /// What an update in the middle of the step cuts and the program still holds after it cannot be computed again from
-    /// then on: the update makes it anew.
+    /// What an update in the middle of the step cuts, and the program still holds after it, cannot be computed again from then on. In the graph, the
+    /// update makes it anew.
     fn survivors(&mut self) {
         let Divided { trace, large, units, .. } = *self.step;
         for (index, unit) in units.iter().enumerate() {
@@ -192,7 +192,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// An op that runs a unit again.
+    /// Adds an op that runs a unit again.
     fn run_again(&mut self, again: &Again) {
         let (step, index) = (self.step, again.before);
         let unit = &step.units[again.unit];
@@ -213,7 +213,7 @@ impl<'a> Build<'a> {
         self.step.trace.stage_name(self.step.trace.visit_of(positions(unit)))
     }
 
-    /// The op of a unit, those that its forms and stubs need, and one for what must be there after it.
+    /// Adds the op of a unit, the ops for its forms and stubs, and one for what must be resident after it.
     fn unit(&mut self, index: usize, unit: &Unit) {
         let update = self.step.phase_of(unit);
         let weight = unit.rule.filter(|_| update.is_none()).map_or(1.0, |rule| rule.policy.weight());
@@ -263,7 +263,7 @@ impl<'a> Build<'a> {
         op
     }
 
-    /// The op of a unit, with alternatives that read stubs; two where what it makes has a form.
+    /// Adds the op of a unit, with alternatives that read stubs. It becomes two ops if what it makes has a form.
     fn compute(&mut self, index: usize, unit: &Unit, mut op: Op, weight: f64) {
         let mut with_stubs = Vec::new();
         for stub in self.read_in_part.get(&index).into_iter().flatten() {
@@ -286,12 +286,12 @@ impl<'a> Build<'a> {
         let pack = draft.op(pack, positions(unit), weight);
         let unpack = draft.op(unpack, behind(unit), weight);
         draft.forms.unpacks.insert(unpack);
-        // The first alternative of what unpacks is the op itself.
+        // The first alternative of an op that unpacks is the op itself.
         let both = with_stubs.into_iter().flat_map(|(k, stub)| [((pack, k), stub), ((unpack, k + 1), stub)]);
         draft.forms.stubs.extend(both);
     }
 
-    /// Ops that leave stubs of what a unit makes, in the phase and stage of its own, `made`.
+    /// Adds ops that make stubs of what a unit makes, in the phase and stage of the unit's own op, `made`.
     fn leave_stubs(&mut self, unit: &Unit, made: &Op) {
         for stub in self.read_in_part.values().flatten().filter(|stub| unit.created.contains(&stub.place)) {
             let (key, Some(value)) = ((stub.place, stub.need), self.step.value(stub.place)) else { continue };
@@ -304,7 +304,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Without an update at its end, what outlives the step, or is read when it is over, is there then.
+    /// If the step does not end with an update, adds an op that needs what outlives the step or is read when it is over.
     fn end(&mut self) {
         let trace = self.step.trace;
         if self.step.updates.is_empty() {
@@ -324,7 +324,7 @@ fn positions(unit: &Unit) -> Range<Position> {
     unit.range.start as Position..unit.range.end as Position
 }
 
-/// Where ops without operations of their own come behind a unit.
+/// The position of ops without operations that come right after a unit.
 fn behind(unit: &Unit) -> Range<Position> {
     unit.range.end as Position..unit.range.end as Position
 }

@@ -1,4 +1,4 @@
-//! A step divided into units: what reads what, which storages are values, and what units hold and take.
+//! A step divided into units: what reads what, which storages are values, how much units hold and how long they take.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -55,7 +55,7 @@ impl<'a> Divided<'a> {
         self.values[place as usize]
     }
 
-    /// The update phase that a unit is.
+    /// The update phase, if the unit is one.
     pub fn phase_of(&self, unit: &Unit) -> Option<&'a Range<usize>> {
         self.updates.iter().find(|phase| phase.start == unit.range.start)
     }
@@ -77,7 +77,7 @@ impl<'a> Divided<'a> {
         }
     }
 
-    /// Bytes that are held throughout, beside the values and outside of updates.
+    /// Bytes that are held throughout in addition to the values, outside of updates.
     pub fn constant(&self) -> u64 {
         let beside = self.beside();
         let outside_updates = (0..beside.len()).filter(|&at| phase_at(self.updates, at).is_none());
@@ -85,7 +85,7 @@ impl<'a> Divided<'a> {
         most.max(self.beside_at_start())
     }
 
-    /// Bytes that were held before the step and are no value's. A value that had been evicted by then was there and not held.
+    /// Bytes that were held before the step and belong to no value. A value that had been evicted by then existed, but was not held.
     fn beside_at_start(&self) -> u64 {
         self.trace.held_at_start.saturating_sub(self.outside())
     }
@@ -98,7 +98,7 @@ impl<'a> Divided<'a> {
         inputs.map(|(storage, _)| storage.bytes).sum()
     }
 
-    /// Bytes held during each operation beside the values.
+    /// Bytes held during each operation in addition to the values.
     fn beside(&self) -> Vec<u64> {
         let &Self { trace, large, ref values, .. } = self;
         let end = trace.ops.len();
@@ -113,7 +113,7 @@ impl<'a> Divided<'a> {
         }
         let mut taken = vec![false; trace.storages.len()];
         let in_place = |place: usize| {
-            // In place beyond planning's reach: neither side is held back.
+            // Both in-place storages must be beyond planning's reach, so that neither is kept longer.
             let managed = |at: usize| large.is[at] || large.small[at];
             trace.storages[place].reuses.filter(|&base| !managed(place) && !managed(base as usize))
         };
@@ -123,7 +123,7 @@ impl<'a> Divided<'a> {
             }
         }
         for (place, storage) in trace.storages.iter().enumerate() {
-            // A large storage that is no value lives inside a unit.
+            // A large storage that is not a value lives inside a unit.
             if values[place].is_some() || large.is[place] {
                 continue;
             }
@@ -150,8 +150,8 @@ impl<'a> Divided<'a> {
         during
     }
 
-    /// Time to compute a unit's values again, in ns: that of the operations on which they depend. Small storages are still
-    /// there then, so what only they needed does not run.
+    /// Time to compute a unit's values again, in ns: that of the operations on which they depend. Small storages are still there then, so operations that
+    /// only they needed do not run.
     pub fn replay_cost(&self, unit: &Unit) -> u64 {
         let &Self { trace, large, ref values, .. } = self;
         let mut needed: BTreeSet<Place> =
@@ -174,7 +174,7 @@ impl<'a> Divided<'a> {
         cost
     }
 
-    /// Most bytes that a unit holds while it runs beside its inputs and outputs.
+    /// The most bytes that a unit holds while it runs, in addition to its inputs and outputs.
     pub fn scratch(&self, unit: &Unit) -> u64 {
         let &Self { trace, large, ref values, .. } = self;
         let inside = |place: Place| large.is[place as usize] && values[place as usize].is_none();
@@ -185,7 +185,7 @@ impl<'a> Divided<'a> {
             for &place in &op.writes {
                 let storage = &trace.storages[place as usize];
                 let fresh = large.is[place as usize] && storage.made_by == Some(at as Position);
-                // In place of something that is not of this unit: counted in full, the other may have to stay.
+                // A result in place of something from outside the unit is counted in full, because the other may have to stay.
                 if fresh && !storage.reuses.is_some_and(inside) {
                     held += storage.bytes;
                 }

@@ -1,11 +1,11 @@
 //! Values that must be computed again, because the stage that makes them says so.
 //!
-//! A planner knows no such wish, so the graph is made to say it: what the backward pass reads of such a value is a second
-//! value, made by an op of its own right before the first op that reads it, at the cost of running the first one again. So
-//! every planner honours the policy, and its costs, memory and bounds count what it takes.
+//! Planners do not know such policies, so they are expressed in the graph: the backward pass reads a second value in place of such a value. An op of its
+//! own makes it right before the first op that reads it, at the cost of running the first one again. So every planner honours the policy, and its costs,
+//! memory and bounds include what the policy takes.
 //!
-//! A value is bound by the policy if the stage reads it itself (what a stage returns, it does not read), if nothing else in the
-//! forward pass reads it, if the backward pass does, and if it can be computed again.
+//! A value is bound by the policy if the stage reads it itself (a stage does not read what it returns), if nothing else in the forward pass reads it, if
+//! the backward pass does, and if it can be computed again.
 //!
 //! Complexity: O(uses x log).
 
@@ -46,7 +46,7 @@ pub(super) fn forced(trace: &Trace, units: &[Unit], turn: usize, is_bound: impl 
         unit.inputs.iter().for_each(|&place| readers.entry(place).or_default().push(at));
     }
     let mut again: Vec<Again> = Vec::new();
-    // From the last unit to the first: one that is run again reads what others must have run again for it.
+    // From the last unit to the first, because a unit that runs again reads what earlier units must make again for it.
     for (at, unit) in units.iter().enumerate().rev().filter(|(_, unit)| unit.recordable) {
         let Some(&end) = forced_scope(unit).and_then(|scope| ends.get(&scope)) else { continue };
         let mut before = usize::MAX;
@@ -59,7 +59,7 @@ pub(super) fn forced(trace: &Trace, units: &[Unit], turn: usize, is_bound: impl 
             if !read_inside || later.iter().any(|&user| user < turn) {
                 continue;
             }
-            // Those run again later are before it in this list.
+            // Units that run again later come earlier in this list.
             let replays = again.iter().filter(|later| units[later.unit].inputs.contains(&place));
             if let Some(first) = later.iter().copied().chain(replays.map(|later| later.before)).min() {
                 before = before.min(first);
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use burn_remat_core::{Rule, TracedOp};
 
-    /// One unit per operation: what it reads, and the scope that forbids keeping what it makes (its own number).
+    /// One unit per operation: what it reads, and the scope that forbids keeping what it makes. What it makes has the operation's own number.
     fn step(ops: &[(&[u32], u32)]) -> (Trace, Vec<Unit>) {
         let mut trace = Trace::default();
         let mut units = Vec::new();
@@ -122,10 +122,10 @@ mod tests {
         // 2 reads 1, so 1 is computed again for it and stays until its own backward operation.
         let both = [Again { unit: 1, before: 6, places: vec![1] }, Again { unit: 2, before: 6, places: vec![2] }];
         assert_eq!(again(&units), both);
-        // What cannot run again is kept, and what rests on it is computed from there.
+        // What cannot run again is kept, and what depends on it is computed from there.
         units[1].recordable = false;
         assert_eq!(again(&units), both[1..]);
-        // So is what somebody else needs.
+        // So is what something else needs.
         assert_eq!(forced(&trace, &units, 5, |place| place != 2), []);
     }
 

@@ -7,7 +7,7 @@ use burn_remat_plan::{Alternative, Op, ValueId};
 
 use super::units::Unit;
 
-/// The form of the only value that an op makes, if it has one and no policy stands against it.
+/// The form of the only value that an op makes, if it has one and no policy forbids it.
 pub(super) fn form_of(
     trace: &Trace,
     unit: &Unit,
@@ -20,8 +20,8 @@ pub(super) fn form_of(
     trace.storages[place as usize].form.filter(|_| !forced).map(|form| (place, form))
 }
 
-/// Takes an op apart: into one that makes the form of its result, and one that makes the result from it, or as `op` does.
-/// `weight` is that of a preference.
+/// Splits an op in two: one makes the form of its result, the other makes the result, from the form or as `op` does. A preference has multiplied costs by
+/// `weight`.
 pub(super) fn split(op: Op, small: ValueId, form: &TracedForm, bytes: u64, weight: f64) -> (Op, Op) {
     let unpacking = form.cost_ns as f64 * weight;
     let mut unpack =
@@ -45,7 +45,7 @@ pub(super) fn split(op: Op, small: ValueId, form: &TracedForm, bytes: u64, weigh
     (pack, unpack)
 }
 
-/// By unit, the storages of which it needs less than their numbers, whatever operation of it reads them.
+/// For each unit, the storages of which it needs only the signs or the shape, whichever of its operations reads them.
 pub(super) fn stub_uses(
     trace: &Trace,
     units: &[Unit],
@@ -73,7 +73,7 @@ pub(super) fn stub_uses(
     uses
 }
 
-/// An op that reads a stub of one of its inputs.
+/// An alternative of an op that reads a stub of one of its inputs.
 pub(super) fn reading_stub(op: &Op, value: ValueId, small: ValueId, stub: &TracedStub, weight: f64) -> Alternative {
     let mut inputs: Vec<ValueId> = op.inputs.iter().copied().filter(|&input| input != value).chain([small]).collect();
     inputs.sort_unstable();

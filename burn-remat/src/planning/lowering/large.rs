@@ -1,4 +1,4 @@
-//! Which storages a plan decides on: those that are large enough, and not there throughout.
+//! The storages about which a plan decides: those that are large enough, and not there throughout.
 
 use std::ops::Range;
 
@@ -6,16 +6,16 @@ use burn_remat_core::{Position, Trace, TracedStorage};
 
 use super::phases::phase_at;
 
-/// One part in this many of the store-all peak goes to storages that no plan decides on.
+/// One part in this many of the store-all peak goes to storages about which no plan decides.
 const SMALL_SHARE: u64 = 100;
 
-/// Which storages a plan decides on.
+/// The storages about which a plan decides.
 pub(super) struct Large {
     /// Candidates that are large enough.
     pub is: Vec<bool>,
     /// Candidates that are not.
     pub small: Vec<bool>,
-    /// First operation of the update phase that ends what each storage may be computed again for, or be given up.
+    /// For each storage, the first operation of the update phase after which it can no longer be computed again or given up.
     pub until: Vec<usize>,
 }
 
@@ -23,7 +23,7 @@ impl Large {
     pub fn of(trace: &Trace, store_all: &[u64], updates: &[Range<usize>]) -> Self {
         let count = trace.storages.len();
         let end = trace.ops.len();
-        // The last update ends all, whatever it reads: nothing comes after it.
+        // The last update ends all of them, whatever it reads: nothing comes after it.
         let (last, before) = updates.split_last().map_or((None, updates), |(last, before)| (Some(last), before));
         let cuts: Vec<Vec<bool>> = before.iter().map(|phase| cut_by(trace, phase)).collect();
         let until_of = |place: usize, appeared: usize| {
@@ -42,11 +42,11 @@ impl Large {
             let start = until_of(at, storage.appeared as usize);
             until[at] = start;
             let before_update = (storage.appeared as usize) < start;
-            // What was there before and stays, or only goes, is a constant.
+            // What was there before the step and stays, or is only dropped, is a constant.
             let leaves = storage.died.is_some_and(|died| (died as usize) < start);
             let passes = storage.made_by.is_some() || (leaves && last_read[at].is_some());
             match phase_at(updates, storage.appeared as usize) {
-                // What an optimizer makes in the middle of a step stays for those who read it later.
+                // What an optimizer makes in the middle of a step stays for later readers.
                 Some(phase) => small[at] = before_update && last_read[at].is_some_and(|last| last >= phase.end),
                 None if before_update && passes => candidates.push(at),
                 None => {}
@@ -71,8 +71,8 @@ impl Large {
     }
 }
 
-/// Storages that an update phase takes out of a plan's reach: those that it reads, those that rest on what it replaces, and
-/// those that the program lets go of meanwhile.
+/// The storages that an update phase takes out of a plan's reach: those that it reads, those that depend on what it replaces, and those that the program
+/// drops in the meantime.
 fn cut_by(trace: &Trace, phase: &Range<usize>) -> Vec<bool> {
     let mut read = vec![false; trace.storages.len()];
     trace.ops[phase.clone()].iter().flat_map(|op| &op.reads).for_each(|&place| read[place as usize] = true);

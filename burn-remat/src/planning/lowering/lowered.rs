@@ -10,14 +10,14 @@ use burn_remat_plan::{Graph, OpId, Step, ValueId};
 #[derive(Clone, Debug)]
 pub(crate) struct Lowered {
     pub graph: Graph,
-    /// Positions that each op of the graph stands for. Empty for an op that only marks where a storage is let go: it
-    /// comes right before `start`.
+    /// The positions that each op of the graph stands for. The range is empty for an op that only marks where a storage is released: it comes right
+    /// before `start`.
     pub ranges: Vec<Range<Position>>,
     /// The storage of each value.
     pub places: Vec<Place>,
     /// The value of each storage that has one.
     pub values: Vec<Option<ValueId>>,
-    /// Storages kept without being values, until the update that cuts them.
+    /// Storages that are not values but are kept until the update that cuts them.
     pub small: Vec<bool>,
     /// First operation of the update that cuts each storage: see [`Large::until`](super::large::Large::until).
     pub until: Vec<usize>,
@@ -25,21 +25,21 @@ pub(crate) struct Lowered {
     pub store_all: Vec<u64>,
     /// Time of all operations, run once, in ns.
     pub cost_ns: u64,
-    /// By how much a preference weighs the cost of each op.
+    /// The factor by which a preference has multiplied the cost of each op.
     pub weights: Vec<f64>,
     /// Which ops run another one again, because a policy says so.
     pub again: Vec<bool>,
     pub forms: Forms,
 }
 
-/// What of a graph is about other forms of its values.
+/// The part of a graph that is about other forms of its values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forms {
     /// Ops that unpack a value from its form, which the op before them makes.
     pub unpacks: BTreeSet<OpId>,
     /// Values that stand for a form or a stub of another one.
     pub small: BTreeSet<ValueId>,
-    /// Alternatives of ops that read a stub: of what, and what of it.
+    /// Alternatives of ops that read a stub, and that stub.
     pub stubs: BTreeMap<(OpId, usize), TracedStub>,
 }
 
@@ -54,7 +54,7 @@ impl Lowered {
         }
     }
 
-    /// Whether preferences weigh the graph's costs: then its bounds are none of time.
+    /// Whether preferences weight the graph's costs. Its bounds are then not bounds on time.
     pub fn is_weighted(&self) -> bool {
         self.weights.iter().any(|&weight| weight != 1.0)
     }

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use burn_remat_core::Trace;
 
-/// Operations between two parameter updates that still belong to one update phase.
+/// How many operations may come between two parameter updates of the same update phase.
 const UPDATE_GAP: usize = 64;
 
-/// Update phases as ranges of positions, the last one open to the end of the step.
+/// Update phases as ranges of positions. The last one extends to the end of the step.
 pub(super) fn update_phases(trace: &Trace) -> Vec<Range<usize>> {
     let mut phases: Vec<Range<usize>> = Vec::new();
     for (at, _) in trace.ops.iter().enumerate().filter(|(_, op)| op.updates) {
@@ -36,7 +36,7 @@ pub(super) fn phase_at(updates: &[Range<usize>], position: usize) -> Option<&Ran
     updates.iter().find(|phase| phase.contains(&position))
 }
 
-/// Where forward turns into backward: the scalar made of nothing (the gradient of the loss) nearest to the peak.
+/// Where forward turns into backward: at the scalar that is made from nothing (the gradient of the loss) and is nearest to the peak.
 pub(in crate::planning) fn turning_point(trace: &Trace, store_all: &[u64]) -> usize {
     let peak = store_all.iter().enumerate().rev().max_by_key(|(_, bytes)| **bytes).map_or(0, |(at, _)| at);
     let seed = |at: &usize| {

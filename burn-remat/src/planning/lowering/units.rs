@@ -8,21 +8,21 @@ use burn_remat_core::{CheckpointPolicy, Place, Position, Rule, Trace};
 
 use super::large::Large;
 
-/// An op that holds more than one part in this many of the store-all peak may set the floor: operations merge into one
-/// only where that holds no more than they do one by one.
+/// An op that holds more than one part in this many of the store-all peak may set the floor. So operations merge into such an op only if it holds no more
+/// than they do one by one.
 const ROOMY: u64 = 4;
-/// Ops of a graph that planners handle well within seconds.
+/// How many ops of a graph planners handle well within seconds.
 const MOST_OPS: usize = 1200;
-/// What a merged op may touch, as one part in so many of the store-all peak.
+/// The most that a merged op may touch, as one part in this many of the store-all peak.
 const COARSEST: u64 = 16;
 
 /// A run of operations that becomes one op.
 #[derive(Clone, Default)]
 pub(super) struct Unit {
     pub range: Range<usize>,
-    /// Large storages read that were made outside.
+    /// Large storages that it reads and does not make.
     pub inputs: BTreeSet<Place>,
-    /// Large storages made.
+    /// Large storages that it makes.
     pub created: BTreeSet<Place>,
     /// Whether it may run again.
     pub recordable: bool,
@@ -38,7 +38,7 @@ impl Unit {
         places.iter().all(|place| self.inputs.contains(place) || self.created.contains(place))
     }
 
-    /// Appends the unit that follows.
+    /// Appends the next unit.
     fn absorb(&mut self, next: Unit) {
         self.inputs.extend(next.inputs.difference(&self.created).copied().collect::<Vec<_>>());
         if self.is_rider() {
@@ -51,7 +51,7 @@ impl Unit {
     }
 }
 
-/// Cuts a step into units, of which most hold little beside a store-all peak of `peak` bytes.
+/// Cuts a step into units. Most of these hold little compared with the store-all peak of `peak` bytes.
 pub(super) fn units(trace: &Trace, large: &Large, updates: &[Range<usize>], peak: u64) -> Vec<Unit> {
     coarsen(trace, merge(trace, large, updates, peak / ROOMY), peak / COARSEST)
 }
@@ -61,7 +61,7 @@ fn merge(trace: &Trace, large: &Large, updates: &[Range<usize>], roomy: u64) -> 
     for &(position, place) in &trace.reads {
         read_last[place as usize] = read_last[place as usize].max(position as usize + 1);
     }
-    // Whether all that `unit` makes is gone, for the program and for any reader, by the end of `next`.
+    // Whether everything that `unit` makes is gone, for the program and for any reader, by the end of `next`.
     let passes_on = |unit: &Unit, next: &Unit| {
         unit.created.iter().all(|&place| {
             let died = trace.storages[place as usize].died;
@@ -134,7 +134,7 @@ fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
         unit.inputs.iter().chain(&unit.created).map(|&place| trace.storages[place as usize].bytes).sum()
     };
     let is_update = |unit: &Unit| unit.inputs.is_empty() && unit.created.is_empty();
-    // What two touch together, and where the second begins and ends.
+    // What the two touch together, and where the second begins and ends.
     let pair = |first: &Unit, second: &Unit| {
         let alike = first.recordable == second.recordable && first.rule == second.rule;
         let bytes = touched(first) + touched(second);
@@ -142,13 +142,13 @@ fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
         joins.then_some(Reverse((bytes, second.range.start, second.range.end)))
     };
     let mut pairs: BinaryHeap<_> = units.windows(2).filter_map(|two| pair(&two[0], &two[1])).collect();
-    // By where they begin.
+    // By start position.
     let mut left: BTreeMap<usize, Unit> = units.into_iter().map(|unit| (unit.range.start, unit)).collect();
     while left.len() > MOST_OPS
         && let Some(next) = pairs.pop()
     {
         let start = next.0.1;
-        // One that has merged since touches more, or begins elsewhere.
+        // A unit that has merged since then touches more, or begins elsewhere.
         let Some((&before, first)) = left.range(..start).next_back() else { continue };
         let Some(second) = left.get(&start).filter(|second| pair(first, second) == Some(next)) else { continue };
         let mut merged = first.clone();
@@ -161,7 +161,7 @@ fn coarsen(trace: &Trace, units: Vec<Unit>, limit: u64) -> Vec<Unit> {
     left.into_values().collect()
 }
 
-/// Most bytes of large storages that a unit holds while it runs, its inputs all the time.
+/// The most bytes of large storages that a unit holds while it runs. It holds its inputs all the time.
 fn footprint(trace: &Trace, large: &Large, unit: &Unit) -> u64 {
     let bytes = |place: Place| trace.storages[place as usize].bytes;
     let mut held: u64 = unit.inputs.iter().map(|&place| bytes(place)).sum();

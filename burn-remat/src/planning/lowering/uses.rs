@@ -1,4 +1,4 @@
-//! What must be there beyond its last reader: what cannot be computed again, and what the program could still ask for.
+//! What must stay beyond its last reader: what cannot be computed again, and what the program could still ask for.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use super::divided::Divided;
 use super::phases::phase_at;
 
 impl Divided<'_> {
-    /// Values that cannot be computed again and that the program holds beyond the last unit that reads them, and values
-    /// that the host reads, by the unit after which it does so.
+    /// Values that cannot be computed again and that the program holds beyond the last unit that reads them, by the unit in which it drops them; and
+    /// values that the host reads, by the unit after which it reads them.
     pub fn touches(&self) -> Vec<BTreeSet<ValueId>> {
         let &Self { trace, large, ref values, units, ref unit_of, ref last_use, .. } = self;
         let mut touches = vec![BTreeSet::new(); units.len()];
@@ -18,7 +18,7 @@ impl Divided<'_> {
             let (Some(value), Some(died)) = (values[place], storage.died) else { continue };
             let unit = unit_of[died as usize];
             let outlasts = last_use[place].is_none_or(|last| last < unit);
-            // What an update has cut is a root from then on.
+            // A value that an update has cut is a root from then on.
             let is_root = self.is_root(storage) || (died as usize) >= large.until[place];
             if is_root && outlasts && phase_at(self.updates, died as usize).is_none() {
                 touches[unit].insert(value);
@@ -36,13 +36,11 @@ impl Divided<'_> {
         touches
     }
 
-    /// What must be there while the program holds a storage that nothing reads any more, as a unit and a storage to be held
-    /// until it.
+    /// What must stay while the program holds a storage that nothing reads any more, as pairs of a unit and a storage to be held until that unit.
     ///
-    /// When the last unit that reads a root has run, the engine can let the root go only if what rests on it and is alive is
-    /// there and becomes a root in its place, for what rests on it in turn. Where a plan may have given that up, because nothing
-    /// reads it any more, the root stays until the program lets go of it, and what rests on both is looked at then; what is still read
-    /// stays itself.
+    /// When the last unit that reads a root has run, the engine can release the root only if everything alive that depends on it is resident. This
+    /// becomes a root in its place, for what depends on it in turn. If a plan may have given it up, because nothing reads it any more, then the root
+    /// stays until the program drops it, and what depends on both is considered at that point. What is still read stays itself.
     fn unread(&self) -> BTreeSet<(usize, Place)> {
         let &Self { trace, large, ref values, ref unit_of, ref last_use, .. } = self;
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); trace.storages.len()];
@@ -54,7 +52,7 @@ impl Divided<'_> {
         let mut held = BTreeSet::new();
         let mut seen = vec![0; trace.storages.len()];
         let mut walk = 0;
-        // What rests on a root, by way of what has gone with it, and lives when the unit `gone` has run.
+        // What depends on a root, by way of what has gone with it, and is alive when the unit `gone` has run.
         let mut survivors = |root: usize, gone: usize| {
             walk += 1;
             let (mut stack, mut found) = (vec![root], Vec::new());

@@ -1,4 +1,4 @@
-//! What the core asks of whoever makes plans.
+//! What the core asks of the planning service.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Planning in the background: one thread at a time, what it sends, and how another thread waits for it.
 //!
-//! It plans first for a moment, so that a plan is there soon, then for the time that the user allows, and sends each plan that is
-//! better than those before. It gives way to the program, the more so once there is a plan.
+//! The thread first plans for a moment, so that there is a plan soon, and then for the time that the user allows. It sends each plan that is better than
+//! those before. It yields to the program, even more so once there is a plan.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -20,9 +20,9 @@ use crate::planning::fit::{Fit, Found, GOOD_ENOUGH, Terms, first};
 use crate::planning::lowering::Lowered;
 use crate::planning::schedule::Schedule;
 
-/// Niceness of the planner's thread until there is a plan: it gets a quarter of a processor that the program wants as well, and what is left of it else.
+/// Niceness of the planner's thread until there is a plan: it gets a quarter of a processor that the program also uses, and all of an idle one.
 const UNTIL_A_PLAN: i32 = 5;
-/// Niceness while it looks for a better one: what is left.
+/// Niceness while it looks for a better plan: it gets only idle time.
 const FOR_A_BETTER_ONE: i32 = 19;
 
 /// A step to be planned.
@@ -32,22 +32,22 @@ pub(super) struct Task {
     pub budget: u64,
     pub planner: ChosenPlanner,
     pub limit: Duration,
-    /// The plan there is, and who made it.
+    /// The present plan, and the planner that made it.
     pub known: Option<(Arc<Schedule>, String)>,
     /// Where plans are kept.
     pub cache: Option<CacheFile>,
 }
 
-/// What the planner's thread has to say.
+/// What the planner's thread sends.
 pub(super) enum Message {
     /// A plan, and the budget for which it was made.
     Plan(Arc<Schedule>, Origin, u64),
-    /// The least that a plan for a kind of step holds.
+    /// The size of the smallest plan for a kind of step.
     Floor(Floor),
     Problem(String),
 }
 
-/// How far planning is.
+/// The state of planning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// No step has been seen often enough.
@@ -69,7 +69,7 @@ impl Wait {
         self.0.1.notify_all();
     }
 
-    /// Waits for as long as a planner is at work; `false` if the time was up first, or planning has not begun.
+    /// Waits until no planner is at work. Returns `false` if the time is up first, or if planning has not begun.
     pub fn wait(&self, limit: Duration) -> bool {
         let waited = self.0.1.wait_timeout_while(lock(&self.0.0), limit, |stage| *stage == Stage::Planning);
         *waited.unwrap_or_else(PoisonError::into_inner).0 == Stage::Done
@@ -92,44 +92,44 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// For waiting until no planner is at work.
+    /// A handle to wait until no planner is at work.
     pub fn wait(&self) -> Wait {
         self.wait.clone()
     }
 
-    /// There is a plan, or it is known that there will be none: nobody needs to wait.
+    /// There is a plan, or there will be none, so nobody needs to wait.
     pub fn done(&self) {
         self.wait.set(Stage::Done);
     }
 
-    /// Since when a planner is at work.
+    /// Since when a planner has been at work.
     pub fn since(&self) -> Option<Instant> {
         self.job.as_ref().map(|job| job.since)
     }
 
-    /// The plans of the thread at work are no longer wanted.
+    /// Marks the plans of the thread at work as no longer wanted.
     pub fn disown(&mut self) {
         if let Some(job) = &mut self.job {
             job.is_stale = true;
         }
     }
 
-    /// Plans on a thread of its own. Only where none is at work.
+    /// Plans a step on a thread of its own. No planner may be at work.
     ///
     /// # Errors
     ///
-    /// What the system says where it starts no thread.
+    /// The error of the system if it cannot start a thread.
     pub fn start(&mut self, task: Task) -> std::io::Result<()> {
         let (sender, messages) = channel();
         let (worker, wait, since) = (Worker { task, sender }, self.wait(), Instant::now());
         self.wait.set(Stage::Planning);
         let spawned = std::thread::Builder::new().name("remat-planner".to_owned()).spawn(move || {
             give_way(UNTIL_A_PLAN);
-            // Whatever goes wrong, nobody waits in vain.
+            // Whatever goes wrong, nobody must wait forever.
             if let Err(cause) = catch_unwind(AssertUnwindSafe(|| worker.plan())) {
                 worker.say(Message::Problem(format!("planning failed: {}", panic_message(&*cause))));
             }
-            // Whoever has waited finds the thread done.
+            // A thread that has waited must find this one done.
             drop(worker);
             wait.set(Stage::Done);
         });
@@ -143,7 +143,7 @@ impl Background {
         Ok(())
     }
 
-    /// The next of what the thread has sent since.
+    /// The next message that the thread has sent.
     pub fn next(&mut self) -> Option<Message> {
         loop {
             let job = self.job.as_ref()?;
@@ -157,15 +157,15 @@ impl Background {
     }
 }
 
-/// Has the thread at hand, and those that it starts, wait where others want its processor.
+/// Lowers the priority of this thread and of those that it starts.
 #[cfg_attr(
     not(target_os = "linux"),
-    expect(unused_variables, reason = "elsewhere this would be about the whole process")
+    expect(unused_variables, reason = "elsewhere this would change the whole process")
 )]
 fn give_way(niceness: i32) {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::setpriority_process(None, niceness) {
-        log::debug!("the planner goes on at the priority that it has: {error}");
+        log::debug!("the planner keeps the priority that it has: {error}");
     }
 }
 
@@ -185,7 +185,7 @@ impl Worker {
         let start = Instant::now();
         let Task { trace, lowered, budget, planner, limit, known, .. } = &self.task;
         let terms = Terms { planner, budget: *budget, limit: *limit };
-        // One thread leaves the others to the program.
+        // One thread, so that the others are left to the program.
         let threads = Some(1);
         let first = if known.is_none() { first(trace, lowered, threads, &terms) } else { None };
         if let Some((schedule, outcome)) = &first {
@@ -205,12 +205,12 @@ impl Worker {
             (None, None) => fit,
         };
         let (mut floor, op) = fit.floor();
-        log::debug!("the plan that holds least, {floor} bytes, was found in {:.3} s", start.elapsed().as_secs_f64());
+        log::debug!("the smallest plan, {floor} bytes, was found in {:.3} s", start.elapsed().as_secs_f64());
         let say_floor =
             |bytes| self.say(Message::Floor(Floor { structure: fit.structure(), bytes, op: op.to_owned() }));
         if floor > *budget {
             log::info!(
-                "the budget of {budget} bytes is below the {floor} bytes that this step can be planned in; `{op}` sets them"
+                "the budget of {budget} bytes is too small to plan this step: the smallest plan holds {floor} bytes, set by `{op}`"
             );
         }
         say_floor(floor);
@@ -227,7 +227,7 @@ impl Worker {
         });
     }
 
-    /// Hands on a plan that was found since `start`, and keeps it for other runs.
+    /// Hands on a plan that was found since `start`, and stores it for other runs.
     fn hand_on(&self, schedule: &Arc<Schedule>, outcome: &Outcome, start: Instant) {
         let Task { lowered, budget, limit, cache, .. } = &self.task;
         let origin = Origin::of(outcome, start.elapsed().as_secs_f64());

@@ -1,8 +1,8 @@
 //! Plans on disk, so that the next run of the same program plans nothing.
 //!
-//! One JSON file per step, budget, device and planner. It has the graph and the plan in the formats of `burn-remat-plan`, so that `remat-plan` reads both parts, and a digest
-//! of itself. A file is used only if it is whole and of this version, if its graph is that of the step at hand (costs apart), and if the independent checker accepts its
-//! plan; otherwise the log says why and the step is planned anew.
+//! One JSON file per step, budget, device and planner. It has the graph and the plan in the formats of `burn-remat-plan`, so that `remat-plan` reads both
+//! parts, and a digest of itself. A file is used only if it is complete and of this version, if its graph is that of the current step (apart from costs),
+//! and if the independent checker accepts its plan; otherwise the log says why, and the step is planned again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::folder::{Folder, digest};
 use crate::planning::lowering::Lowered;
 use crate::planning::schedule::Schedule;
 
-/// No planner is given more time than this: what a file says may be anything.
+/// A time limit in a file is cut to this, because a file may say anything.
 const MOST_TIME: Duration = Duration::from_secs(u32::MAX as u64);
 const FORMAT: &str = "burn-remat-cache/4";
 
-/// What tells one plan from another.
+/// What distinguishes one plan from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CacheKey {
     pub signature: u64,
@@ -30,7 +30,7 @@ pub(super) struct CacheKey {
     pub planner_version: u32,
 }
 
-/// Where one plan is kept.
+/// The file of one plan.
 pub(super) struct CacheFile {
     pub folder: Folder,
     pub key: CacheKey,
@@ -63,7 +63,7 @@ impl Entry {
 /// A stored plan.
 pub(super) struct Stored {
     pub schedule: Schedule,
-    /// The file's own account of it.
+    /// What the file says about it.
     pub file: PlanFile,
     /// Time that the planner was given.
     pub time_limit: Duration,
@@ -77,7 +77,7 @@ impl CacheFile {
         format!("step-{signature:016x}-{budget}-{:08x}.json", device as u32)
     }
 
-    /// What it holds.
+    /// The content of the file.
     fn entry(&self, time_limit: Duration, graph: &Graph, plan: &PlanFile) -> Entry {
         let value = |text: String| serde_json::from_str(&text).unwrap_or_default();
         let mut entry = Entry {
@@ -112,18 +112,18 @@ impl CacheFile {
         }
     }
 
-    /// The plan for this step in what a file holds, if that keeps to the budget.
+    /// The plan for this step in the text of a file, if it keeps to the budget.
     fn stored(&self, text: &str, trace: &Arc<Trace>, lowered: &Lowered) -> Result<Stored, String> {
         let (checked, file, time_limit) = read(text, &self.key, &lowered.graph)?;
         let schedule = Schedule::new(trace.clone(), lowered.clone(), &checked);
         if schedule.peak > self.key.budget {
-            return Err(format!("it holds {} bytes", schedule.peak));
+            return Err(format!("it holds {} bytes, which is over the budget", schedule.peak));
         }
         Ok(Stored { schedule, file, time_limit })
     }
 }
 
-/// The plan in a file, if it is one for this graph. How much it really holds is seen when it becomes a schedule.
+/// The plan in a file, if it fits this graph. How much it really holds is known once it becomes a schedule.
 pub(super) fn plan_in(file: &serde_json::Value, graph: &Graph) -> Result<(CheckedPlan, PlanFile), String> {
     let file = PlanFile::from_json(&file.to_string()).map_err(|error| error.to_string())?;
     let plan = file.plan().map_err(|error| error.to_string())?;
@@ -151,7 +151,7 @@ fn read(text: &str, key: &CacheKey, graph: &Graph) -> Result<(CheckedPlan, PlanF
     Ok((checked, file, time_limit))
 }
 
-/// Whether two graphs differ in nothing but names, what is measured (costs and scratch), and what is there beside them.
+/// Whether two graphs differ only in names, in what is measured (costs and scratch), and in constant bytes.
 fn same_structure(a: &Graph, b: &Graph) -> bool {
     a.results() == b.results()
         && a.values().iter().map(|value| value.bytes).eq(b.values().iter().map(|value| value.bytes))
@@ -187,7 +187,7 @@ mod tests {
         CacheFile { folder: Folder::inside(folder), key }
     }
 
-    /// What the cache in `folder` says after `edit` has been at its only file.
+    /// What the cache in `folder` returns after `edit` has changed its only file.
     fn after(edit: impl Fn(String) -> String, wanted: &Graph) -> Option<f64> {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

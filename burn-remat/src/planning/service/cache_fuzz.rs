@@ -1,7 +1,7 @@
-//! Stored plans that somebody has been at: no panic, and no wrong plan taken up.
+//! Stored plans that have been tampered with: there must be no panic, and no wrong plan may be used.
 //!
-//! A case changes a file in one to three places and mends the digest in three cases of four, so that the change is not simply seen as one. What is
-//! accepted is followed step by step by code that knows nothing of the checker. Complexity: O(size of the file) a case.
+//! A case changes a file in one to three places. In three cases of four it also corrects the digest, so that this does not give the change away. What is
+//! accepted is followed step by step, by code that knows nothing of the checker. Complexity: O(size of the file) per case.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -41,10 +41,10 @@ impl Case {
         Self { trace, lowered, file, text }
     }
 
-    /// Whether a changed file was accepted; then its plan is a right one.
+    /// Whether a changed file was accepted. If it was, its plan must be right.
     fn check(&self, text: &str) -> bool {
         let Ok(found) = self.file.stored(text, &self.trace, &self.lowered) else { return false };
-        // What is done with it next.
+        // This is done with it next.
         assert!(found.time_limit.checked_mul(2).is_some(), "{text}");
         let peak = plain_peak(&self.lowered.graph, &found.schedule.plan.steps);
         let peak = peak.unwrap_or_else(|wrong| panic!("a wrong plan was taken up: {wrong}\n{text}"));
@@ -52,13 +52,13 @@ impl Case {
         true
     }
 
-    /// A graph has no words for a result in the place of an input: a step may hold one value less than it says.
+    /// A graph cannot express a result in the place of an input, so a step may hold one value less than the graph says.
     fn slack(&self) -> u64 {
         self.lowered.graph.values().iter().map(|value| value.bytes).max().unwrap_or_default()
     }
 }
 
-/// Follows a plan: most bytes held at once, or what is wrong with it.
+/// Follows a plan. Returns the most bytes held at once, or what is wrong with it.
 pub fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
     let bytes = |held: &BTreeSet<usize>| held.iter().map(|&value| graph.values()[value].bytes).sum::<u64>();
     let made: BTreeSet<usize> = graph.ops().iter().flat_map(|op| op.outputs.iter().copied()).collect();
@@ -72,7 +72,7 @@ pub fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
             }
             continue;
         };
-        let op = graph.ops().get(number).ok_or_else(|| format!("step {at} runs an op that there is not"))?;
+        let op = graph.ops().get(number).ok_or_else(|| format!("step {at} runs an op that does not exist"))?;
         let (inputs, scratch) = match step {
             Step::ComputeAlternative(_, k) => {
                 let other = op.alternatives.get(*k).ok_or_else(|| format!("step {at}: no such alternative"))?;
@@ -96,7 +96,7 @@ pub fn plain_peak(graph: &Graph, steps: &[Step]) -> Result<u64, String> {
     }
 }
 
-/// What stands in plans.
+/// Texts that occur in plans.
 pub const TEXTS: [&str; 10] =
     ["", "+0", "-0", "+1:0", "+1:9", "-3", "+99999999999999999999", "\u{0}", "optimal", "remat-plan/1"];
 
@@ -117,7 +117,7 @@ fn check(cases: usize) {
     assert!(case.check(&case.text), "the file itself is accepted");
     let is_accepted = |numbers: &mut Numbers| case.check(&changed(&case.text, numbers));
     let accepted = tried("plans", cases, &mut Numbers::default(), is_accepted);
-    // Names, costs and remarks may be changed; steps in another order may be as good.
+    // Names, costs and remarks may be changed; steps in another order may be just as good.
     assert!(accepted > 0 && accepted < cases / 2, "{accepted} of {cases}");
 }
 

@@ -1,10 +1,10 @@
-//! What dry runs have found, on disk: training in another process goes by it as in the same one.
+//! The results of dry runs on disk, so that training in another process follows them as in the same one.
 //!
-//! One file per dry run, device and planner, of one JSON value a line: first what it is, then each step with what it does and its plan (`remat-plan/1`).
-//! From a step its graph is made anew, so a plan is one for what would be followed. A file is used only if it is whole and of this version, if its
-//! steps are such as a machine can go through, and if the independent checker accepts its plans; otherwise the log says why.
+//! One file per dry run, device and planner, with one JSON value per line: first a header, then each step with its trace and its plan (`remat-plan/1`).
+//! The graph is made anew from the trace, so the plan is checked against what would be followed. A file is used only if it is complete and of this
+//! version, if its steps are such as a machine can go through, and if the independent checker accepts its plans; otherwise the log says why.
 //!
-//! Complexity: O(operations) to write and to read one, some 300 bytes each; one step at a time is in memory as text.
+//! Complexity: O(operations) to write and to read a file, with about 300 bytes for each. The whole text is in memory at once.
 
 use std::cmp::Reverse;
 use std::fs::File;
@@ -26,10 +26,10 @@ use crate::planning::schedule::Schedule;
 
 const FORMAT: &str = "burn-remat-dry-run/1";
 
-/// What a dry run has found: plans for all kinds of step of a program, in each way in which its steps may be told apart, the likeliest first.
+/// What a dry run has found: plans for all kinds of step of a program, for each way in which it may be divided into steps, the likeliest first.
 pub(super) type Ways = Vec<Vec<Ready>>;
 
-/// For whom plans are.
+/// What plans are for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct For {
     pub device: String,
@@ -52,9 +52,9 @@ struct Head {
     version: String,
     #[serde(rename = "for")]
     of: For,
-    /// The structures of the steps, so that a file which is of no use need not be read to its end.
+    /// The structures of the steps, so that a useless file need not be read to its end.
     structures: Vec<u64>,
-    /// By their lines, the steps of each way.
+    /// The steps of each way, by line.
     ways: Vec<Vec<usize>>,
     /// Of the other fields and the other lines.
     digest: String,
@@ -67,7 +67,7 @@ impl Head {
     }
 }
 
-/// Another line.
+/// Each of the other lines.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {
@@ -76,30 +76,30 @@ struct Step {
     plan: serde_json::Value,
 }
 
-/// What tells what one dry run has found from what others have.
+/// Distinguishes what one dry run has found from what others have found.
 pub(super) fn found_in(ways: &Ways) -> Vec<(u64, u64)> {
     ways.iter().flatten().map(|(plan, _)| (plan.structure(), plan.peak)).collect()
 }
 
-/// What the steps of one way need.
+/// Bytes that the steps of one way need.
 pub(super) fn needs(plans: &[Ready]) -> u64 {
     plans.iter().map(|(plan, _)| plan.peak).max().unwrap_or(0)
 }
 
 impl DryRuns {
-    /// How names end.
+    /// The end of the names of its files.
     fn end(&self) -> String {
         format!("-{:08x}.json", digest(&format!("{:?}", self.of)) as u32)
     }
 
-    /// Keeps what a dry run has found.
+    /// Stores what a dry run has found.
     pub fn store(&self, ways: &Ways) {
         let each = || ways.iter().filter(|plans| !plans.is_empty()).map(|plans| needs(plans));
         let Some((least, most)) = each().min().zip(each().max()) else { return };
         let name = format!("dry-run-{:016x}-{least}-{most}{}", digest(&format!("{:?}", found_in(ways))), self.end());
         match self.written(ways) {
             Ok(text) => self.folder.write(&name, &text),
-            Err(error) => log::warn!("internal error: a step cannot be written down: {error}"),
+            Err(error) => log::warn!("internal error: a step cannot be written to a file: {error}"),
         }
     }
 
@@ -158,7 +158,7 @@ impl DryRuns {
     pub fn load(&self, name: &str) -> Option<Ways> {
         let path = self.folder.path(name);
         let text = std::fs::read_to_string(&path).ok()?;
-        // What a step may be that nobody has written is known as far as it was tried.
+        // A step in a file may be anything, so this also catches what was not foreseen.
         let read = caught(|| self.read(&text)).unwrap_or_else(|panic| Err(format!("internal error: {panic}")));
         read.inspect_err(|reason| log::warn!("the plans of a dry run in {} are not used: {reason}", path.display()))
             .ok()
@@ -166,7 +166,7 @@ impl DryRuns {
 
     /// What a file holds.
     fn read(&self, text: &str) -> Result<Ways, String> {
-        let (head, steps) = text.split_at(text.find('\n').ok_or("it is not whole")?);
+        let (head, steps) = text.split_at(text.find('\n').ok_or("it is incomplete")?);
         let head: Head = serde_json::from_str(head).map_err(|error| format!("it cannot be read ({error})"))?;
         if head.format != FORMAT || head.version != env!("CARGO_PKG_VERSION") {
             return Err(format!("it was written by version {}", head.version));
@@ -181,7 +181,7 @@ impl DryRuns {
         let in_step = |(at, line): (usize, &str)| self.step(line).map_err(|error| format!("step {at}: {error}"));
         let steps = steps.map(in_step).collect::<Result<Vec<_>, _>>()?;
         let step =
-            |&at: &usize| steps.get(at).cloned().ok_or_else(|| format!("`ways` names step {at}, which there is not"));
+            |&at: &usize| steps.get(at).cloned().ok_or_else(|| format!("`ways` names step {at}, which does not exist"));
         head.ways.iter().map(|way| way.iter().map(step).collect()).collect()
     }
 
@@ -192,7 +192,7 @@ impl DryRuns {
         let lowered = lower(&trace, &self.of.device).map_err(|error| error.to_string())?;
         let (checked, file) = plan_in(&plan, &lowered.graph)?;
         let schedule = Schedule::new(trace, lowered, &checked);
-        // How much cheaper a plan may be is not known.
+        // It is not known how much cheaper a plan may be.
         let file = PlanFile { status: Some(Status::Feasible), lower_bound: None, ..file };
         let origin = Origin::cached(file, schedule.makespan);
         Ok((Arc::new(schedule), origin))

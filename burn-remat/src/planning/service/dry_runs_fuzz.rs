@@ -1,6 +1,6 @@
-//! Dry runs on disk that somebody has been at: no panic, and no plan that is wrong for the step beside it.
+//! Files of dry runs that have been tampered with: there must be no panic, and no plan that is wrong for the step beside it.
 //!
-//! As in `cache_fuzz.rs`; here the step is in the file too, so it changes with its plan. Complexity: O(size of the file) a case.
+//! As in `cache_fuzz.rs`, but here the step is in the file too, and may be changed like its plan. Complexity: O(size of the file) per case.
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ use crate::planning::examples::chain;
 use crate::planning::fit::Fit;
 use crate::planning::service::cache::fuzz::{TEXTS, plain_peak};
 
-/// Files of nobody.
+/// Files in no particular folder.
 fn disk() -> DryRuns {
     let of = For { device: "test".to_owned(), planner: "auto".to_owned(), planner_version: 1 };
     DryRuns { folder: Folder::inside(Path::new("")), of }
 }
 
-/// A file of two ways, the second of which has the one step of the first.
+/// A file with two ways, which have the same step.
 fn whole() -> String {
     let trace = Arc::new(chain());
     let lowered = lower(&trace, "test").unwrap();
@@ -25,7 +25,7 @@ fn whole() -> String {
     disk().written(&vec![vec![least.clone()], vec![least]]).unwrap()
 }
 
-/// How many plans were accepted; then they are right ones.
+/// How many plans were accepted. They must be right.
 fn accepted(text: &str) -> usize {
     let Ok(ways) = disk().read(text) else { return 0 };
     for (plan, _) in ways.iter().flatten() {
@@ -35,7 +35,7 @@ fn accepted(text: &str) -> usize {
     ways.iter().flatten().count()
 }
 
-/// The file with some changes in one line, and in three cases of four with the digest of what it is then.
+/// The file with some changes in one line, and in three cases of four with a digest that fits the changes.
 fn edited(original: &str, numbers: &mut Numbers) -> String {
     let mut lines: Vec<String> = original.lines().map(str::to_owned).collect();
     let at = numbers.below(lines.len());

@@ -1,18 +1,18 @@
 //! The folder in which plans are kept for other processes: one of our own, inside the one that the user names. Other files there are left alone.
 //!
-//! Files are written beside and renamed, so that no reader sees half a file, by whichever devices and processes there are. Where there are too many of
-//! them, or they take too much room, the oldest go. A failure costs only the time of planning again, so it is logged and no error.
+//! A file is written under another name and then renamed, so that no reader sees half a file, whichever devices and processes there are. If there are too
+//! many files, or they take too much space, the oldest are removed. A failure costs only the time to plan again, so it is logged and is not an error.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-/// Files beyond which the oldest of ours go, and bytes.
+/// How many of our files, and how many bytes, there may be before the oldest are removed.
 const MOST_FILES: usize = 500;
 const MOST_BYTES: u64 = 256 << 20;
 const OWN_FOLDER: &str = "burn-remat-plans";
-/// What the names of our files begin with, and how many parts follow, the last of them a [`digest`] in short.
+/// What the names of our files begin with, and how many parts follow. The last part is a shortened [`digest`].
 const NAMES: [(&str, usize); 2] = [("step-", 3), ("dry-run-", 4)];
 
 /// FNV-1a, 64 bits: the same on every machine and in every version.
@@ -36,7 +36,7 @@ pub(super) fn default_folder() -> Option<PathBuf> {
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// That inside the one which the user names.
+    /// Our folder inside the one that the user names.
     pub fn inside(folder: &Path) -> Self {
         Self(folder.join(OWN_FOLDER))
     }
@@ -68,19 +68,19 @@ impl Folder {
             .and_then(|()| std::fs::rename(&draft, &path));
         if let Err(error) = done {
             log::warn!("the plan could not be stored in {}: {error}", path.display());
-            // On a full disk there is half of it.
+            // On a full disk, half of the file may be there.
             let _ = std::fs::remove_file(&draft);
         }
         self.prune();
     }
 
-    /// Removes the oldest files where there are too many.
+    /// Removes the oldest files if there are too many.
     fn prune(&self) {
         let mut files = self.names();
         files.sort_by_cached_key(|name| Reverse(self.written(name)));
         let (mut count, mut bytes) = (0, 0);
         for path in files.iter().map(|name| self.path(name)) {
-            // Another process may have been quicker.
+            // Another process may have been faster.
             let Ok(data) = path.metadata() else { continue };
             (count, bytes) = (count + 1, bytes + data.len());
             if count > MOST_FILES || bytes > MOST_BYTES {
@@ -90,7 +90,7 @@ impl Folder {
     }
 }
 
-/// Whether a file is one that we have written, by its name: hexadecimal digits, numbers, and hexadecimal digits.
+/// Whether we have written a file, judging by its name: hexadecimal digits, numbers, and hexadecimal digits.
 fn is_ours(name: &str) -> bool {
     let is_hex = |text: &str, length| text.len() == length && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_number = |text: &&str| text.parse::<u64>().is_ok();
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn large_files_are_fewer_and_the_newest_stay() {
         let (path, folder) = folder("bytes");
-        // Of no room on the disk: nothing is written.
+        // These take no space on the disk, because nothing is written.
         let large = |number| {
             let file = std::fs::File::create(folder.path(&name(number))).unwrap();
             file.set_len(MOST_BYTES / 2).unwrap();

@@ -1,6 +1,6 @@
-//! Plans that hold least, as a dry run has found them: training goes by them where its budget is hardly more, so that it keeps what was named before, in
-//! the same process and, where plans are kept on disk (`dry_runs.rs`), in another one. Which plan holds least depends on the time there was to look for
-//! it, and on what a backend writes in place.
+//! The smallest plans that dry runs have found. Training follows them if its budget is hardly more than they need, so that it keeps to the minimum that
+//! was reported before: in the same process and, if plans are stored on disk (`dry_runs.rs`), in another one. Training might not find these plans itself:
+//! which plan is the smallest found depends on the time for the search, and on what a backend writes in place.
 //!
 //! Complexity: O(plans) for each question.
 
@@ -13,17 +13,16 @@ use super::settings::PlanSettings;
 use super::state::Ready;
 use crate::panics::lock;
 
-/// The newest are kept, for steps of so many operations in all; of one dry run, those for the steps that need most.
+/// The newest results are kept, for steps of at most this many operations in all. Of one dry run, those for the steps that need most are kept.
 const MOST_OPERATIONS: usize = 100_000;
-/// How much more than the plan that holds least takes a budget may be for that plan to be of use, as one part of what it takes: with more there are
-/// cheaper ones, which are soon found.
+/// The smallest plan is of use if the budget is larger by at most one part in this many. With more, there are cheaper plans, which are soon found.
 const NEAR: u64 = 8;
 
 /// What this process knows of dry runs.
 struct Shelf {
     /// What each has found, the newest first.
     found: Vec<Ways>,
-    /// Files of other processes that were read, or cannot be.
+    /// Files of other processes that were read, or that cannot be read.
     read: Vec<PathBuf>,
 }
 
@@ -38,7 +37,7 @@ fn operations((plan, _): &Ready) -> usize {
     plan.trace.ops.len()
 }
 
-/// Keeps the first of these that have no more operations together than are kept.
+/// Keeps the first of these, as long as they have no more than `MOST_OPERATIONS` together.
 fn within<T>(all: &mut Vec<T>, operations: impl Fn(&T) -> usize) {
     let mut sum = 0;
     all.retain(|one| {
@@ -67,7 +66,7 @@ impl Shelf {
         near
     }
 
-    /// Whether a file is to be read, which from now on it was.
+    /// Whether a file must be read. From now on, it counts as read.
     fn is_to_be_read(&mut self, file: PathBuf) -> bool {
         let is_new = !self.read.contains(&file);
         if is_new {
@@ -77,7 +76,7 @@ impl Shelf {
     }
 }
 
-/// A dry run of a device has found these plans.
+/// Remembers the plans that a dry run of a device has found.
 pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
     for plans in &mut ways {
         plans.sort_by_key(|(plan, _)| Reverse(plan.peak));
@@ -89,9 +88,9 @@ pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
     lock(&SHELF).put(ways);
 }
 
-/// What was found for a program that has steps of this structure and needs hardly less than this budget: the plans for those of its steps that need so
-/// much, which may not have come yet. Of several dry runs that in which they are cheapest, and the plan for steps of this structure last, if it is among
-/// them. Where this process knows of none, dry runs of others are looked for on disk.
+/// The plans that were found for a program that has steps of this structure and needs hardly less than this budget. These are the plans for those of its
+/// steps that need so much, even if they have not come yet. Of several dry runs, the one with the cheapest plans counts. The plan for steps of this
+/// structure comes last, if it is among them. If this process knows of no such dry run, those of other processes are looked for on disk.
 pub(super) fn handed_over(structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
     serving(&SHELF, structure, budget, disk)
 }
@@ -123,7 +122,7 @@ mod tests {
     use crate::planning::fit::Fit;
     use crate::planning::lowering::lower;
 
-    /// The plan of a step that holds least.
+    /// The smallest plan of a step.
     fn least() -> Ready {
         let trace = Arc::new(chain().read_back().unwrap());
         let lowered = lower(&trace, "chain").unwrap();
@@ -153,7 +152,7 @@ mod tests {
         let shelf = Mutex::new(Shelf { found: Vec::new(), read: Vec::new() });
         let found = serving(&shelf, structure, budget, Some(disk));
         let read = shelf.lock().unwrap().read.len();
-        assert_eq!(read, usize::from(!found.is_empty()), "what is of no use is not read");
+        assert_eq!(read, usize::from(!found.is_empty()), "a useless file is not read");
         found
     }
 

@@ -1,7 +1,7 @@
-//! Which plans there are, and by which of them the next step probably goes.
+//! The plans that there are, and which of them the next step will probably follow.
 //!
-//! Several kinds of step (the last batch of an epoch, sequences of different lengths) each have a plan of their own; which comes next is told by
-//! those that came before ([`Sequence`]). Complexity: O(plans) for each question.
+//! Several kinds of step (the last batch of an epoch, sequences of different lengths) each have a plan of their own. Those that came before tell which
+//! comes next ([`Sequence`]). Complexity: O(plans) for each question.
 
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use crate::planning::schedule::Schedule;
 #[derive(Default)]
 pub(super) struct Known {
     schedules: Vec<Arc<Schedule>>,
-    /// Kinds of step that have no plan, and what they do: those that keep to the budget by themselves, where others do not, so that these are told
-    /// from those; and passes that are not planned yet, so that what is evicted in them is what they need last.
+    /// Kinds of step that have no plan, and what they do. Some keep to the budget by themselves while others do not; these are listed so that the two can
+    /// be told apart. Others are passes that are not planned yet; these are listed so that the engine evicts first what they need last.
     unplanned: Vec<Arc<Running>>,
     sequence: Sequence,
 }
 
 impl Known {
-    /// Expects steps of these kinds, in this order, the last of them again and again.
+    /// Expects steps of these kinds, in this order, and then the last of them again and again.
     pub fn expect(&mut self, structures: &[u64]) {
         self.sequence.expect(structures);
     }
 
-    /// A step of this kind is over.
+    /// Records that a step of this kind is over.
     pub fn finished(&mut self, structure: u64) {
         self.sequence.came(structure);
     }
 
-    /// The plan with which the next step probably goes.
+    /// The plan that the next step will probably follow.
     pub fn next(&self) -> Option<Arc<Running>> {
         let expected = self.sequence.next();
         let is_expected = |known: &&Arc<Running>| expected == Some(known.structure());
-        // Where none is there yet for what is expected, the step may be another one after all: the first operation tells.
+        // If there is no plan for the expected kind yet, the step may still be another one: its first operation will tell.
         self.runs().find(is_expected).or_else(|| self.schedules.last().map(|known| known.run())).cloned()
     }
 
-    /// Whether it is known with which plan the next step goes.
+    /// Whether it is known which plan the next step will follow.
     pub fn is_sure(&self) -> bool {
         self.sequence.is_sure() && self.sequence.next().is_some_and(|next| self.knows(next))
     }
@@ -50,8 +50,8 @@ impl Known {
         self.runs().rev().find(|known| known.prefixes.get(count) == Some(&prefix)).cloned()
     }
 
-    /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`: of several the one in which that makes least
-    /// beyond `bytes`, or else most.
+    /// A plan whose first operations are of the same kinds as those `done`, and whose next operation is of this `kind`. Of several, the one in which that
+    /// operation makes the fewest bytes from `bytes` on; if there is none, the one in which it makes the most.
     pub fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
         let alike = self.runs().filter_map(|known| {
             let next = known.trace.ops.get(done.len()).filter(|next| next.kind == kind)?;
@@ -66,7 +66,7 @@ impl Known {
         self.unplanned.iter().chain(self.schedules.iter().map(|known| known.run()))
     }
 
-    /// The plan for a kind of step, but for those that do nothing.
+    /// The plan for a kind of step, if it has one that does something.
     pub fn plan_for(&self, structure: u64) -> Option<&Arc<Schedule>> {
         self.schedules.iter().find(|known| known.structure() == structure)
     }
@@ -91,11 +91,11 @@ impl Known {
         self.schedules.push(schedule);
     }
 
-    /// A kind of step has no plan and does this.
+    /// Remembers what a kind of step without a plan does.
     pub fn know(&mut self, trace: Trace) {
         let none = vec![false; trace.storages.len()];
         let mut run = Running::new(Arc::new(trace), none.clone(), none);
-        // Without a plan all is held.
+        // Without a plan, everything is held.
         run.foreseen = run.trace.store_all();
         run.peak = run.foreseen.iter().copied().max().unwrap_or(0);
         self.unplanned.retain(|known| known.structure() != run.structure());

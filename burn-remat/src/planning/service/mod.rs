@@ -1,4 +1,4 @@
-//! Planning as a service, with one job per file: the engine tells what it has seen, and takes up plans when there are any.
+//! Planning as a service, with one job per file: the engine reports what it has seen, and takes up plans when there are any.
 
 mod asked;
 mod background;

@@ -1,47 +1,47 @@
-//! What has been seen of each kind of step: how often, what its operations took, and whether planning it is of any use.
+//! What has been seen of each kind of step: how often it came, how long its operations took, and whether planning it is of any use.
 //!
-//! A kind is known by its structure. Its costs are medians of the first few steps, its scratch is the least seen. Complexity: O(kinds) to find
-//! one, O(operations) to take the measures of a step.
+//! A kind is identified by its structure. Its costs are medians of the first few steps, and its scratch is the least seen. Complexity: O(kinds) to find
+//! one, O(operations) to record the measurements of a step.
 
 use burn_remat_core::Trace;
 
-/// How often a step is seen before it is planned.
+/// How often a step must be seen before it is planned.
 pub(super) const SEEN: usize = 3;
-/// How often a kind of step is planned anew because more is there when it begins than before.
+/// How often a kind of step is planned anew because more is held at its beginning than before.
 const MOST_REPLANS: u32 = 4;
-/// Kinds of step that are remembered, and plans that are kept.
+/// How many kinds of step are remembered, and how many plans are kept.
 pub(super) const MOST_KINDS: usize = 128;
-/// Where so many kinds have come and none of them twice, each step is probably another.
+/// If this many kinds have come and none of them twice, every step is probably different.
 const MANY: usize = 4;
 
 /// A kind of step.
 #[derive(Default)]
 pub(super) struct Observed {
     structure: u64,
-    /// The kind that this one is like, sizes apart: the first that was seen of those.
+    /// The first kind seen of those that are like this one apart from sizes.
     family: u64,
-    /// Of the last such step to the letter, with all its glue.
+    /// The exact signature of the last such step, including its glue.
     signature: u64,
-    /// Times of each of its operations, and least scratch seen of it: whatever else the process allocated meanwhile is in the others.
+    /// Times of each of its operations, and the least scratch seen: larger values include what else the process allocated meanwhile.
     costs: Vec<Vec<u64>>,
     scratch: Vec<u64>,
     seen: usize,
-    /// Most bytes that were there when it began.
+    /// The most bytes that were held when it began.
     held_at_start: u64,
     /// Whether planning was tried, or is of no use.
     pub settled: bool,
-    /// Whether it was tried: once is enough, whatever came of it.
+    /// Whether it was tried. Once is enough, whatever the outcome.
     pub tried: bool,
     /// Whether its plan comes from the cache.
     pub cached: bool,
-    /// The budget for which what dry runs have found was last looked for on disk.
+    /// The budget for which the results of dry runs were last looked for on disk.
     pub looked_for: Option<u64>,
     /// How often its plan was [outgrown](Kinds::outgrown).
     replans: u32,
 }
 
 impl Observed {
-    /// Takes the measures of one more such step. The trace is told what was found over all of them, but for the [times](Self::with_times).
+    /// Records the measurements of one more such step. The trace gets what was found over all of them, except the [times](Self::with_times).
     pub fn measure(&mut self, trace: &mut Trace) {
         let signature = trace.signature();
         self.seen += 1;
@@ -88,7 +88,7 @@ impl Observed {
         self.signature
     }
 
-    /// Planning is tried again.
+    /// Lets planning be tried again.
     fn reopen(&mut self) {
         (self.settled, self.tried) = (false, false);
     }
@@ -99,13 +99,13 @@ impl Observed {
 pub(super) struct Kinds(Vec<Observed>);
 
 impl Kinds {
-    /// Whether so many kinds have come, each of them once, that none seems to come back.
+    /// Whether this many kinds have come, each of them once, so that none seems to come back.
     pub fn are_all_new(&self) -> bool {
         self.0.len() >= MANY && self.0.iter().all(|known| known.seen == 1)
     }
 
-    /// Whether any has come more than once. The first step of a program, which sets up parameters, does what no other does, and led by its plan, or by
-    /// that of another step than the next, passes seem to begin elsewhere.
+    /// Whether any has come more than once. The first step of a program, which sets up parameters, does things that no other step does. If passes are
+    /// guided by its plan, or by the plan of a wrong step, they seem to begin elsewhere.
     pub fn are_back(&self) -> bool {
         self.0.iter().any(|known| known.seen > 1)
     }
@@ -123,7 +123,7 @@ impl Kinds {
         &mut self.0[at]
     }
 
-    /// A kind is like another, sizes apart.
+    /// Records that a kind is like another apart from sizes.
     pub fn are_alike(&mut self, structure: u64, other: u64) {
         let family = self.of(other).family;
         self.of(structure).family = family;
@@ -134,7 +134,7 @@ impl Kinds {
         self.0.iter().filter(move |known| Some(known.family) == family)
     }
 
-    /// The kinds that are like this one, itself among them.
+    /// The kinds that are like this one, including itself.
     pub fn like(&self, structure: u64) -> impl Iterator<Item = u64> {
         self.family(structure).map(|known| known.structure)
     }
@@ -149,17 +149,17 @@ impl Kinds {
         self.0.len()
     }
 
-    /// How often the one was seen that was seen most.
+    /// How often the most frequent kind was seen.
     pub fn most_seen(&self) -> usize {
         self.0.iter().map(|known| known.seen).max().unwrap_or(0)
     }
 
-    /// Whether steps of any kind were seen that are enough to go by: the first may do what no other does, and are written down as they come.
+    /// Whether enough steps of any kind were seen to go by. The first may do things that no other does, and are recorded as they come.
     pub fn are_enough(&self) -> bool {
         self.0.iter().map(|known| known.seen).sum::<usize>() >= SEEN
     }
 
-    /// Those that were seen least go, the newest first: of more kinds in rotation some are planned.
+    /// Removes the kind that was seen least, the newest of several. So if more kinds than fit come in rotation, some of them are planned.
     fn make_room(&mut self) {
         let least = self.0.iter().enumerate().rev().min_by_key(|(_, known)| known.seen);
         if let Some((at, _)) = least.filter(|_| self.0.len() >= MOST_KINDS) {
@@ -182,12 +182,12 @@ impl Kinds {
         self.0.iter_mut().for_each(|known| known.settled &= known.tried);
     }
 
-    /// All kinds are planned anew.
+    /// Has all kinds planned anew.
     pub fn reopen(&mut self) {
         self.0.iter_mut().for_each(Observed::reopen);
     }
 
-    /// More is there when such a step begins than its plan foresaw: it is planned anew, a few times at most.
+    /// Has a kind planned anew, a few times at most: more is held when such a step begins than its plan predicted.
     pub fn outgrown(&mut self, structure: u64) {
         let known = self.0.iter_mut().find(|known| known.structure == structure);
         if let Some(known) = known.filter(|known| known.settled && known.replans < MOST_REPLANS) {

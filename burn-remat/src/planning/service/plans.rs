@@ -1,8 +1,8 @@
 //! The service: takes what the engine has seen, and gives it plans.
 //!
-//! A step is planned once it has been seen often enough for its costs to be known (`observed.rs`), or at once if the cache has
-//! its plan (`cache.rs`). Planning runs in the background (`background.rs`); the engine takes a plan up at the next step boundary, and is told
-//! by which plan the next step probably goes (`known.rs`).
+//! A step is planned once it has been seen often enough for its costs to be known (`observed.rs`), or at once if the cache has its plan (`cache.rs`).
+//! Planning runs in the background (`background.rs`). The engine takes a plan up at the next step boundary, and is told which plan the next step will
+//! probably follow (`known.rs`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,23 +23,23 @@ use crate::planning::lowering::{Lowered, lower};
 use crate::planning::schedule::Schedule;
 use crate::planning::stages::Staged;
 
-/// How much more time a planner must have than a stored plan took for the step to be planned anew.
+/// A step with a stored plan is planned anew if the time limit is more than this many times the one with which the plan was made.
 const MORE_TIME: u32 = 2;
 
-/// Where other kinds of step have plans already, which serve this one too if it is like them, planning it may take one part in so many of the time.
+/// If other kinds of step have plans already, which serve a similar kind too, planning it may take one part in this many of the time.
 const SHARE: u32 = 4;
 
-/// A pass that holds so much more than those like it that are planned, as one part of what they hold, gets a plan of its own that serves still larger ones.
+/// A pass gets a plan of its own, which then serves still larger ones, if it holds more than similar planned passes by one part in this many.
 const LARGER: u64 = 4;
 
-/// A step that came in a rehearsal, so many times.
+/// A step that was seen in a rehearsal, and how often.
 #[derive(Clone)]
 pub(crate) struct Met {
     pub trace: Trace,
     pub times: usize,
 }
 
-/// Whether two steps do the same, on tensors of whatever sizes.
+/// Whether two steps do the same, on tensors of any sizes.
 pub(crate) fn does_like(one: &Trace, other: &Trace) -> bool {
     one.ops.iter().map(|op| op.kind).eq(other.ops.iter().map(|op| op.kind))
 }
@@ -51,11 +51,11 @@ pub(crate) struct Plans {
     kinds: Kinds,
     known: Known,
     background: Background,
-    /// Kinds of step whose plans were made without measuring.
+    /// Kinds of step whose plans were made without measurements.
     unmeasured: Vec<u64>,
-    /// Plans that were left aside because the online policy does better, for as long as that keeps to the budget, and the budgets for which they were made.
+    /// Plans that were put aside, because the online policy does better as long as it keeps to the budget, and the budgets that they were made for.
     dear: Vec<(Ready, u64)>,
-    /// Where steps are written down, not planned.
+    /// The steps that were recorded, if they are recorded instead of planned.
     rehearsed: Option<Vec<Met>>,
     pub state: PlanState,
 }
@@ -84,27 +84,27 @@ impl Plans {
         plans
     }
 
-    /// Where steps are written down: those seen, each kind once, in order.
+    /// The steps that were recorded, each kind once, in order.
     pub fn rehearsed(&self) -> &[Met] {
         self.rehearsed.as_deref().unwrap_or_default()
     }
 
-    /// Whether steps are planned, or written down, at all.
+    /// Whether steps are planned or recorded at all.
     pub fn is_on(&self) -> bool {
         self.looks_for_plans() || self.known.has_plans()
     }
 
-    /// Whether steps are planned, or written down, other than by the plans that were there from the start.
+    /// Whether steps are planned or recorded, apart from plans that were there from the start.
     fn looks_for_plans(&self) -> bool {
         self.settings.planner.is_some() || self.rehearsed.is_some()
     }
 
-    /// For waiting until no planner is at work.
+    /// A handle to wait until no planner is at work.
     pub fn wait(&self) -> Wait {
         self.background.wait()
     }
 
-    /// Since when a planner is at work.
+    /// Since when a planner has been at work.
     pub fn planning_since(&self) -> Option<Instant> {
         self.background.since()
     }
@@ -114,7 +114,7 @@ impl Plans {
         self.known.has_plans()
     }
 
-    /// Why there is no plan, and what to do if anything; nothing where there is one, or a planner is at work or has said why.
+    /// Why there is no plan, and what to do about it, if anything. `None` if there is a plan, or if a planner is at work or has said why.
     pub fn why_none(&self) -> Option<String> {
         let explains_itself = self.state.schedule.is_some() || self.state.problem.is_some();
         if explains_itself || self.planning_since().is_some() || !self.is_on() {
@@ -135,12 +135,12 @@ impl Plans {
         })
     }
 
-    /// The plan with which the next step probably goes.
+    /// The plan that the next step will probably follow.
     pub fn next(&self) -> Option<Arc<Running>> {
         self.known.next()
     }
 
-    /// Whether it is known with which plan the next step goes.
+    /// Whether it is known which plan the next step will follow.
     pub fn is_sure(&self) -> bool {
         self.known.is_sure()
     }
@@ -150,17 +150,17 @@ impl Plans {
         self.known.beginning_with(count, prefix)
     }
 
-    /// Whether the coming step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
+    /// Whether the next step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
     pub fn is_settled(&self) -> bool {
         !self.is_on() || (self.rehearsed.is_none() && !self.known.has_plans() && self.kinds.are_settled())
     }
 
-    /// Forgets what was settled: the budget has begun to matter.
+    /// Forgets what was settled, because the budget has begun to matter.
     pub fn unsettle(&mut self) {
         self.kinds.unsettle();
     }
 
-    /// Forgets all plans and makes new ones: they leave too little of the budget free.
+    /// Forgets all plans and makes new ones, because the present ones leave too little of the budget free.
     pub fn plan_anew(&mut self) {
         self.known.forget_all();
         self.dear.clear();
@@ -168,20 +168,19 @@ impl Plans {
         self.kinds.reopen();
     }
 
-    /// Forgets what was seen, and all plans: passes end elsewhere than it seemed.
+    /// Forgets what was seen, and all plans, because passes end elsewhere than it seemed.
     pub fn forget_observed(&mut self) {
         self.plan_anew();
         self.kinds = Kinds::default();
         self.rehearsed.iter_mut().for_each(Vec::clear);
     }
 
-    /// A plan whose first operations are of the same kinds as those `done`, and the next of this `kind`, which makes about so many `bytes`.
+    /// A plan whose first operations are of the same kinds as those `done`, and whose next is of this `kind` and makes about `bytes` bytes.
     pub fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
         self.known.like(done, kind, bytes)
     }
 
-    /// More is there when such a step begins than its plan foresaw, and the budget does not allow it: it is planned anew, a few times at
-    /// most.
+    /// Has such a step planned anew, a few times at most: more is held when it begins than its plan predicted, and the budget does not allow that.
     pub fn outgrown(&mut self, structure: u64) {
         if self.background.since().is_none() {
             self.kinds.outgrown(structure);
@@ -195,7 +194,7 @@ impl Plans {
         is_to_be_planned || self.rehearsed.is_some()
     }
 
-    /// A step went by its plan from beginning to end. Tells whether it is planned anew, with what was measured.
+    /// Records that a step followed its plan from beginning to end. Returns whether it is planned anew, with what was measured.
     pub fn followed(&mut self, structure: u64, outcome: Followed, budget: Option<u64>) -> bool {
         let Followed { deviation, held, carried, mended, trace } = outcome;
         let own = trace.as_ref().filter(|_| carried).map(|trace| Spine::of(trace).structure());
@@ -203,7 +202,7 @@ impl Plans {
             self.kinds.are_alike(own, structure);
         }
         let structure = own.unwrap_or(structure);
-        // One that was mended is of no kind that is known.
+        // A step that was patched is of no known kind.
         if mended.is_none() {
             self.known.finished(structure);
         }
@@ -215,12 +214,12 @@ impl Plans {
         trace.is_some_and(|trace| self.measured(trace, structure, budget))
     }
 
-    /// A step left its plan.
+    /// Records that a step left its plan.
     pub fn left(&mut self, why: &Left) {
         self.state.left(why);
     }
 
-    /// Takes the trace of a whole step of this structure. Tells whether it is planned now, or has a plan from the cache.
+    /// Takes the trace of a whole step of this structure. Returns whether it is planned now, or has a plan from the cache.
     pub fn observe(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         trace.attribute_stages();
         self.known.finished(structure);
@@ -238,7 +237,7 @@ impl Plans {
         self.kinds.of(structure).measure(&mut trace);
         self.take_handed_over(structure, budget);
         let known = self.kinds.of(structure);
-        // A plan that gives up nothing still says that what yields goes, and nothing else.
+        // Even a plan that evicts nothing is of use: it says that what earlier passes saved is evicted, and nothing else.
         let Some(budget) = budget.filter(|budget| trace.most_held() > *budget) else {
             self.fits(trace, structure);
             return false;
@@ -256,7 +255,7 @@ impl Plans {
         self.plan(trace, structure, budget)
     }
 
-    /// Takes up what a dry run has found for a program that has such steps, of which one is over: when any step has come back, or where none ever does.
+    /// Takes up what a dry run has found for a program with such steps, once any step has come back, or if none seems to come back.
     fn take_handed_over(&mut self, structure: u64, budget: Option<u64>) {
         let is_time = self.kinds.are_back() || self.kinds.are_all_new();
         let is_of_use = self.looks_for_plans() && self.known.plan_for(structure).is_none();
@@ -273,7 +272,7 @@ impl Plans {
         }
     }
 
-    /// A step keeps to the budget without a plan.
+    /// Records that a step keeps to the budget without a plan.
     fn fits(&mut self, trace: Trace, structure: u64) {
         let others_are_planned = self.known.has_plans() && self.known.plan_for(structure).is_none();
         let known = self.kinds.of(structure);
@@ -288,15 +287,15 @@ impl Plans {
         }
     }
 
-    /// Whether a pass that is not known well by itself is to be planned all the same: those like it are seen often, and none of them has a plan, or
-    /// only one for a pass that holds less.
+    /// Whether a pass is planned although it has not been seen often enough itself: passes like it have been, and none of these has a plan, or only for a
+    /// pass that holds less.
     fn serves_others(&self, trace: &Trace, structure: u64) -> bool {
         let planned = self.kinds.like(structure).filter_map(|like| self.known.plan_for(like));
         let most = planned.map(|plan| plan.run().trace.peak()).max().unwrap_or(0);
         self.kinds.is_family_known(structure) && trace.peak() > most + most / LARGER
     }
 
-    /// Takes the plan from the cache, or has one made where the costs are known; whether either.
+    /// Takes the plan from the cache, or has one made if the costs are known. Returns whether it did either.
     fn plan(&mut self, trace: Arc<Trace>, structure: u64, budget: u64) -> bool {
         let Some(lowered) = self.lowered(&trace) else {
             self.kinds.of(structure).settled = true;
@@ -345,7 +344,7 @@ impl Plans {
         };
         self.state.lowering_seconds = start.elapsed().as_secs_f64();
         log::info!(
-            "a step of {} operations is a graph of {} ops and {} values; {} operations update parameters",
+            "a step of {} operations was reduced to {} ops and {} values; {} operations update parameters",
             trace.ops.len(),
             lowered.graph.ops().len(),
             lowered.graph.values().len(),
@@ -360,13 +359,13 @@ impl Plans {
         self.settings.cache_file(&self.device, signature, budget)
     }
 
-    /// Takes the plan from the cache, once; whether there is one.
+    /// Takes the plan from the cache, once. Returns whether there is one.
     fn stored(&mut self, cache: Option<&CacheFile>, trace: &Arc<Trace>, lowered: &Lowered, structure: u64) -> bool {
         let known = self.kinds.of(structure);
         let Some(cache) = cache.filter(|_| !known.cached) else { return false };
         let Some(Stored { schedule, file, time_limit }) = cache.load(trace, lowered) else { return false };
         known.cached = true;
-        // One that was made in little time is followed, and made anew when the step has been measured.
+        // A plan that was made in little time is followed, and made anew once the step has been measured.
         let is_final = file.status == Some(Status::Optimal) || self.settings.time_limit <= MORE_TIME * time_limit;
         (known.settled, known.tried) = (is_final, is_final);
         if !is_final {
@@ -380,9 +379,8 @@ impl Plans {
         true
     }
 
-    /// Takes up what was planned in the background since. A plan beyond the budget is of use only where the online
-    /// policy holds about as much, `online` bytes: where the budget is missed all the same, the plan that misses it by least may take many times as
-    /// long as one that misses it by little more.
+    /// Takes up what has been planned in the background since the last call. A plan over the budget is of use only if the online policy holds about as
+    /// much (`online` bytes). If the budget is exceeded anyway, the smallest plan may take many times as long as one that exceeds it a little more.
     pub fn poll(&mut self, limits: Limits) {
         if limits.online_overhead.is_none() {
             for ((schedule, origin), planned) in std::mem::take(&mut self.dear) {
@@ -409,7 +407,7 @@ impl Plans {
         if exceeds(schedule.peak) && known.is_some_and(|peak| !exceeds(peak)) {
             return;
         }
-        // Whoever chooses a planner gets its plans.
+        // If the user chooses a planner, its plans are used.
         let is_ours = origin.planner == LEAST || self.settings.any_planner().name() == Auto::NAME;
         if known.is_none() && is_ours && is_too_dear(schedule.overhead(), online_overhead) {
             self.state.is_too_dear(schedule.overhead());
@@ -418,7 +416,7 @@ impl Plans {
             return;
         }
         let fits = !exceeds(schedule.peak) || schedule.peak <= online.saturating_add(online / BEYOND);
-        // Where others hold more than when it was begun, it is followed as far as there is room.
+        // If others hold more than when planning began, the plan is followed as far as there is room.
         let kept_its_budget = known.is_none() && schedule.peak <= planned;
         if kept_its_budget && !fits {
             self.kinds.outgrown(structure);
@@ -444,13 +442,13 @@ impl Plans {
     }
 }
 
-/// Whether a plan is none to go by, as the one that holds least may be: it more than doubles the step, and takes more than twice as long as the online policy for the same budget, which
-/// takes so many thousandths of the step, if that is known.
+/// Whether a plan is too expensive to follow, as the smallest one may be: it more than doubles the step, and takes more than twice as long as the online
+/// policy for the same budget (given in thousandths of the step, if it is known).
 fn is_too_dear(overhead: f64, online: Option<u64>) -> bool {
     overhead > 1.0 && online.is_some_and(|online| overhead > 2.0 * online as f64 / 1000.0)
 }
 
-/// Writes down a step that was rehearsed, each kind once.
+/// Records a step that was rehearsed, each kind once.
 fn write_down(rehearsed: &mut Vec<Met>, trace: &Trace) {
     match rehearsed.iter_mut().find(|known| known.trace.signature() == trace.signature()) {
         Some(Met { trace: known, times }) => {

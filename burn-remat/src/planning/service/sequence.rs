@@ -1,7 +1,7 @@
-//! Which kind of step comes next: what followed the longest run of kinds that was met before.
+//! Which kind of step comes next: the one that followed the longest run of kinds that has been seen before.
 //!
-//! A program that trains two networks in turns, or accumulates gradients over batches of other sizes, goes through its kinds in a rhythm of its own.
-//! One step back tells too little of it: after four steps of one kind there may come a fifth, or the other kind.
+//! A program that trains two networks in turns, or accumulates gradients over batches of different sizes, goes through its kinds of step in a rhythm of
+//! its own. Looking one step back is not enough: after four steps of one kind, a fifth may come, or the other kind.
 //!
 //! Complexity: O([`LONGEST`]) for each step.
 
@@ -10,11 +10,11 @@ use std::hash::{Hash, Hasher};
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-/// Most steps back that are looked at.
+/// How many steps back it looks at most.
 const LONGEST: usize = 8;
-/// What was expected has come so often in a row: it is expected for sure.
+/// If what was expected has come this often in a row, the next is expected for sure.
 const SURE: u32 = 4;
-/// Runs that are remembered; then it begins anew.
+/// How many runs are remembered before it begins anew.
 const MOST: usize = 1 << 14;
 
 /// See the [module](self).
@@ -26,20 +26,20 @@ pub(super) struct Sequence {
     last: VecDeque<u64>,
     /// What followed a run of kinds last time.
     followed: FxHashMap<u64, u64>,
-    /// How often in a row what was expected has come.
+    /// How often in a row the expected kind has come.
     right: u32,
 }
 
 fn run<'a>(kinds: impl Iterator<Item = &'a u64>) -> u64 {
     let mut hasher = FxHasher::default();
-    // Else a run of zeros would be as good as none.
+    // Otherwise a run of zeros would be the same as none.
     1_u64.hash(&mut hasher);
     kinds.for_each(|kind| kind.hash(&mut hasher));
     hasher.finish()
 }
 
 impl Sequence {
-    /// Expects steps of these kinds, in this order, the last of them again and again.
+    /// Expects steps of these kinds, in this order, and then the last of them again and again.
     pub fn expect(&mut self, kinds: &[u64]) {
         self.expected = kinds.first().copied();
         for pair in kinds.windows(2) {
@@ -50,7 +50,7 @@ impl Sequence {
         }
     }
 
-    /// A step of this kind is over.
+    /// Records that a step of this kind is over.
     pub fn came(&mut self, kind: u64) {
         self.right = if self.expected == Some(kind) { self.right.saturating_add(1) } else { 0 };
         if self.followed.len() > MOST {
@@ -70,7 +70,7 @@ impl Sequence {
         self.expected
     }
 
-    /// Whether what was expected has come for a while.
+    /// Whether the expected kinds have come for a while.
     pub fn is_sure(&self) -> bool {
         self.right >= SURE
     }

@@ -16,24 +16,24 @@ pub(crate) struct PlanSettings {
     pub planner: Option<ChosenPlanner>,
     pub time_limit: Duration,
     pub cache: Option<PathBuf>,
-    /// Plans to begin with, in the order of the steps for which they are. Their costs are guesses: once they have been
-    /// followed a few times, their steps are planned anew with what was measured.
+    /// Plans to begin with, in the order of their steps. Their costs are guesses: once they have been followed a few times, their steps are planned anew
+    /// with what was measured.
     pub ready: Vec<Ready>,
 }
 
 impl PlanSettings {
-    /// The planner for those who plan in any case.
+    /// The planner, for callers that plan in any case.
     pub fn any_planner(&self) -> ChosenPlanner {
         self.planner.clone().unwrap_or_default()
     }
 
-    /// Where the plan of a device for steps of this signature and this budget is kept, if any are.
+    /// The file of a device's plan for steps of this signature and this budget, if plans are stored.
     pub(super) fn cache_file(&self, device: &str, signature: u64, budget: u64) -> Option<CacheFile> {
         let DryRuns { folder, of: For { device, planner, planner_version } } = self.dry_runs(device)?;
         Some(CacheFile { folder, key: CacheKey { signature, device, budget, planner, planner_version } })
     }
 
-    /// Where it is kept what dry runs of a device find, if anything is.
+    /// The files with the dry runs of a device, if they are stored.
     pub(super) fn dry_runs(&self, device: &str) -> Option<DryRuns> {
         let (folder, planner) = (Folder::inside(self.cache.as_deref()?), self.any_planner());
         let (name, planner_version) = (planner.name().to_owned(), planner.version());

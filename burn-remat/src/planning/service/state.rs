@@ -1,4 +1,4 @@
-//! What planning has come to, for the report.
+//! The state of planning, for the report.
 //!
 //! Larger than the rule: `PlanState`, because it is the record from which the report is written.
 
@@ -10,7 +10,7 @@ use burn_remat_plan::{Outcome, Status, StopReason};
 
 use crate::planning::schedule::Schedule;
 
-/// A plan's account of itself.
+/// Where a plan comes from, and what is known about it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Origin {
     pub planner: String,
@@ -22,7 +22,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Of a plan that was made in so many seconds.
+    /// For a plan that took this many seconds to make.
     pub fn of(outcome: &Outcome, seconds: f64) -> Self {
         Self {
             planner: outcome.planner.clone(),
@@ -34,9 +34,9 @@ impl Origin {
         }
     }
 
-    /// Of a plan from the cache, which takes `makespan` with the costs of now.
+    /// For a plan from the cache, which takes `makespan` with the present costs.
     pub fn cached(file: PlanFile, makespan: f64) -> Self {
-        // The bound was proved for the costs of that time; what carries over is how far below the plan it was.
+        // The bound was proved for earlier costs. How far it was below the plan carries over.
         let below = file.lower_bound.zip(file.makespan).map(|(bound, makespan)| bound / makespan);
         Self {
             planner: file.planner,
@@ -49,10 +49,10 @@ impl Origin {
     }
 }
 
-/// A plan for a step, and its account of itself.
+/// A plan for a step, and where it comes from.
 pub(crate) type Ready = (Arc<Schedule>, Origin);
 
-/// What a kind of step can do with: the least that a plan holds for it, and the op that sets it.
+/// The minimum of a kind of step: the size of its smallest plan, and the op that sets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Floor {
     pub structure: u64,
@@ -63,37 +63,37 @@ pub(crate) struct Floor {
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlanState {
-    /// The plan last taken up.
+    /// The plan that was taken up last.
     pub schedule: Option<Arc<Schedule>>,
     pub origin: Option<Origin>,
     /// Time that the last reduction to a graph took.
     pub lowering_seconds: f64,
-    /// Plans made, those from the cache not counted.
+    /// Plans made, not counting those from the cache.
     pub made: u64,
     pub from_cache: u64,
-    /// Steps that went by a plan of their own from beginning to end.
+    /// Steps that followed a plan of their own from beginning to end.
     pub followed: u64,
-    /// Steps that went by what is known of one like them: its plan for other sizes, or what it does.
+    /// Steps that followed what is known of a similar one: its plan for other sizes, or what it does.
     pub guided: u64,
-    /// Those of them that did other things than what is known, and how many operations they left out and added.
+    /// How many of these differed from it, and how many operations they left out and added.
     pub mended: u64,
     pub skipped: u64,
     pub added: u64,
-    /// Largest difference between bytes held and bytes foreseen in any of them.
+    /// The largest difference between bytes held and bytes predicted in a step that followed a plan of its own.
     pub deviation: u64,
-    /// Most bytes held during each operation of the last of them.
+    /// Most bytes held during each operation of the last such step.
     pub measured: Arc<Vec<u64>>,
-    /// Steps that left their plan, and where the last did.
+    /// Steps that left their plan, and where and why the last one did.
     pub left: u64,
     pub difference: Option<String>,
     /// Why there is no plan.
     pub problem: Option<String>,
-    /// The least that a plan holds for each kind of step that was planned.
+    /// The minimum of each kind of step that was planned.
     floors: Vec<Floor>,
 }
 
 impl PlanState {
-    /// A plan is taken up.
+    /// Takes up a plan.
     pub fn take_up(&mut self, schedule: Arc<Schedule>, origin: Origin) {
         if !self.shows(schedule.structure()) {
             self.measured = Arc::default();
@@ -103,7 +103,7 @@ impl PlanState {
         self.problem = None;
     }
 
-    /// A step went by a plan of its own from beginning to end.
+    /// Records that a step followed a plan of its own from beginning to end.
     pub fn followed(&mut self, structure: u64, deviation: u64, held: Vec<u64>) {
         self.followed += 1;
         self.deviation = self.deviation.max(deviation);
@@ -112,7 +112,7 @@ impl PlanState {
         }
     }
 
-    /// A step went by what is known of one like it, and did so much that was not.
+    /// Records that a step followed what is known of a similar one, and how far it differed.
     pub fn guided(&mut self, mended: Option<Mended>) {
         self.guided += 1;
         if let Some(Mended { skipped, beside, .. }) = mended {
@@ -122,28 +122,28 @@ impl PlanState {
         }
     }
 
-    /// The least that a plan for this kind of step holds.
+    /// Records the minimum of a kind of step.
     pub fn holds_least(&mut self, floor: Floor) {
         self.floors.retain(|known| known.structure != floor.structure);
         self.floors.push(floor);
     }
 
-    /// What this kind of step can do with, if that is known.
+    /// The minimum of this kind of step, if it is known.
     pub fn floor(&self, structure: u64) -> Option<&Floor> {
         self.floors.iter().find(|floor| floor.structure == structure)
     }
 
-    /// The smallest budget that all kinds of step that were planned have a plan for.
+    /// The smallest budget for which all kinds of step that were planned have a plan.
     pub fn smallest_budget(&self) -> Option<u64> {
         self.floors.iter().map(|floor| floor.bytes).max()
     }
 
-    /// A step left its plan.
+    /// Records that a step left its plan.
     pub fn left(&mut self, why: &Left) {
         self.left += 1;
         let text = match why {
             Left::Differs { at, found, planned } if found == planned => {
-                format!("operation {at}, `{found}`, had other tensors than in the plan, or other shapes")
+                format!("operation {at}, `{found}`, had different tensors or shapes than in the plan")
             }
             Left::Differs { at, found, planned } => {
                 format!("operation {at} was `{found}`, but the plan has `{planned}` there")
@@ -156,21 +156,21 @@ impl PlanState {
         self.difference = Some(text);
     }
 
-    /// The smallest plan for a step holds more than the budget allows.
+    /// Records that the smallest plan for a step holds more than the budget allows.
     pub fn exceeds(&mut self, least: u64) {
         let least = match least {
             u64::MAX => "what a plan would hold cannot be predicted".to_owned(),
             least => format!("the smallest holds {least} bytes, so set at least that"),
         };
         self.problem = Some(format!(
-            "no plan within the budget was found; {least}. Until then the online policy decides what to evict."
+            "no plan within the budget was found; {least}. Meanwhile the online policy decides what to evict."
         ));
     }
 
-    /// The plan that was found takes far longer than the online policy does for the same budget.
+    /// Records that the plan that was found takes far longer than the online policy does for the same budget.
     pub fn is_too_dear(&mut self, overhead: f64) {
         self.problem = Some(format!(
-            "the only plan found within the budget would make the step {:.1} times as long, so the online policy goes on deciding what to \
+            "the only plan found within the budget would make the step {:.1} times as long, so the online policy still decides what to \
              evict. A slightly larger budget usually has a far cheaper plan.",
             1.0 + overhead
         ));

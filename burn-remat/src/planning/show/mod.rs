@@ -11,16 +11,16 @@ use std::time::Duration;
 use self::others::others;
 use super::report::PlanReport;
 
-/// Most time for a plan of another budget, in what is saved.
+/// The most time to plan for another budget, in the files that are saved.
 const LIMIT: Duration = Duration::from_millis(600);
 
 impl PlanReport {
-    /// A picture (SVG, `size` in pixels) of the memory held over the step: without evictions, as planned, as measured on
-    /// the last planned step, and the budget.
+    /// A picture (SVG, `size` in pixels) of the memory held over the step: without evictions, as planned, as measured in the last step that followed the
+    /// plan, and the budget.
     ///
     /// # Errors
     ///
-    /// What the drawing library says.
+    /// Errors of the drawing library.
     pub fn memory_picture(&self, size: (u32, u32)) -> Result<String, String> {
         picture::memory(&self.schedule, &self.measured, self.budget, size)
     }
@@ -30,7 +30,7 @@ impl PlanReport {
     ///
     /// # Errors
     ///
-    /// What the drawing library says.
+    /// Errors of the drawing library.
     pub fn overhead_picture(&self, limit: Duration, size: (u32, u32)) -> Result<String, String> {
         picture::overhead(&self.schedule, &others(&self.schedule, limit)?, size)
     }
@@ -41,7 +41,7 @@ impl PlanReport {
     ///
     /// # Errors
     ///
-    /// What planning says.
+    /// Errors of planning.
     pub fn html(&self, limit: Duration) -> Result<String, String> {
         Ok(page::html(&self.schedule, &self.planner, self.budget, &others(&self.schedule, limit)?))
     }
@@ -50,7 +50,7 @@ impl PlanReport {
     ///
     /// # Errors
     ///
-    /// What planning or the file system says.
+    /// Errors of planning or of the file system.
     pub fn save_html(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
         std::fs::write(path, self.html(LIMIT).map_err(std::io::Error::other)?)
     }
@@ -66,7 +66,7 @@ impl PlanReport {
     ///
     /// # Errors
     ///
-    /// What the file system says.
+    /// Errors of the file system.
     pub fn save_trace(&self, path: impl AsRef<Path>) -> std::io::Result<()> {
         std::fs::write(path, self.trace())
     }
@@ -76,7 +76,7 @@ impl PlanReport {
     ///
     /// # Errors
     ///
-    /// What the file system or the drawing library says.
+    /// Errors of the file system or of the drawing library.
     pub fn save(&self, folder: impl AsRef<Path>) -> std::io::Result<()> {
         const SIZE: (u32, u32) = (960, 540);
         let folder = folder.as_ref();

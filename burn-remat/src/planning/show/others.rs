@@ -1,4 +1,4 @@
-//! Plans of one step for other budgets than its own.
+//! Plans of one step for several budgets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::planning::chosen::ChosenPlanner;
 use crate::planning::fit::Fit;
 use crate::planning::schedule::Schedule;
 
-/// A plan for a budget, which it keeps.
+/// A plan that keeps to a budget.
 pub struct OtherPlan {
     pub budget: u64,
     /// Name of its planner.
@@ -16,13 +16,13 @@ pub struct OtherPlan {
     pub schedule: Arc<Schedule>,
 }
 
-/// Plans for budgets from the smallest to the largest that make a difference.
+/// Plans for budgets from the smallest possible to the largest that makes a difference.
 pub struct Others {
     /// The smallest budget for which a plan is known.
     pub least: u64,
     /// What the step takes without evictions.
     pub most: u64,
-    /// In ascending order of budgets. A larger budget may have a dearer plan: each was looked for by itself.
+    /// In ascending order of budgets. A larger budget may have a more expensive plan, because each was searched for separately.
     pub plans: Vec<OtherPlan>,
 }
 

@@ -1,8 +1,8 @@
 //! The HTML page of a planned step: what the device does, in the terms of the graph.
 //!
-//! Two things are known better than the graph has them. *Time*: every op takes what its operations do when they first run
-//! ([`times`](crate::planning::times)). *Memory*: the graph counts a result
-//! beside what it is written over; here no step holds more than the device was foreseen to hold at that point.
+//! Two figures are more exact than in the graph. *Time*: every op takes as long as its operations do when they first run
+//! ([`times`](crate::planning::times)). *Memory*: the graph counts a result in addition to the input that it is written over; here no step holds more
+//! than the device is predicted to hold at that point.
 
 use burn_remat_plan::page::{Page, Run};
 use burn_remat_plan::planners::StoreAll;
@@ -25,7 +25,7 @@ pub fn html(schedule: &Schedule, planner: &str, budget: Option<u64>, others: &Ot
     page.html()
 }
 
-/// What the step does without a plan that evicts.
+/// The step without evictions.
 fn store_all(schedule: &Schedule) -> Run {
     let graph = &schedule.lowered.graph;
     let plan = StoreAll::plan(graph);
@@ -36,11 +36,11 @@ fn run(schedule: &Schedule, planner: &str) -> Run {
     on_device(schedule, planner, &schedule.plan, &schedule.foreseen)
 }
 
-/// The run of `plan`, under which the device holds at most `during` each operation.
+/// The run of `plan`. `during` has the most bytes that the device holds during each operation.
 fn on_device(schedule: &Schedule, planner: &str, plan: &Plan, during: &[u64]) -> Run {
     let lowered = &schedule.lowered;
     let firsts = firsts(lowered, plan);
-    // What runs again does so for the next op that runs for the first time, and is foreseen with that.
+    // An op runs again for the next op that runs for the first time, and counts with that.
     let mut most = vec![u64::MAX; plan.steps.len()];
     let mut until = u64::MAX;
     for (at, step) in plan.steps.iter().enumerate().rev() {
@@ -52,11 +52,11 @@ fn on_device(schedule: &Schedule, planner: &str, plan: &Plan, during: &[u64]) ->
     Run::new(&lowered.graph, planner, plan.clone()).on_device(times(schedule, plan), &most)
 }
 
-/// Most bytes held while an op runs for the first time, with what goes on right before and after.
+/// Most bytes held while an op runs for the first time, and right before and after.
 fn held(lowered: &Lowered, op: OpId, during: &[u64]) -> u64 {
     let range = &lowered.ranges[op];
     let (start, end) = (range.start as usize, range.end as usize);
-    // An op without operations comes between two.
+    // An op without operations lies between two operations.
     let (start, end) = if start < end { (start, end) } else { (start.saturating_sub(1), (end + 1).min(during.len())) };
     during[start..end].iter().max().copied().unwrap_or(u64::MAX)
 }

@@ -1,11 +1,11 @@
 //! A planned step in the Trace Event Format, which Perfetto and `chrome://tracing` open.
 //!
-//! One process with two threads and two counters. The first thread has a slice for each operation that the program asked for, as long as it was measured to
-//! take, and for what runs again before it; the second one has the passages through stages, nested. The counters are the bytes held during
-//! each operation (as measured on the last step that followed the plan, else as foreseen) and the budget.
+//! There is one process with two threads and two counters. The first thread has a slice for each operation that the program asked for, as long as its
+//! measured time, and slices for what runs again before it. The second has the passages through stages, nested. The counters are the bytes held during
+//! each operation (as measured in the last step that followed the plan, otherwise as predicted) and the budget.
 //!
-//! Time begins with the step. It is put together from the times that were measured operation by operation, so gaps between operations are
-//! not in it. Complexity: O(operations + steps of the plan).
+//! Time begins with the step. It adds up the times that were measured operation by operation, so the gaps between operations are missing. Complexity:
+//! O(operations + steps of the plan).
 //!
 //! The format: "Trace Event Format", Google, <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
 
@@ -20,7 +20,7 @@ use crate::planning::schedule::Schedule;
 use crate::planning::stages::Staged;
 use crate::planning::times::{firsts, times};
 
-/// Numbers of the process and its threads, which say only what belongs together.
+/// Numbers of the process and its threads. They only group the events.
 const PROCESS: u32 = 1;
 const OPERATIONS: u32 = 1;
 const STAGES: u32 = 2;
@@ -52,14 +52,14 @@ fn counter(name: &str, ts: f64, bytes: u64) -> Json {
     json!({ "name": name, "ph": "C", "pid": PROCESS, "ts": ts, "args": { "bytes": bytes } })
 }
 
-/// A time in ns as the format has it, in us: to a part that sums of floating-point numbers are exact in. Readers add a slice's beginning and duration, and
-/// where one slice ends another begins.
+/// A time in ns in the unit of the format, us, rounded to a fraction in which sums of floating-point numbers are exact. Readers add a slice's start and
+/// duration, and the sum must be the start of the next slice.
 fn us(ns: f64) -> f64 {
     const PARTS: f64 = 1024.0;
     (ns / 1000.0 * PARTS).round() / PARTS
 }
 
-/// Puts the steps of a plan on a line of time, in ns.
+/// Places the steps of a plan on a timeline, in ns.
 struct Timeline<'a> {
     schedule: &'a Schedule,
     events: Vec<Json>,
@@ -85,7 +85,7 @@ impl<'a> Timeline<'a> {
                 self.again(step, op, ns);
             }
         }
-        // Operations of which no op of the graph speaks take no time.
+        // Operations that are part of no op take no time.
         let now = self.now;
         self.spans.resize(schedule.trace.ops.len(), now..now);
     }
@@ -115,7 +115,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Something that runs again, or comes back from another form.
+    /// An op that runs again, or restores a value from another form.
     fn again(&mut self, step: Step, op: usize, ns: f64) {
         let graph = &self.schedule.lowered.graph;
         let about = &graph.ops()[op];
@@ -153,7 +153,7 @@ struct Open {
     since: f64,
 }
 
-/// Slices for the passages through stages, those inside others within them.
+/// Slices for the passages through stages, nested as the stages are.
 fn stages(schedule: &Schedule, spans: &[Range<f64>]) -> Vec<Json> {
     let trace = &schedule.trace;
     let mut events = Vec::new();

@@ -48,7 +48,7 @@ fn legend<'a>(area: &Area<'a>, lines: &[(&str, RGBColor)], at: (i32, i32), size:
     Ok(())
 }
 
-/// Memory over the operations of a step: without evictions, as planned, as measured where it has been, and the budget.
+/// Memory over the operations of a step: without evictions, as planned, as measured (if it was), and the budget.
 pub(super) fn memory(
     schedule: &Schedule,
     measured: &[u64],
@@ -116,7 +116,7 @@ fn draw_memory<'a>(
     legend(&side, &lines, (4, 2 * text as i32 + 10), text)
 }
 
-/// The operations of each op, up to `top`, in the color of its phase.
+/// The operations of each op, up to `top`, in the colour of its phase.
 fn phases(schedule: &Schedule, top: f64) -> impl Iterator<Item = ([(f64, f64); 2], RGBColor)> {
     let ops = schedule.lowered.graph.ops().iter().zip(&schedule.lowered.ranges);
     ops.filter_map(move |(op, range)| {
@@ -142,7 +142,7 @@ fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: 
     spans.sort_by_key(|(span, _)| (span.start - span.end, span.start));
     let mut taken: Vec<Range<i32>> = Vec::new();
     for (span, name) in spans {
-        // Some six tenths of the height is what a letter is wide.
+        // A letter is about six tenths as wide as it is high.
         let width = name.chars().count() as i32 * size as i32 * 6 / 10;
         let start = ((span.start + span.end - width) / 2).max(origin.0);
         if taken.iter().all(|other| start + width + 8 < other.start || other.end + 8 < start) {
@@ -153,15 +153,15 @@ fn name_stages<'a>(plot: &Area<'a>, mut spans: Vec<(Range<i32>, &str)>, origin: 
     Ok(())
 }
 
-/// Budgets against the share of time that they add.
+/// The share of time that each budget adds.
 pub(crate) struct Curve {
     /// Budgets in bytes and shares, in ascending order of budgets.
     pub points: Vec<(u64, f64)>,
     /// Below this no plan fits.
     pub least: u64,
-    /// What is held without evictions.
+    /// Bytes held without evictions.
     pub most: u64,
-    /// What is marked, and its name.
+    /// The point that is marked, and its name.
     pub here: Option<(u64, f64, &'static str)>,
 }
 
@@ -171,7 +171,7 @@ impl Curve {
         let mut points: Vec<(u64, f64)> = vec![(schedule.peak, schedule.overhead())];
         points.extend(others.plans.iter().map(|other| (other.budget, other.schedule.overhead())));
         points.sort_by_key(|point| point.0);
-        // A plan for a small budget is one for a larger budget too.
+        // A plan for a small budget also fits a larger one.
         let mut best = f64::INFINITY;
         for point in &mut points {
             best = best.min(point.1);

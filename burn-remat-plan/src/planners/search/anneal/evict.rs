@@ -1,4 +1,4 @@
-//! A value goes in the middle of its life and is computed again before its next use, with all that this takes.
+//! The move *evict*: a value is evicted in the middle of its life and computed again before its next use, with all that this takes.
 
 use super::super::problem::WayId;
 use super::super::state::{END, Instance};
@@ -8,10 +8,10 @@ use crate::graph::{OpId, ValueId};
 /// Most computations that one move may insert.
 const LONGEST_CHAIN: usize = 80;
 
-/// Values that are looked at to find one that can be evicted at a position.
+/// Values that are tried to find one that can be evicted at a position.
 const DRAWS: usize = 48;
 
-/// How many of these are drawn of all values before others of those used nearby.
+/// How many of these are drawn from all values, before the others are drawn from those used nearby.
 const FAR_DRAWS: usize = 24;
 
 impl Walk<'_, '_> {
@@ -50,7 +50,7 @@ impl Walk<'_, '_> {
         false
     }
 
-    /// A random value that a computation near `position` reads or makes. Of a large graph most values are nowhere near residence there.
+    /// A random value that a computation near `position` reads or makes. In a large graph, few other values are resident there.
     fn value_around(&mut self, position: Instance) -> Option<ValueId> {
         let number = self.random.below(usize::MAX);
         let instance = self.state.around(position, number);
@@ -73,7 +73,7 @@ impl Walk<'_, '_> {
     }
 
     /// The way for a new instance of `op` before `target`: mostly the cheapest, counting what its missing inputs cost by
-    /// themselves and what its scratch is over the budget.
+    /// themselves and a penalty for scratch that exceeds the budget.
     fn choose_way(&mut self, op: OpId, target: Instance) -> WayId {
         let problem = self.state.problem;
         let ways = problem.ways_of(op);
@@ -97,7 +97,7 @@ impl Walk<'_, '_> {
         prices.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map_or(ways.start, |(_, way)| way)
     }
 
-    /// Inserts `op` before `target`, and what it needs.
+    /// Inserts `op`, and what it needs, before `target`.
     pub(super) fn provide(&mut self, op: OpId, target: Instance, inserted: &mut Vec<(OpId, Instance)>) -> bool {
         let way = self.choose_way(op, target);
         let node = self.state.problem.way(way);
@@ -113,7 +113,7 @@ impl Walk<'_, '_> {
         true
     }
 
-    /// Makes sure that `value` can be read just before `target`: it is there, will be kept, or is computed again.
+    /// Makes sure that `value` can be read just before `target`: it is resident, is kept longer, or is computed again.
     pub(super) fn obtain(&mut self, value: ValueId, target: Instance, inserted: &mut Vec<(OpId, Instance)>) -> bool {
         let problem = self.state.problem;
         let Some(span) = self.state.span(value, target) else { return false };
@@ -128,7 +128,7 @@ impl Walk<'_, '_> {
         self.random.chance(if fits { 0.9 } else { 0.15 }) || self.provide(producer, target, inserted)
     }
 
-    /// Whether `op` runs again behind `target`: a repeat that a new one might replace.
+    /// Whether `op` runs again after `target`: a repeat that a new one might replace.
     fn repeats_behind(&self, op: OpId, target: Instance) -> bool {
         self.state.instances(op).last().is_some_and(|&last| self.state.label(last) > self.state.label(target))
     }
@@ -136,7 +136,7 @@ impl Walk<'_, '_> {
     /// Often drops the next repeat of the same op, whose users the new instance can serve.
     pub(super) fn merge_next(&mut self, op: OpId, instance: Instance) {
         let instances = self.state.instances(op);
-        // An earlier merge may have removed it with all that it served.
+        // An earlier merge may have removed it together with the repeat that it served.
         let Some(at) = instances.iter().position(|&i| i == instance) else { return };
         if let Some(&next) = instances.get(at + 1)
             && !self.without.merge

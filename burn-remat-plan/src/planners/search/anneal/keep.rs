@@ -1,14 +1,14 @@
-//! A value stays: its repeats go, and with them what only they used. Alone, or in exchange for another value.
+//! The moves *keep* and *swap*: a value stays, so its repeats go, and with them those that only they used; alone, or in exchange for another value.
 
 use super::super::state::{END, Instance};
 use super::Walk;
 use crate::graph::{OpId, ValueId};
 
-/// How often what keeping a value allows to run later is postponed.
+/// How often the repeats that may run later because a value stays are postponed.
 const POSTPONE: f64 = 0.5;
 
 impl Walk<'_, '_> {
-    /// Keeps a value and evicts another; now and then two for one, or one for two, as it takes to fill what is left.
+    /// Keeps a value and evicts another; now and then two for one, or one for two, to make use of the memory that is left.
     pub(super) fn swap(&mut self) -> bool {
         if !self.keep() || self.random.chance(0.15) && !self.keep() {
             return false;
@@ -30,7 +30,7 @@ impl Walk<'_, '_> {
         true
     }
 
-    /// Has the repeats before `until` that read what `op` has computed last wait until their first uses.
+    /// Postpones the repeats before `until` that read the last results of `op` to their first uses.
     fn postpone_readers(&mut self, op: OpId, until: u64) {
         let problem = self.state.problem;
         let label = |instance: Instance| self.state.label(instance);
@@ -61,7 +61,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// The instance that computes `value` for one that reads it.
+    /// The instance that computes `value` for the instance `reader`.
     pub(super) fn feeder(&self, value: ValueId, reader: Instance) -> Option<Instance> {
         let producer = self.state.problem.graph.producer(value)?;
         self.last_before(producer, self.state.label(reader))

@@ -1,32 +1,32 @@
 //! Simulated annealing over compute orders.
 //!
 //! The energy of an order is its cost plus `weight` times the bytes above the budget, summed over positions; each position that is over
-//! counts some bytes more, or a walk would settle a little above the budget for long. The
+//! counts some extra bytes, or a walk would stay a little above the budget for long. The
 //! weight follows the walk: it grows while the walk is mostly over the budget and shrinks while it is mostly within,
-//! so that the walk stays near the border, where the cheap orders lie. One that has long been over goes on from its best order.
+//! so that the walk stays near the border, where the cheap orders lie. A walk that has long been over continues from its best order.
 //!
 //! Moves:
-//! - *evict*: a value that is idle over a position (one over the budget, while there are any) is computed again just
-//!   before its next use. It is drawn of all values, then of those that are used nearby: in a large graph hardly any is there. Ingredients that are gone are kept longer where memory allows, else computed too, and their
-//!   own later repeats are often dropped, since the new one serves their users;
-//! - *keep*: a repeat is removed, and with it every repeat that only it used. Repeats that read the value which stays, and
-//!   ran early only because it went, are often postponed to their first use: each would be worse without the other;
-//! - *swap*: keep one, evict another, now and then two of either;
-//! - *shift*: a repeat moves to another position between its ingredients and its first use.
+//! - *evict*: a value that is idle at a position (one over the budget, if there are any) is evicted and computed again just
+//!   before its next use. It is drawn from all values, then from those that are used nearby: in a large graph hardly any value is resident there.
+//!   Missing inputs are kept longer where memory allows, else computed too, and their own later repeats are often dropped, since the new one serves their users;
+//! - *keep*: a repeat is removed, and with it every repeat that only it used. Repeats that read the value which now stays, and
+//!   ran early only because it was evicted, are often postponed to their first use: each change alone would be worse;
+//! - *swap*: keep one value, evict another, now and then two of either;
+//! - *shift*: a repeat moves to another position between its inputs and its first use.
 //!
-//! Where ops have several [ways](super::problem) to run, three moves in ten concern these:
-//! - *switch*: a computation, first or later, goes another way of its op. Inputs that only the new way reads are kept
-//!   longer or computed again, as those of a repeat are; repeats that only the old way used go. Alone, twice at once, or
-//!   with a value evicted or kept, to make use of the memory or to pay for it.
+//! If ops have several [ways](super::problem) to run, three moves in ten change these:
+//! - *switch*: a computation, first or later, switches to another way of its op. Inputs that only the new way reads are kept
+//!   longer or computed again, as those of a repeat are; repeats that only the old way used are removed. It is done alone, twice
+//!   at once, or together with evicting or keeping a value, to pay for the memory or to make use of it.
 //!
-//! A repeat that is inserted goes the way that looks cheapest there, or any; an *evict* may, in place of a repeat, switch
+//! A new repeat runs in the way that looks cheapest there, or in a random one; instead of inserting a repeat, an *evict* may switch
 //! the next use of the value to a way that does without it.
 //!
-//! A move is applied to the [`State`] and taken back when it is refused.
+//! A move is applied to the [`State`] and undone if it is rejected.
 //!
-//! *Repacking* is no move but a pass over all values, at low temperature: one is evicted, and what that frees is filled with the results of
-//! repeats, those first that save most for each byte. Many cheap repeats against one dear repeat of the same bytes is an exchange that
-//! moves hardly find, since all orders on the way are dearer or do not fit.
+//! *Repacking* is not a move but a pass over all values, at low temperature: a value is evicted, and the memory that this frees is filled with
+//! the results of repeats, those that save the most per byte first. Moves hardly ever exchange many cheap repeats for one expensive repeat of
+//! the same bytes, since all orders on the way cost more or do not fit.
 
 mod evict;
 mod keep;
@@ -41,11 +41,11 @@ use super::state::{Instance, State};
 use crate::choice::Choice;
 use crate::graph::{OpId, ValueId};
 
-/// What a byte over the budget costs a walk, kept such that the walk stays near the border.
+/// What a byte over the budget costs a walk, adjusted so that the walk stays near the border.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pressure {
     pub weight: f64,
-    /// At this one byte over the budget outweighs everything.
+    /// At this weight, one byte over the budget outweighs everything.
     most: f64,
     within: u32,
     tried: u32,
@@ -66,12 +66,12 @@ impl Pressure {
     }
 }
 
-/// When the order is copied that is the best so far.
+/// When the best order so far is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
     /// Whenever there is a better one.
     EachBest,
-    /// After each run of moves, where the order then is the best: a long order takes longer to copy than a move takes.
+    /// After each run of moves, if the order is then the best: copying a long order takes longer than a move.
     EachRun,
 }
 
@@ -86,16 +86,16 @@ pub(crate) struct Walk<'p, 'g> {
     pub best: Option<(f64, Vec<Choice>)>,
     /// Parts left out, for ablations.
     pub without: Without,
-    /// Beyond so many computations the order does not grow.
+    /// The order does not grow beyond this many computations.
     pub most_computations: usize,
     pub copies: Copies,
     /// Moves since the walk was last within the budget.
     strayed: usize,
-    /// What the order may cost, were it within the budget, for the move under way to be accepted.
+    /// The most that the order may cost, if it is within the budget, for the current move to be accepted.
     most_cost: f64,
 }
 
-/// Whether to evict a value may be worth while.
+/// Whether evicting a value may be worthwhile.
 fn is_evictable(problem: &Problem<'_>, value: ValueId) -> bool {
     let graph = problem.graph;
     problem.bytes(value) > 0
@@ -103,9 +103,9 @@ fn is_evictable(problem: &Problem<'_>, value: ValueId) -> bool {
         && (problem.is_read(value) || graph.is_result(value))
 }
 
-/// Share of the moves that change the way of a computation, where there is a choice.
+/// Share of the moves that change the way of a computation, if there is a choice.
 const SWITCHES: f64 = 0.3;
-/// Moves over the budget in a row after which a walk goes on from its best order.
+/// After this many moves over the budget in a row, a walk continues from its best order.
 const MOST_STRAYED: usize = 20_000;
 
 impl<'p, 'g> Walk<'p, 'g> {
@@ -171,7 +171,7 @@ impl<'p, 'g> Walk<'p, 'g> {
 
     fn one(&mut self, temperature: f64) {
         let (cost, over) = (self.state.cost, self.state.over());
-        // The largest loss that is accepted, drawn in advance: what is sure to lose more is not even tried.
+        // The largest loss that is accepted, drawn in advance: a move that is sure to lose more is not even tried.
         let loss = -temperature * (1.0 - self.random.unit()).ln();
         self.most_cost = cost + loss + self.pressure.weight * over as f64;
         let mut kind = self.random.below(100);
@@ -222,7 +222,7 @@ impl<'p, 'g> Walk<'p, 'g> {
         }
     }
 
-    /// A random position, over the budget while there is such a one.
+    /// A random position, over the budget if there is such a position.
     fn crowded_position(&mut self) -> Instance {
         let anywhere = self.anywhere();
         if self.state.over() > 0 { self.state.first_over(anywhere).unwrap_or(anywhere) } else { anywhere }

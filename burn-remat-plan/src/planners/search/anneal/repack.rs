@@ -1,29 +1,29 @@
-//! What is done between and after the moves: repeats that are not needed go, and one dear repeat takes the place of many cheap ones.
+//! The work between and after the moves: unneeded repeats are removed, and one expensive repeat replaces many cheap ones.
 
 use super::super::state::{END, Instance, START};
 use super::Walk;
 use crate::graph::{OpId, ValueId};
 
-/// Repeats in a row that do not fit after which an exchange looks for no more.
+/// After this many repeats in a row that do not fit, an exchange stops looking for more.
 const MOST_MISSES: usize = 100;
 
 /// A computation that is not the first of its op.
 struct Repeat {
     op: OpId,
     instance: Instance,
-    /// The last use before of what it computes: without it, that would be kept from there on.
+    /// The last use of its results before it: without the repeat, they would be kept from there on.
     before: Instance,
 }
 
 impl Walk<'_, '_> {
-    /// Removes repeats, dearest first, and then goes cheaper ways, where that takes the order no further over the budget,
-    /// until `is_late`.
+    /// Removes repeats, the most expensive first, and then switches to cheaper ways, wherever that takes the order no further over
+    /// the budget, until `is_late`.
     pub fn polish(&mut self, is_late: impl Fn() -> bool) {
         let described = |&instance: &Instance| (self.state.way(instance).cost, self.state.op(instance), instance);
         let mut repeats: Vec<(f64, OpId, Instance)> = self.state.repeats().iter().map(described).collect();
         repeats.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
         for (_, op, instance) in repeats {
-            // It may have gone with one that it served.
+            // It may have been removed together with one that it served.
             if is_late() {
                 break;
             }
@@ -43,8 +43,8 @@ impl Walk<'_, '_> {
         self.note_best();
     }
 
-    /// Tries for each value whether it pays to evict it and to fill what that frees: the repeats that save most for each byte that keeping
-    /// their results takes are dropped, as far as all fits. Until it `is_over` for so many, or `is_late`; returns how many values were tried.
+    /// Tries for each value whether it pays to evict it and to fill the freed memory: the repeats whose results save the most per byte are
+    /// dropped, as far as these fit. Stops once `is_over` holds for the number of values tried, or at `is_late`; returns that number.
     pub fn repack(&mut self, is_over: impl Fn(u64) -> bool, is_late: impl Fn() -> bool) -> u64 {
         if self.without.repack || self.state.over() > 0 || self.evictable.is_empty() {
             return 0;
@@ -67,7 +67,7 @@ impl Walk<'_, '_> {
         tried
     }
 
-    /// The repeats, those first that save most for each byte of what they compute.
+    /// The repeats, those that save the most per byte of their results first.
     fn densest_repeats(&self) -> Vec<Repeat> {
         let density = |instance: Instance| {
             let bytes = self.state.problem.output_bytes(self.state.op(instance)).max(1);
@@ -85,7 +85,7 @@ impl Walk<'_, '_> {
         repeats.into_iter().map(described).collect()
     }
 
-    /// Evicts a value where memory is fullest and drops, in this order, the repeats that then fit. Whether that is cheaper; else nothing changes.
+    /// Evicts a value where memory is fullest and drops, in this order, the repeats whose results then fit. Returns whether that is cheaper; else nothing changes.
     fn exchange(&mut self, value: ValueId, dense: &[Repeat], is_late: &impl Fn() -> bool) -> bool {
         let cost = self.state.cost;
         let Some((op, (from, target))) = self.state.problem.graph.producer(value).zip(self.fullest_gap(value)) else {
@@ -97,7 +97,7 @@ impl Walk<'_, '_> {
             let mut misses = 0;
             for &Repeat { op, instance, before } in dense {
                 let takes_gap = self.state.label(instance) > from && self.state.label(before) < until;
-                // It may have gone with one that it served.
+                // It may have been removed together with one that it served.
                 if !takes_gap || !self.state.instances(op).contains(&instance) {
                     continue;
                 }
@@ -124,7 +124,7 @@ impl Walk<'_, '_> {
         false
     }
 
-    /// The uses of a value between which most memory is held.
+    /// The uses of a value between which the most memory is held.
     fn fullest_gap(&self, value: ValueId) -> Option<(Instance, Instance)> {
         let producer = self.state.problem.graph.producer(value)?;
         let mut fullest: Option<(i64, (Instance, Instance))> = None;
@@ -144,7 +144,7 @@ impl Walk<'_, '_> {
         fullest.map(|(_, gap)| gap)
     }
 
-    /// Makes a change that costs nothing and takes it back where it takes the order further over the budget.
+    /// Makes a change that adds no cost, and undoes it if it takes the order further over the budget.
     fn try_out(&mut self, change: impl FnOnce(&mut Self)) {
         let (cost, over) = (self.state.cost, self.state.over());
         change(self);

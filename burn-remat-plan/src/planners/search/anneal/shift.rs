@@ -1,4 +1,4 @@
-//! A repeat runs at another position.
+//! The move *shift*: a repeat runs at another position.
 
 use super::super::state::{END, Instance, START};
 use super::Walk;
@@ -12,7 +12,7 @@ impl Walk<'_, '_> {
         let instance = repeats[self.random.below(repeats.len())];
         let op = self.state.op(instance);
         let label = |i: Instance| self.state.label(i);
-        // It may go behind what it reads and its last repeat, and before its first use.
+        // It may go anywhere after its inputs and the previous repeat of its op, and before its first use.
         let mut low = START;
         for &value in &self.state.way(instance).inputs {
             let Some(span) = self.state.span(value, instance) else { return false };
@@ -23,7 +23,7 @@ impl Walk<'_, '_> {
         let (low, high) = (label(low), label(self.first_use(instance)));
         let short = self.random.chance(0.5);
         for _ in 0..6 {
-            // Half go a short way: most gains lie near.
+            // Half of the moves go a short way: most gains lie near.
             let steps = self.random.below(7) as i32 - 3;
             let target = if short { self.state.near(instance, steps) } else { self.anywhere() };
             let at = self.state.label(target);
@@ -35,7 +35,7 @@ impl Walk<'_, '_> {
         false
     }
 
-    /// The first use of what `instance` computes, before that is computed again; [`END`] where there is none, or at the end.
+    /// The first use of what `instance` computes, before that is computed again; [`END`] if there is none, or if it is at the end.
     pub(super) fn first_use(&self, instance: Instance) -> Instance {
         let outputs = &self.state.problem.graph.ops()[self.state.op(instance)].outputs;
         let uses = outputs.iter().filter_map(|&value| self.state.span_behind(value, instance)?.next);

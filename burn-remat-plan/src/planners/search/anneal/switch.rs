@@ -1,4 +1,4 @@
-//! A computation goes another way of its op.
+//! The move *switch*: a computation switches to another way of its op.
 
 use super::super::problem::WayId;
 use super::super::state::Instance;
@@ -15,7 +15,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Has a random computation, while over the budget often one that is over it, go another way.
+    /// Switches a random computation to another way; over the budget, often one at a position that is over it.
     fn switch(&mut self) -> bool {
         let crowded = (self.state.over() > 0 && self.random.chance(0.5)).then(|| self.crowded_position());
         let choosers = &self.choosers;
@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
         self.switch_to(instance, if other < now { other } else { other + 1 })
     }
 
-    /// Has `instance` go another way, with what that takes and what it makes useless.
+    /// Switches `instance` to another way, inserts what that needs and removes what it makes useless.
     pub(super) fn switch_to(&mut self, instance: Instance, way: WayId) -> bool {
         let (old, new) = (self.state.way(instance), self.state.problem.way(way));
         let mut inserted = Vec::new();
@@ -43,7 +43,7 @@ impl Walk<'_, '_> {
         let mut useless = Vec::new();
         self.stack_useless(&feeders, &mut useless);
         for feeder in useless {
-            // One may have gone with another that it served.
+            // One may have been removed together with another that it served.
             if self.is_there(feeder) {
                 self.discard(feeder);
             }

@@ -82,7 +82,7 @@ fn the_memory_profile_is_right_where_computations_switch_implementations() {
 
 #[test]
 fn one_dear_repeat_takes_the_place_of_many_cheap_ones() {
-    // Seven bytes have to go in the middle: seven values of one byte and cost 1, or one of seven bytes and cost 6.
+    // Seven bytes have to be evicted in the middle: seven values of one byte and cost 1, or one of seven bytes and cost 6.
     let mut builder = GraphBuilder::new("either or");
     let values: Vec<ValueId> = (0..8).map(|at| builder.value(if at == 0 { 7 } else { 1 }, "")).collect();
     for (at, &value) in values.iter().enumerate() {
