@@ -52,20 +52,18 @@ pub struct Schedule {
     pub uses: Vec<SmallVec<[Position; 4]>>,
     /// For each tensor, the operation that makes it and the index of the output; see [`Trace::origins`].
     pub origins: Vec<u32>,
-    /// Bytes predicted during each operation, an upper bound.
-    pub foreseen: Vec<u64>,
+    /// Bytes predicted.
+    pub foreseen: Foreseen,
     /// Most bytes predicted.
     pub peak: u64,
-    /// Bytes predicted after each operation, exactly. The last one has none, because what the program drops between two steps may still be held.
-    pub held_after: Vec<u64>,
 }
 
 /// The bytes that a schedule holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Foreseen {
-    /// Most bytes from the end of the previous operation to the end of each operation.
+    /// Most bytes from the end of the previous operation to the end of each operation, an upper bound.
     pub during: Vec<u64>,
-    /// Bytes after each operation.
+    /// Bytes after each operation, exactly, as far as they are known.
     pub after: Vec<u64>,
 }
 
@@ -86,31 +84,21 @@ impl Schedule {
         }
         let count = trace.ops.len();
         let (before, after) = (vec![Vec::new(); count], vec![Vec::new(); count]);
-        let (spine, origins, foreseen) = (Spine::of(&trace), trace.origins(), vec![0; count]);
-        let held_after = Vec::new();
-        Self {
-            trace,
-            spine,
-            prefixes,
-            before,
-            after,
-            holds,
-            decides,
-            owners,
-            uses,
-            origins,
-            foreseen,
-            peak: 0,
-            held_after,
-        }
+        let (spine, origins, foreseen) = (Spine::of(&trace), trace.origins(), Foreseen::default());
+        Self { trace, spine, prefixes, before, after, holds, decides, owners, uses, origins, foreseen, peak: 0 }
     }
 
-    /// Makes the engine compare what it holds with the prediction.
-    pub fn foresee(&mut self, Foreseen { during, mut after }: Foreseen) {
-        self.peak = during.iter().max().copied().unwrap_or(0);
-        self.foreseen = during;
-        after.pop();
-        self.held_after = after;
+    /// The schedule with a prediction, with which the engine compares what it holds.
+    pub fn with_foreseen(mut self, foreseen: Foreseen) -> Self {
+        self.peak = foreseen.during.iter().max().copied().unwrap_or(0);
+        self.foreseen = foreseen;
+        self
+    }
+
+    /// The schedule with the prediction that nothing is evicted.
+    pub fn storing_all(self) -> Self {
+        let during = self.trace.store_all();
+        self.with_foreseen(Foreseen { during, after: Vec::new() })
     }
 
     /// Identifies the step that the schedule is made for, see [`Spine::structure`].

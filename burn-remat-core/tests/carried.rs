@@ -47,9 +47,7 @@ fn what_was_wanted_when_a_pass_was_over_is_not_the_first_to_go_again() {
         before.set(Some(step_with_result(program, parameter, before.get())));
     });
     let none = vec![false; trace.storages.len()];
-    let mut plan = Schedule::new(trace, none.clone(), none);
-    plan.foreseen = plan.trace.store_all();
-    plan.peak = plan.foreseen.iter().copied().max().unwrap_or(0);
+    let plan = Schedule::new(trace, none.clone(), none).storing_all();
     let mut program = Program::new(Config { budget: Asked::Bytes(plan.peak), ..Config::default() });
     program.machine.world_mut().plan = Some(Arc::new(plan));
     let parameter = program.upload(1, UNIT);

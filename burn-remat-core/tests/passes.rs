@@ -116,8 +116,7 @@ fn plan() -> Arc<Schedule> {
         plan.after[next].push(Action::Evict(place as u32));
     }
     let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer agree");
-    plan.foresee(foreseen);
-    Arc::new(plan)
+    Arc::new(plan.with_foreseen(foreseen))
 }
 
 #[test]

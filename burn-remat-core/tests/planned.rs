@@ -41,8 +41,7 @@ fn plan_of(bytes: u64, step: impl Fn(&mut Program, u64)) -> Arc<Schedule> {
     let last = plan.before.len() - 1;
     plan.before[last].push(Action::ReleaseAll);
     let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer agree");
-    plan.foresee(foreseen);
-    Arc::new(plan)
+    Arc::new(plan.with_foreseen(foreseen))
 }
 
 fn following(plan: &Arc<Schedule>, budget: u64) -> (Program, u64) {
@@ -63,7 +62,7 @@ fn what_is_held_is_what_the_machine_has_foreseen() {
     assert_eq!((world.left.len(), world.followed.len()), (0, 3));
     for followed in &world.followed {
         assert_eq!(followed.deviation, 0);
-        assert!(followed.held.iter().zip(&plan.foreseen).all(|(held, foreseen)| held <= foreseen));
+        assert!(followed.held.iter().zip(&plan.foreseen.during).all(|(held, foreseen)| held <= foreseen));
     }
 }
 
@@ -378,9 +377,7 @@ fn keeps_every_third(kind: u64, first: u64) -> Arc<Schedule> {
         }
     }
     let foreseen = replay(&Arc::new(plan.clone())).expect("machine and observer agree");
-    plan.peak = foreseen.during.iter().copied().max().unwrap_or(0);
-    plan.foreseen = foreseen.during;
-    Arc::new(plan)
+    Arc::new(plan.with_foreseen(foreseen))
 }
 
 /// A step with an operation of this kind on the parameter between forward and backward pass.

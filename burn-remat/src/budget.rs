@@ -146,7 +146,7 @@ mod tests {
             ("nan%", "number"),
             ("0% free", "zero"),
             ("101% free", "100%"),
-            ("60% of it", "share of"),
+            ("60% of it", "text after `%`"),
         ] {
             let error = text.parse::<Budget>().expect_err(text).to_string();
             assert!(error.contains(reason) && error.contains("8 GiB"), "{text}: {error}");

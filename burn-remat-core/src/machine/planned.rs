@@ -63,7 +63,7 @@ impl<W: World> Machine<W> {
     /// or by the program although it was not held when the step was observed.
     pub(super) fn is_crowded(&self, most: u64) -> bool {
         let Some(follow) = &self.watch.follow else { return false };
-        let foreseen = follow.schedule.foreseen.get(self.last_position() as usize).copied().unwrap_or(0);
+        let foreseen = follow.schedule.foreseen.during.get(self.last_position() as usize).copied().unwrap_or(0);
         follow.foreseen(foreseen).saturating_add(follow.beside) > most
     }
 
@@ -127,7 +127,9 @@ impl<W: World> Machine<W> {
         let Some(follow) = &self.watch.follow else { return };
         let schedule = follow.schedule.clone();
         let taken = schedule.after.get(at).map_or(Ok(()), |actions| self.take(actions));
-        match (taken, schedule.held_after.get(at)) {
+        // What the program drops between two steps may still be held after the last operation.
+        let foreseen = schedule.foreseen.after.get(at).filter(|_| at + 1 < schedule.trace.ops.len());
+        match (taken, foreseen) {
             (Err(failure), _) => self.remember(&failure),
             (Ok(()), Some(&foreseen)) if !self.is_carried() => self.compare(foreseen),
             (Ok(()), _) => {}

@@ -93,15 +93,15 @@ impl Schedule {
         let placing = Placing { lowered: &lowered, plan: &plan, run: Followed::new(trace, holds, decides) };
         let run = Arc::new(placing.placed());
         let foreseen = replay(&run);
-        let mut run = Arc::unwrap_or_clone(run);
-        match foreseen {
-            Some(foreseen) => run.foresee(foreseen),
+        let run = Arc::unwrap_or_clone(run);
+        let run = match foreseen {
+            Some(foreseen) => run.with_foreseen(foreseen),
             None => {
                 // It is not known what it really holds, so it fits no budget.
                 log::debug!("it could not be predicted what a plan holds");
-                (run.foreseen, run.peak) = (lowered.store_all.clone(), u64::MAX);
+                Followed { peak: u64::MAX, ..run.storing_all() }
             }
-        }
+        };
         Self { run: Arc::new(run), lowered, plan, makespan }
     }
 

@@ -50,7 +50,7 @@ fn beyond(schedule: &Schedule) -> Vec<u64> {
         let Some(op) = step.op().filter(|&op| op == beyond.len()) else { continue };
         let range = lowered.ranges[op].start as usize..lowered.ranges[op].end as usize;
         // An op that marks where a storage is released has no operations. What is held there is known from the next op that has some.
-        let held = schedule.foreseen[range.clone()].iter().max();
+        let held = schedule.foreseen.during[range.clone()].iter().max();
         beyond.push(held.map(|held| most.saturating_sub(*held)));
         most = if range.is_empty() { most } else { 0 };
     }

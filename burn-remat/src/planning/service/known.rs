@@ -94,10 +94,8 @@ impl Known {
     /// Remembers what a kind of step without a plan does.
     pub fn know(&mut self, trace: Trace) {
         let none = vec![false; trace.storages.len()];
-        let mut run = Running::new(Arc::new(trace), none.clone(), none);
         // Without a plan, everything is held.
-        run.foreseen = run.trace.store_all();
-        run.peak = run.foreseen.iter().copied().max().unwrap_or(0);
+        let run = Running::new(Arc::new(trace), none.clone(), none).storing_all();
         self.unplanned.retain(|known| known.structure() != run.structure());
         self.unplanned.truncate(MOST_KINDS - 1);
         self.unplanned.push(Arc::new(run));

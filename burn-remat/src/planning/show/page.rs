@@ -33,7 +33,7 @@ fn store_all(schedule: &Schedule) -> Run {
 }
 
 fn run(schedule: &Schedule, planner: &str) -> Run {
-    on_device(schedule, planner, &schedule.plan, &schedule.foreseen)
+    on_device(schedule, planner, &schedule.plan, &schedule.foreseen.during)
 }
 
 /// The run of `plan`. `during` has the most bytes that the device holds during each operation.

@@ -32,7 +32,7 @@ pub fn trace(report: &PlanReport) -> Json {
     timeline.run();
     let Timeline { mut events, spans, now, .. } = timeline;
     let end = us(now);
-    let held = if report.measured.len() == spans.len() { &report.measured[..] } else { &schedule.foreseen };
+    let held = if report.measured.len() == spans.len() { &report.measured[..] } else { &schedule.foreseen.during };
     for (span, bytes) in spans.iter().zip(held) {
         events.push(counter("held", us(span.start), *bytes));
     }

@@ -66,7 +66,7 @@ fn draw_memory<'a>(
     size: (u32, u32),
 ) -> Drawn<'a> {
     let store_all = &schedule.lowered.store_all;
-    let most = store_all.iter().chain(&schedule.foreseen).max().copied().unwrap_or(1).max(budget.unwrap_or(0));
+    let most = store_all.iter().chain(&schedule.foreseen.during).max().copied().unwrap_or(1).max(budget.unwrap_or(0));
     let (unit, unit_name) = unit_of(most);
     let count = store_all.len();
     let text = (size.1 / 34).max(11);
@@ -98,7 +98,7 @@ fn draw_memory<'a>(
         bytes.iter().enumerate().map(|(at, bytes)| (at as f64 + 0.5, *bytes as f64 / unit)).collect()
     };
     chart.draw_series(AreaSeries::new(line(store_all), 0.0, STORE_ALL.mix(0.35)).border_style(STORE_ALL))?;
-    chart.draw_series(LineSeries::new(line(&schedule.foreseen), PLANNED.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(line(&schedule.foreseen.during), PLANNED.stroke_width(2)))?;
     let mut lines = vec![("store-all", STORE_ALL), ("planned (at most)", PLANNED)];
     if !measured.is_empty() {
         chart.draw_series(LineSeries::new(line(measured), MEASURED.stroke_width(1)))?;
