@@ -12,6 +12,7 @@ use burn_remat::{
     CheckpointPolicy, RematConfig, RematExt, RematReport, checkpoint, checkpoint_sequential, checkpoint_with, remat,
 };
 use burn_remat_examples::device::under_test;
+use burn_remat_tests::alone;
 
 const WIDTH: usize = 96;
 const DEPTH: usize = 8;
@@ -96,6 +97,7 @@ fn steps(device: &Device, call: Call) -> Vec<f32> {
 
 #[test]
 fn policies_are_honoured_and_change_no_result() {
+    let _alone = alone();
     // One test, because all runs share the backend's generator of random numbers.
     let plain = steps(&under_test(), Call::Plainly);
     assert!(plain.windows(2).any(|pair| pair[0] != pair[1]));
@@ -170,6 +172,7 @@ fn twice(x: Tensor<2>) -> Tensor<2> {
 
 #[test]
 fn checkpoints_work_wherever_they_stand() {
+    let _alone = alone();
     let device = under_test().remat("unlimited").unwrap().autodiff();
     let x = Tensor::<2>::ones([64, 64], &device).require_grad();
     let plain = Tensor::<2>::ones([64, 64], &under_test().autodiff()).require_grad();

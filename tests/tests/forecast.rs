@@ -10,6 +10,7 @@ use burn_remat::{
 };
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::training::{Job, ModelKind};
+use burn_remat_tests::alone;
 
 const BATCH: usize = 4;
 /// For each budget: less than the default, but enough to check the promises.
@@ -31,6 +32,7 @@ fn keeps(device: &Device, budget: u64, batch: usize) {
 
 #[test]
 fn what_a_forecast_names_is_kept() {
+    let _alone = alone();
     let plain = under_test().remat(RematConfig::default().advanced(AdvancedConfig::without_planning)).unwrap();
     train(&plain, BATCH, 4);
     let store_all = plain.remat_report().unwrap().peak_bytes;
@@ -106,6 +108,7 @@ fn says_it_in_words_and_as_json(forecast: &Forecast) {
 /// The transformer's plan for the minimum recomputes gradients after the last operation of a pass: the minimum must include what that takes.
 #[test]
 fn the_minimum_of_a_transformer_is_kept_from_the_first_step_on() {
+    let _alone = alone();
     let job = |batch, steps| Job::standard(ModelKind::Transformer, batch, steps, 1).unwrap();
     let config = RematConfig::new(Budget::Unlimited).with_time_limit(PLAN_TIME).without_cache();
     let forecaster = Forecaster::new(config).with_plan_time(PLAN_TIME / 4);

@@ -6,6 +6,7 @@ use burn::optim::{AdamConfig, GradientsAccumulator, GradientsParams};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use burn_remat::{RandomPolicy, RematConfig, RematExt};
 use burn_remat_examples::device::under_test;
+use burn_remat_tests::alone;
 
 /// A chain of layers with elementwise operations between them, large enough to have something to evict.
 fn deep(x: Tensor<2>, weights: &[Tensor<2>]) -> Tensor<2> {
@@ -84,6 +85,7 @@ fn two_losses_may_share_their_activations() {
 
 #[test]
 fn gradients_may_be_accumulated() {
+    let _alone = alone();
     same_everywhere(|device| {
         let mut model = LinearConfig::new(32, 32).init(device);
         model.weight = Param::from_tensor(weights(device, 1).remove(0).detach());
@@ -108,6 +110,7 @@ fn a_model_can_be_saved_and_loaded() {
         first: Linear,
         second: Linear,
     }
+    let _alone = alone();
     let device = under_test().remat("1 MiB").unwrap();
     let new = |device: &Device| Pair {
         first: LinearConfig::new(32, 32).init(device),
@@ -162,6 +165,7 @@ fn tensors_dropped_while_unwinding_are_released() {
 
 #[test]
 fn reseeded_random_results_are_drawn_again_alike() {
+    let _alone = alone();
     let run = |budget: &str| {
         let config = RematConfig::new(budget).with_random(RandomPolicy::Reseed);
         let device = under_test().autodiff().remat(config).unwrap();
@@ -184,6 +188,7 @@ fn reseeded_random_results_are_drawn_again_alike() {
 
 #[test]
 fn numbers_drawn_on_two_devices_come_in_the_order_of_the_program() {
+    let _alone = alone();
     let run = |[a, b]: [&Device; 2]| -> Vec<Vec<u8>> {
         a.seed(9);
         let draw = |at: usize| {

@@ -1,13 +1,13 @@
 //! Quantized tensors on a remat device: a frozen quantized base with trained adapters, recomputation, bytes, and moves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use burn::tensor::quantization::{QuantScheme, QuantStore, QuantValue, ScaleDtype};
 use burn::tensor::{DType, Device, Distribution, Tensor, TensorData, activation};
 use burn_remat::{AdvancedConfig, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::{is_flex, under_test};
+use burn_remat_tests::alone;
 
 const STEPS: usize = 14;
 /// Steps before the run waits for the planner.
@@ -15,12 +15,6 @@ const SEEN: usize = 6;
 const WIDTH: usize = 64;
 const RANK: usize = 4;
 const LAYERS: usize = 6;
-
-/// All devices of a process draw from one stream of random numbers, so only one test may run at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// One scale in total and one per block, values of a byte and of less, packed and not packed.
 fn schemes() -> Vec<QuantScheme> {

@@ -13,7 +13,6 @@ mod updates;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use burn::module::Module;
@@ -22,6 +21,7 @@ use burn::optim::*;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use burn_remat::{Forecaster, RecordedProgram, RematConfig, RematError, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::device::under_test;
+use burn_remat_tests::alone;
 
 /// For the table of times: if this was set at build time, steps take tens of milliseconds instead of two or three.
 const LARGE: bool = option_env!("BURN_REMAT_TEST_LARGE").is_some();
@@ -88,13 +88,6 @@ fn chance(round: usize, at: usize) -> usize {
 /// Labels of this many kinds, in any order.
 fn labels(round: usize, count: usize, kinds: usize, device: &Device) -> Tensor<1, Int> {
     numbers((0..count).map(|at| (chance(round, at) % kinds) as i64), device)
-}
-
-/// All devices draw from one generator, so only one program runs at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {

@@ -6,8 +6,9 @@ use burn::tensor::Device;
 use burn_remat::{RematConfig, RematExt, RematReport};
 use burn_remat_examples::clock::processor_time;
 use burn_remat_examples::device::under_test;
+use burn_remat_tests::alone;
 
-use crate::{FURTHER, IN_A_HURRY, PROGRAMS, Program, ROUNDS_OF_A_PROGRAM, alone, is_asked_for, run};
+use crate::{FURTHER, IN_A_HURRY, PROGRAMS, Program, ROUNDS_OF_A_PROGRAM, is_asked_for, run};
 
 /// Rounds of each run.
 const LONG: usize = 200;
