@@ -129,10 +129,12 @@ impl<W: World> Machine<W> {
         let taken = schedule.after.get(at).map_or(Ok(()), |actions| self.take(actions));
         // What the program drops between two steps may still be held after the last operation.
         let foreseen = schedule.foreseen.after.get(at).filter(|_| at + 1 < schedule.trace.ops.len());
-        match (taken, foreseen) {
-            (Err(failure), _) => self.remember(&failure),
-            (Ok(()), Some(&foreseen)) if !self.is_carried() => self.compare(foreseen),
-            (Ok(()), _) => {}
+        if let Err(failure) = taken {
+            self.remember(&failure);
+        } else if let Some(&foreseen) = foreseen
+            && !self.is_carried()
+        {
+            self.compare(foreseen);
         }
         let most = self.watch.most_held;
         if let Some(follow) = &mut self.watch.follow
