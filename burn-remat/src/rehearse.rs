@@ -170,6 +170,7 @@ pub(crate) struct Kind {
 
 impl Rehearsed {
     pub fn new(seen: Seen) -> Result<Self, RematError> {
+        seen.warn_of_reads();
         let planned = planned(&seen.steps);
         let start = Instant::now();
         let mut kinds: Vec<Kind> = Vec::new();
@@ -339,6 +340,7 @@ pub(crate) fn largest_guided<R>(
         if let Some((plan, seen)) = found.take() {
             let ready = plans_beside(&plan, &seen, &config, budget)?;
             if !seen.try_budget(&config, budget, ready.clone()).is_over {
+                seen.warn_of_reads();
                 let (predicted_overhead, predicted_peak_bytes) = (plan.0.overhead(), plan.0.peak);
                 let mut config = config.clone();
                 config.planning.ready = ready;
@@ -456,7 +458,9 @@ pub(crate) fn rehearsed(
 ) -> Result<Device, RematError> {
     config = validated_on(device, config)?;
     let budget = config.budget_bytes()?;
-    let kinds = planned(&rehearse(device, &config, Rehearsal::Dry(None), train)?.steps);
+    let seen = rehearse(device, &config, Rehearsal::Dry(None), train)?;
+    seen.warn_of_reads();
+    let kinds = planned(&seen.steps);
     let limit = config.planning.time_limit / kinds.len().max(1) as u32;
     for Met { trace, .. } in kinds {
         config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));

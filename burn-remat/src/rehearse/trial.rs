@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use burn_remat_core::{Asked, Config, Driver, LayoutFollows, Recording, play};
+use burn_remat_core::{Asked, Asking, Config, Driver, LayoutFollows, Recording, play};
 
 use crate::config::RematConfig;
 use crate::planning::{Met, PlanSettings, Plans, Ready};
@@ -45,6 +45,18 @@ impl Seen {
         let machine = play(recording, unlimited, plans(Vec::new(), true), |_| {});
         let steps = machine.world().planning.rehearsed().to_vec();
         Self { device: device.to_owned(), steps, recording: recording.clone() }
+    }
+
+    /// Warns if a dry run may have taken another path than training: it has read something, and learned nothing.
+    pub fn warn_of_reads(&self) {
+        let has_read = self.recording.asked().iter().any(|asking| matches!(asking, Asking::Read { .. }));
+        let learns = self.steps.iter().any(|met| met.trace.ops.iter().any(|op| op.updates));
+        if has_read && !learns {
+            log::warn!(
+                "in the dry run, the program read tensors, which gave zeros, and updated no parameter. If it decides by what it reads whether to \
+                 update them, training needs more: record a few steps without a budget (`remat_record`), and ask the recording"
+            );
+        }
     }
 
     /// Replays the program under a budget as training does, which has no plans until it can use those of dry runs.
