@@ -131,9 +131,10 @@ impl Schedule {
         held
     }
 
-    /// The storages that the schedule decides on and that are not among those `held`.
-    pub fn given_up<'a>(&'a self, held: &'a [bool]) -> impl Iterator<Item = Place> + 'a {
-        let is_given_up = |&place: &usize| !held[place] && self.decides[place];
+    /// The storages that the schedule decides on, that have appeared before `position`, and that are not among those `held` there.
+    pub fn given_up<'a>(&'a self, position: usize, held: &'a [bool]) -> impl Iterator<Item = Place> + 'a {
+        let has_appeared = move |place: usize| (self.trace.storages[place].appeared as usize) < position;
+        let is_given_up = move |&place: &usize| !held[place] && self.decides[place] && has_appeared(place);
         (0..held.len()).filter(is_given_up).map(|place| place as Place)
     }
 

@@ -197,6 +197,18 @@ fn keeping_step(program: &mut Program, parameter: u64) {
     made.drain(1..).for_each(|id| program.drop_tensor(1, id));
 }
 
+/// If a pass switches to a plan for other sizes, storages that the plan has given up are the first to be evicted. Gradients that come later are not.
+#[test]
+fn what_has_not_been_made_yet_is_not_given_up() {
+    let trace = trace_of(UNIT, keeping_step);
+    let made: Vec<u32> = trace.ops.iter().map(|op| op.writes[0]).collect();
+    let (none, decides) =
+        (vec![false; trace.storages.len()], trace.storages.iter().map(|storage| storage.made_by.is_some()).collect());
+    let plan = Schedule::new(trace, none.clone(), decides);
+    assert_eq!(plan.given_up(2, &none).collect::<Vec<_>>(), made[..2]);
+    assert_eq!(plan.given_up(4, &none).collect::<Vec<_>>(), made);
+}
+
 #[test]
 fn what_comes_back_behind_the_last_operation_is_foreseen_too() {
     let trace = trace_of(UNIT, keeping_step);

@@ -45,7 +45,7 @@ impl<W: World> Machine<W> {
         self.hold_what_is_there(&held);
         self.bring_in_before_switch(&schedule, at, &held);
         self.hold_what_is_there(&held);
-        for place in schedule.given_up(&held) {
+        for place in schedule.given_up(at, &held) {
             match self.is_carried() {
                 true => self.offer(place, None),
                 false => self.give_up(place),
@@ -82,7 +82,7 @@ impl<W: World> Machine<W> {
         let closure = self.history.closure(&missing).unwrap_or_default();
         let needed: FxHashSet<TensorKey> =
             closure.iter().flat_map(|&recipe| self.history.recipes[recipe].inputs.iter().copied()).collect();
-        for place in schedule.given_up(held).filter(|_| !self.is_carried()).collect::<Vec<_>>() {
+        for place in schedule.given_up(at, held).filter(|_| !self.is_carried()).collect::<Vec<_>>() {
             if self.owners_of(place).iter().all(|(key, _)| !needed.contains(key)) {
                 self.give_up(place);
             }
