@@ -14,13 +14,14 @@ use burn::tensor::Device;
 use serde::Serialize;
 
 use crate::budget::{Budget, DisplayBytes};
-use crate::config::{Rehearsal, RematConfig};
-use crate::door::{rehearse, remat, validated_on};
+use crate::config::RematConfig;
+use crate::door::{remat, validated_on};
 use crate::error::RematError;
+use crate::guide::Guide;
 #[cfg(feature = "show")]
 use crate::planning::picture::{self, Curve};
 use crate::planning::{Ready, budgets};
-use crate::rehearse::{Kind, LargestBatch, MinimumBudget, Rehearsed, best, guide, largest_guided};
+use crate::rehearse::{Kind, LargestBatch, MinimumBudget, Rehearsed, best, dry_run, guide, largest_guided};
 
 /// Forecasts what `train` needs on a device like `device`, and what smaller budgets cost. This is the short form of a [`Forecaster`] without a budget.
 ///
@@ -165,7 +166,7 @@ impl Forecaster {
     /// Those of [`minimum_budget`](crate::minimum_budget).
     pub fn forecast<R>(&self, device: &Device, train: impl FnOnce(&Device) -> R) -> Result<Forecast, RematError> {
         let config = validated_on(device, self.config.clone())?;
-        self.planned(device, config, Rehearsal::Dry(None), train)
+        self.planned(device, config, None, train)
     }
 
     /// The forecast for `train` with `batch`, and the largest batch within the budget. `train(device, batch)` runs twice for real, to measure: with a
@@ -183,8 +184,7 @@ impl Forecaster {
         let config = validated_on(device, self.config.clone())?;
         self.say(ForecastProgress::Measuring);
         let guide = guide(device, &config, batch, &train)?;
-        let dry = Rehearsal::Dry(Some(guide.clone()));
-        let mut forecast = self.planned(device, config, dry, |device| train(device, batch))?;
+        let mut forecast = self.planned(device, config, Some(guide.clone()), |device| train(device, batch))?;
         (forecast.batch, forecast.is_measured) = (Some(batch), true);
         if let Some(budget) = forecast.budget_bytes {
             let config = forecast.config.within(budget);
@@ -211,11 +211,11 @@ impl Forecaster {
         &self,
         device: &Device,
         config: RematConfig,
-        rehearsal: Rehearsal,
+        guide: Option<Arc<Guide>>,
         train: impl FnOnce(&Device) -> R,
     ) -> Result<Forecast, RematError> {
         self.say(ForecastProgress::DryRun);
-        let program = Rehearsed::new(rehearse(device, &config, rehearsal, |device| drop(train(device)))?)?;
+        let program = Rehearsed::new(dry_run(device, &config, guide, |device| drop(train(device)))?)?;
         let MinimumBudget { store_all_bytes, minimum_bytes, op, stage } = program.needs(&config)?;
         let budget_bytes = match config.budget {
             Budget::Unlimited => None,

@@ -131,7 +131,19 @@ pub fn minimum_budget_with<R>(
     train: impl FnOnce(&Device) -> R,
 ) -> Result<MinimumBudget, RematError> {
     let config = config.into().validated()?;
-    Rehearsed::new(rehearse(device, &config, Rehearsal::Dry(None), |device| drop(train(device)))?)?.needs(&config)
+    Rehearsed::new(dry_run(device, &config, None, |device| drop(train(device)))?)?.needs(&config)
+}
+
+/// What `train` does on a dry device. Warns if training may do something else.
+pub(crate) fn dry_run(
+    device: &Device,
+    config: &RematConfig,
+    guide: Option<Arc<Guide>>,
+    train: impl FnOnce(&Device),
+) -> Result<Seen, RematError> {
+    let seen = rehearse(device, config, Rehearsal::Dry(guide), train)?;
+    seen.warn_of_reads();
+    Ok(seen)
 }
 
 impl RecordedProgram {
@@ -170,7 +182,6 @@ pub(crate) struct Kind {
 
 impl Rehearsed {
     pub fn new(seen: Seen) -> Result<Self, RematError> {
-        seen.warn_of_reads();
         let planned = planned(&seen.steps);
         let start = Instant::now();
         let mut kinds: Vec<Kind> = Vec::new();
@@ -458,9 +469,7 @@ pub(crate) fn rehearsed(
 ) -> Result<Device, RematError> {
     config = validated_on(device, config)?;
     let budget = config.budget_bytes()?;
-    let seen = rehearse(device, &config, Rehearsal::Dry(None), train)?;
-    seen.warn_of_reads();
-    let kinds = planned(&seen.steps);
+    let kinds = planned(&dry_run(device, &config, None, train)?.steps);
     let limit = config.planning.time_limit / kinds.len().max(1) as u32;
     for Met { trace, .. } in kinds {
         config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));
