@@ -146,7 +146,7 @@ pub struct Substitute {
 /// What was going on when something went wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Circumstances {
-    /// The circumstances of a failure.
+    /// Bytes held.
     pub live: u64,
     /// The step, from 1.
     pub step: u32,
@@ -162,7 +162,7 @@ pub trait Driver {
         cause.clone()
     }
 
-    /// Bytes of the device that it will need while it runs, beyond its inputs and outputs.
+    /// Bytes of the device that it will need beyond its inputs, if they are more than what its outputs are expected to take.
     fn needs(&mut self, run: &Run<'_>) -> u64 {
         let _ = run;
         0

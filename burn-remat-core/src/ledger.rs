@@ -6,7 +6,7 @@
 //! **Invariant**: `live` is the sum of all buffers and of what is left in place of evicted ones (compressed data, substitutes); `fixed` is
 //! the part of it that could not be evicted now. No other module counts bytes.
 //!
-//! Every call takes constant time.
+//! Every call takes constant time, or time linear in the owners of one buffer.
 
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -17,6 +17,8 @@ use crate::keys::{BufferKey, TensorKey};
 /// A buffer on the device.
 pub(crate) struct Entry {
     pub identity: u64,
+    /// Its number among all buffers: unlike its key and its identity, no other buffer ever has it.
+    pub serial: u64,
     pub bytes: u64,
     pub owners: SmallVec<[TensorKey; 2]>,
     /// How many owners must keep it.
@@ -41,6 +43,8 @@ impl Entry {
 pub(crate) struct Ledger {
     entries: Slab<Entry>,
     by_identity: FxHashMap<u64, BufferKey>,
+    /// Buffers made so far.
+    made: u64,
     /// Bytes held.
     pub live: u64,
     /// Bytes of it that could not be evicted now.
@@ -72,11 +76,12 @@ impl Ledger {
     /// Adds `owner` to a buffer, which is new, shared, or left over from an input that was taken over. `pins` is the number of pending
     /// uses of the owner.
     pub fn attach(&mut self, identity: u64, bytes: u64, owner: Owner, step: u32) -> BufferKey {
-        let (entries, live) = (&mut self.entries, &mut self.live);
+        let (entries, live, made) = (&mut self.entries, &mut self.live, &mut self.made);
         let mut new = |entries: &mut Slab<Entry>| {
             *live += bytes;
+            *made += 1;
             let (owners, foreign) = (SmallVec::new(), false);
-            entries.insert(Entry { identity, bytes, owners, roots: 0, pins: 0, step, foreign })
+            entries.insert(Entry { identity, serial: *made, bytes, owners, roots: 0, pins: 0, step, foreign })
         };
         // A buffer without an owner is an address that the operation took over, or freed and allocated again. If the size differs, it is
         // another buffer, and both existed for a while.

@@ -3,7 +3,7 @@
 //! Each rule has a file of its own below this module; this file has what they share, and the constructor.
 //!
 //! **Invariants**: a tensor with a buffer has data at the driver, and one without has none, except for its compressed copy or
-//! substitute. A recipe runs at most once for each request. Nothing here panics on what a program can do: a failure is stored on the
+//! substitute. A recipe runs at most once for each tensor that is brought back. Nothing here panics on what a program can do: a failure is stored on the
 //! tensors that it leaves without data, and reaches the program when one of them is read. Once the program has released all its tensors,
 //! no tensor and no recipe is left.
 
@@ -55,7 +55,7 @@ const AMPLE: u64 = 4;
 const MOST_UNSYNCED: usize = 64;
 
 /// The machine's own tensors get numbers from here on; those of the program stay below.
-const OWN_TENSORS: TensorId = 1 << 63;
+const OWN_TENSORS: TensorId = 1 << 62;
 
 /// The budget that was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -314,6 +314,11 @@ impl<W: World> Machine<W> {
         Holdings { bytes: self.ledger.live, fixed: self.ledger.fixed, tensors, recipes }
     }
 
+    /// Whether the program has a tensor of this name here.
+    pub fn has(&self, id: TensorId) -> bool {
+        self.history.find(id).is_some()
+    }
+
     /// The budget in force.
     pub fn budget(&self) -> Option<u64> {
         self.room.budget
@@ -363,7 +368,9 @@ impl<W: World> Machine<W> {
     /// The first failure of what this thread has asked for since it last called this: other threads learn of it when they read.
     pub fn take_failure(&mut self, thread: ThreadId) -> Option<Failure> {
         let at = self.own.unsynced.iter().position(|&(of, _)| of == thread)?;
-        Some(self.own.unsynced.swap_remove(at).1)
+        // If the same happens again, it is told again.
+        self.own.last_failure = None;
+        Some(self.own.unsynced.remove(at).1)
     }
 
     /// Begins to serve a request.
@@ -422,7 +429,9 @@ impl<W: World> Machine<W> {
         self.own.last_failure = told;
         self.world.tell(Event::Failed(failure.clone()));
         let unsynced = &mut self.own.unsynced;
-        if unsynced.len() < MOST_UNSYNCED && unsynced.iter().all(|&(of, _)| of != self.now.thread) {
+        if unsynced.iter().all(|&(of, _)| of != self.now.thread) {
+            // The oldest thread has probably ended.
+            unsynced.drain(..(unsynced.len() + 1).saturating_sub(MOST_UNSYNCED));
             unsynced.push((self.now.thread, failure.clone()));
         }
         self.counters.failure.get_or_insert_with(|| failure.clone());

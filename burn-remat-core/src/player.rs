@@ -204,7 +204,7 @@ impl<P> Driver for Player<P> {
         let mut ran = Ran {
             ns: call.ns,
             rise: call.rise,
-            beside: if is_first { call.beside } else { stand_in },
+            beside: if is_first { call.beside.max(stand_in) } else { stand_in },
             kept: run.keep.then_some(at as OpKey),
             ..Ran::default()
         };

@@ -87,7 +87,7 @@ fn set_out(machine: &mut Machine<Books>, trace: &Trace) {
             machine.upload(TRAINER, TensorFacts { id, shape: 0, bytes: storage.bytes, buffer_bytes: storage.bytes });
         }
     }
-    let rest = trace.held_at_start - known;
+    let rest = trace.held_at_start.saturating_sub(known);
     machine.world_mut().unnamed = (None, rest);
     for number in (0..trace.tensors.len()).filter(|&number| !comes[number]) {
         machine.upload(TRAINER, facts(trace, number as Number));

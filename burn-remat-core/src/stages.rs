@@ -128,12 +128,15 @@ impl Stages {
         self.open.iter_mut().rfind(|open| open.number == number)
     }
 
-    /// The policy in force for the operation being served.
+    /// The policy in force for the operation being served, which belongs to `step`; `None` if it belongs to none.
     #[inline]
-    pub fn rule(&mut self, thread: ThreadId, step: u32) -> Option<Rule> {
+    pub fn rule(&mut self, thread: ThreadId, step: Option<u32>) -> Option<Rule> {
         if !self.any_policy {
             return None;
         }
+        let Some(step) = step else {
+            return Some(Rule { policy: self.governor(thread)?.policy?, scope: 0 });
+        };
         if self.scope_step != step {
             (self.scope_step, self.scopes) = (step, 0);
         }

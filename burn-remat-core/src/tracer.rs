@@ -6,7 +6,6 @@ use alloc::vec::Vec;
 
 use rustc_hash::FxHashMap;
 
-use crate::keys::BufferKey;
 use crate::trace::{Between, Number, Place, Position, Trace, TracedStorage, TracedTensor};
 
 /// A step with more operations than this is not traced: a program without steps.
@@ -18,8 +17,8 @@ pub(crate) struct Tracer {
     pub trace: Trace,
     /// How many tensors of each storage the program holds.
     owners: Vec<u32>,
-    /// Storages from before the step, by buffer.
-    externals: FxHashMap<BufferKey, Place>,
+    /// Storages from before the step, by the serial of their buffer.
+    externals: FxHashMap<u64, Place>,
 }
 
 impl Tracer {
@@ -64,12 +63,12 @@ impl Tracer {
         (self.trace.tensors.len() - 1) as Number
     }
 
-    pub fn external(&self, buffer: BufferKey) -> Option<Place> {
-        self.externals.get(&buffer).copied()
+    pub fn external(&self, serial: u64) -> Option<Place> {
+        self.externals.get(&serial).copied()
     }
 
-    pub fn set_external(&mut self, buffer: BufferKey, place: Place) {
-        self.externals.insert(buffer, place);
+    pub fn set_external(&mut self, serial: u64, place: Place) {
+        self.externals.insert(serial, place);
     }
 
     /// The program holds this many more tensors of a storage.

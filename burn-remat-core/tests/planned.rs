@@ -271,6 +271,21 @@ fn what_has_left_a_substitute_serves_when_the_plan_is_left() {
 }
 
 #[test]
+fn there_is_room_for_what_is_built_from_a_substitute() {
+    // What is read when the plan has been left takes itself and the tensor built from the signs, next to the parameter and two results.
+    let mut program = Program::new(Config { budget: Asked::Bytes(5 * UNIT), ..Config::default() });
+    program.machine.world_mut().builds = true;
+    let parameter = program.upload(1, UNIT);
+    program.machine.world_mut().plan = Some(leaves_signs(true));
+    for last_kind in [4, 5] {
+        weak_step(&mut program, parameter, last_kind, UNIT);
+    }
+    assert!(program.machine.counters().recomputed > 0);
+    assert_eq!((program.machine.counters().steps_over_budget, program.machine.is_over_budget()), (0, false));
+    assert!(program.machine.world().peak <= 5 * UNIT, "what the observer has seen");
+}
+
+#[test]
 fn no_substitute_is_left_where_there_is_no_room_for_both() {
     // The plan is carried to another size, at which the budget is full when the last operation asks for room.
     const SIZE: u64 = 300;

@@ -48,10 +48,18 @@ fn left_by_groups() -> impl Iterator<Item = u64> {
         let folders: Vec<PathBuf> = group.ancestors().map(|folder| root.join(folder)).collect();
         folders.into_iter().filter_map(move |folder| {
             let read = |name: &str| number(&read_to_string(folder.join(name)).ok()?);
-            // `max`, which means no limit, is not a number.
-            Some(read(limit)?.saturating_sub(read(used)?))
+            // `max`, which means no limit, is not a number. What was read from files lately counts as used, but makes room if it has to.
+            let files =
+                read_to_string(folder.join("memory.stat")).ok().and_then(|stat| idle_files_in(&stat)).unwrap_or(0);
+            Some(read(limit)?.saturating_sub(read(used)?.saturating_sub(files)))
         })
     })
+}
+
+/// Bytes of files that a group keeps in memory and has not used lately.
+fn idle_files_in(stat: &str) -> Option<u64> {
+    let of = |name: &str| stat.lines().find_map(|line| number(line.strip_prefix(name)?));
+    of("total_inactive_file ").or_else(|| of("inactive_file "))
 }
 
 /// A control group with a limit on memory.

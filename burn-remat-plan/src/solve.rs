@@ -8,7 +8,7 @@ use crate::check::{CheckedPlan, check};
 use crate::error::PlanError;
 use crate::graph::Graph;
 use crate::guard::{Ended, isolated, within_limit};
-use crate::planner::{Outcome, Planner, Request};
+use crate::planner::{Outcome, Planner, Request, Status};
 
 /// What a planner found, and its plan as accepted by the checker.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,10 +89,19 @@ pub fn solve_guarded(planner: Arc<dyn Planner>, graph: &Graph, request: &Request
     judged(name, graph, request.budget, outcome)
 }
 
+/// An outcome without a plan has to say so.
+fn without_plan(planner: &'static str, status: Status) -> Result<(), PlanError> {
+    let reason = || format!("it claims to be {status:?}, but gives no plan");
+    if status == Status::NoSolution { Ok(()) } else { Err(PlanError::Internal { planner, reason: reason() }) }
+}
+
 /// Passes an outcome on if everything that it claims is true.
 fn judged(planner: &'static str, graph: &Graph, budget: u64, outcome: Outcome) -> Result<Solved, PlanError> {
     let internal = |reason: String| PlanError::Internal { planner, reason };
-    let Some(plan) = &outcome.plan else { return Ok(Solved { outcome, checked: None }) };
+    let Some(plan) = &outcome.plan else {
+        without_plan(planner, outcome.status)?;
+        return Ok(Solved { outcome, checked: None });
+    };
     let checked = check(graph, plan, budget).map_err(|violations| internal(violations.to_string()))?;
     if (checked.peak_bytes(), checked.makespan()) != (outcome.peak_bytes, outcome.makespan) {
         return Err(internal(format!(
@@ -126,7 +135,10 @@ pub fn solve_chain(planner: &dyn Planner, chain: &Chain, request: &Request) -> R
     let mut outcome = isolated(planner.name(), || planner.solve_chain(chain, request))?;
     outcome.solve_time = start.elapsed();
     let internal = |reason: String| PlanError::Internal { planner: planner.name(), reason };
-    let Some(plan) = &outcome.plan else { return Ok(outcome) };
+    let Some(plan) = &outcome.plan else {
+        without_plan(planner.name(), outcome.status)?;
+        return Ok(outcome);
+    };
     if let Some(violation) = chain::check(chain, plan, request.budget).first() {
         return Err(internal(violation.to_string()));
     }

@@ -292,17 +292,39 @@ fn nothing_but_errors_goes_to_standard_error_in_a_pipe() {
 
 #[test]
 fn a_reader_that_leaves_is_no_panic() {
-    let folder = folder("pipe");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_remat-plan"))
-        .current_dir(&folder)
-        .args(["generate", "linear", "--depth", "5000"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
+    let (folder, _) = with_graph("pipe");
+    let unread = |args: &[&str]| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_remat-plan"))
+            .current_dir(&folder)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        child.wait_with_output().unwrap()
+    };
+    let output = unread(&["generate", "linear", "--depth", "5000"]);
     assert_eq!((err(&output), output.status.code()), ("", Some(0)));
+    // What else the command does, and its status, stay the same.
+    let solve =
+        ["solve", "g.json", "--planner", "store-all", "--budget", "100%", "--json", "--out", "read_by_nobody.json"];
+    assert_eq!(unread(&solve).status.code(), Some(0));
+    assert_eq!(unread(&["check", "g.json", "read_by_nobody.json", "--budget", "1"]).status.code(), Some(1));
+    assert_eq!(
+        unread(&["solve", "g.json", "--planner", "store-all", "--budget", "1", "--json"]).status.code(),
+        Some(3)
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_file_that_is_not_there_yet_stays_a_link() {
+    let (folder, _) = with_graph("link");
+    std::os::unix::fs::symlink("target.json", folder.join("link.json")).unwrap();
+    run(&folder, 0, &["solve", "g.json", "--planner", "store-all", "--budget", "100%", "--out", "link.json"]);
+    assert!(folder.join("link.json").is_symlink());
+    assert!(std::fs::read_to_string(folder.join("target.json")).unwrap().contains("remat-plan/1"));
 }
 
 #[test]

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use burn_remat_plan::chain::{self, Chain, ChainStage};
 use burn_remat_plan::planners::StoreAll;
+use burn_remat_plan::registry::planner;
 use burn_remat_plan::{
-    Bound, Graph, Outcome, Plan, PlanError, Planner, Request, SetBy, Status, StopReason, minimum_within, simulate,
-    solve, solve_guarded,
+    Bound, ChainOutcome, Graph, Outcome, Plan, PlanError, Planner, Request, SetBy, Status, StopReason, minimum_within,
+    simulate, solve, solve_chain, solve_guarded,
 };
 use hostile::{KINDS, graph};
 use judge::{judge, quick};
@@ -42,6 +44,7 @@ enum Way {
     LiesAboutPeak,
     LiesAboutBound,
     GivesNoPlan,
+    ClaimsWithoutPlan,
     NeverReturns,
 }
 
@@ -57,6 +60,7 @@ impl Planner for Bad {
             Way::LiesAboutPeak => Ok(Outcome { peak_bytes: 1, ..honest }),
             Way::LiesAboutBound => Ok(Outcome { lower_bound: Some(2.0 * honest.makespan), ..honest }),
             Way::GivesNoPlan => Ok(Outcome { plan: Some(Plan::default()), ..honest }),
+            Way::ClaimsWithoutPlan => Ok(Outcome { plan: None, status: Status::Optimal, ..honest }),
             Way::NeverReturns => {
                 // Until the test is over.
                 while self.1.send(()).is_ok() {
@@ -78,11 +82,42 @@ fn a_planner_that_misbehaves_is_an_error_that_names_it() {
         (Way::LiesAboutPeak, "claims a peak"),
         (Way::LiesAboutBound, "claims the lower bound"),
         (Way::GivesNoPlan, "not valid"),
+        (Way::ClaimsWithoutPlan, "gives no plan"),
     ] {
         let bad = Arc::new(Bad(way, alive.clone()));
         for error in [solve(&*bad, &graph, &request).unwrap_err(), solve_guarded(bad, &graph, &request).unwrap_err()] {
             assert!(matches!(error, PlanError::Internal { planner: "bad", .. }), "{error}");
             assert!(error.to_string().contains(told), "{error}");
+        }
+    }
+}
+
+/// The persistent planner looks at the clock after 16 stages. What it has by then is no plan, and costs nothing.
+#[test]
+fn a_chain_planner_whose_time_is_up_claims_nothing() {
+    let stage = ChainStage {
+        forward_cost: 1.0,
+        backward_cost: 2.0,
+        activation_bytes: 4,
+        saved_bytes: 9,
+        gradient_bytes: 4,
+        ..Default::default()
+    };
+    let chain = Chain::new("short of time", 4, 4, vec![stage; 40]).unwrap();
+    let least = chain::minimum(&chain).achieved;
+    for time_limit in [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(300), Duration::MAX] {
+        for name in ["chain-dp", "revolve", "search", "auto"] {
+            for budget in [1, least, chain.store_all_peak() - 1] {
+                let request = Request { time_limit, ..Request::new(budget) };
+                let case = format!("{name}, {budget}, {time_limit:?}");
+                match solve_chain(&*planner(name).unwrap(), &chain, &request) {
+                    Ok(ChainOutcome { plan: None, status, .. }) => assert_eq!(status, Status::NoSolution, "{case}"),
+                    Ok(found) => {
+                        assert!(budget >= least && found.makespan > chain.store_all_makespan(), "{case}: {found:?}")
+                    }
+                    Err(error) => assert!(matches!(error, PlanError::Infeasible { .. }), "{case}: {error}"),
+                }
+            }
         }
     }
 }

@@ -78,13 +78,29 @@ impl TryFrom<u64> for Budget {
     }
 }
 
+impl Budget {
+    /// What is wrong with a budget that was not read from a text.
+    pub(crate) fn defect(self) -> Option<BudgetError> {
+        let reason = match self {
+            Self::Bytes(0) => grammar::ZERO_BYTES,
+            Self::Share(share) | Self::Free(share) if !(share > 0.0 && share <= 1.0) => {
+                "a share must be above 0 and at most 1"
+            }
+            _ => return None,
+        };
+        Some(BudgetError { text: self.to_string(), reason })
+    }
+}
+
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        // 0.29 is 28.999999999999996%.
+        let percent = |share: f64| (share * 1e11).round() / 1e9;
+        match *self {
             Self::Unlimited => f.write_str("unlimited"),
-            Self::Bytes(bytes) => write!(f, "{}", DisplayBytes(*bytes)),
-            Self::Share(share) => write!(f, "{}%", share * 100.0),
-            Self::Free(share) => write!(f, "{}% free", share * 100.0),
+            Self::Bytes(bytes) => write!(f, "{}", DisplayBytes(bytes)),
+            Self::Share(share) => write!(f, "{}%", percent(share)),
+            Self::Free(share) => write!(f, "{}% free", percent(share)),
         }
     }
 }
@@ -111,6 +127,28 @@ impl fmt::Display for DisplayBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_written_as_they_are_read() {
+        for percent in 1..=100 {
+            let text = format!("{percent}%");
+            assert_eq!(text.parse::<Budget>().unwrap().to_string(), text);
+        }
+        assert_eq!("12.5% free".parse::<Budget>().unwrap().to_string(), "12.5% free");
+    }
+
+    #[test]
+    fn a_budget_that_is_not_read_from_a_text_has_the_same_limits() {
+        let wrong =
+            [Budget::Bytes(0), Budget::Share(0.0), Budget::Share(f64::NAN), Budget::Share(1.01), Budget::Free(-0.1)];
+        for budget in wrong {
+            let refused = crate::RematConfig::new(budget).validated();
+            assert!(matches!(refused, Err(crate::RematError::Budget(_))), "{budget}");
+        }
+        for budget in [Budget::Unlimited, Budget::Bytes(1), Budget::Share(1.0), Budget::Free(0.5)] {
+            assert!(crate::RematConfig::new(budget).validated().is_ok(), "{budget}");
+        }
+    }
 
     #[test]
     fn decimal_and_binary_units_are_told_apart() {

@@ -31,6 +31,7 @@ pub enum RandomPolicy {
 /// A backend reports what its tensors take, but not what a kernel allocates while it runs (a convolution gathers its patches, a matrix product packs its
 /// operands). On the CPU backend this memory comes from the heap, where a counting allocator sees it. With a probe it is measured for every operation and
 /// shown in the report; with [`with_workspace_in_budget`](AdvancedConfig::with_workspace_in_budget) it also counts against the budget.
+/// The device calls the probe while it runs an operation, so the probe must not use the device.
 pub trait MemoryProbe: Debug + Send + Sync {
     /// Bytes allocated now.
     fn current(&self) -> u64;
@@ -187,10 +188,19 @@ impl RematConfig {
     ///
     /// The error of the last setting that is not valid.
     pub fn validated(self) -> Result<Self, RematError> {
-        match self.error {
-            Some(error) => Err(error),
-            None => Ok(self),
+        match (&self.error, self.budget.defect()) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(error)) => Err(error.into()),
+            (None, None) => Ok(self),
         }
+    }
+
+    /// The name under which plans for `device` are known. It also says what they may do to results, if that is not the default.
+    pub(crate) fn plans_for(&self, device: &str) -> String {
+        let random = if self.random == RandomPolicy::Reseed { ", reseed" } else { "" };
+        let compression = Some(self.compression).filter(|&forms| forms != Compression::default());
+        let compression = compression.map_or_else(String::new, |forms| format!(", compression {forms}"));
+        format!("{device}{random}{compression}")
     }
 
     /// The same with a budget of this many bytes.

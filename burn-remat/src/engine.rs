@@ -32,7 +32,8 @@ fn thread() -> u64 {
 impl<B: RematBackend> Engine<B> {
     /// Makes an engine on `device` that holds nothing.
     pub fn new(device: B::Device, config: RematConfig) -> Self {
-        let plans = Plans::new(config.planning_in_force(), B::device_name(&device), config.rehearsal.is_some());
+        let name = config.plans_for(&B::device_name(&device));
+        let plans = Plans::new(config.planning_in_force(), name, config.rehearsal.is_some());
         let settings = Settings {
             alternatives: config.compression,
             probe: config.probe.clone(),
@@ -69,7 +70,10 @@ impl<B: RematBackend> Engine<B> {
 
     /// The program drops a tensor.
     pub fn drop_tensor(&mut self, id: TensorId) {
-        self.note(|| Asking::Drop { thread: thread(), tensor: id.value() });
+        // Autodiff, a cache or another thread may let go only now of what an earlier rehearsal on this device has left.
+        if self.machine.world().recorder.is_some() && self.machine.has(id.value()) {
+            self.note(|| Asking::Drop { thread: thread(), tensor: id.value() });
+        }
         self.machine.dropped(thread(), id.value());
     }
 
@@ -206,11 +210,15 @@ impl<B: RematBackend> Engine<B> {
     }
 
     /// What was seen, on a rehearsal device.
-    pub fn rehearsed(&mut self) -> Seen {
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::Unfollowed`].
+    pub fn rehearsed(&mut self) -> Result<Seen, RematError> {
         let world = self.machine.world_mut();
-        let recording = world.recorder.as_mut().map(|recorder| recorder.kept());
+        let recording = world.recorder.as_mut().map(|recorder| recorder.kept()).transpose()?;
         let (steps, recording) = (world.plans.rehearsed().to_vec(), recording.unwrap_or_default().into());
-        Seen { device: B::device_name(&self.device), steps, recording }
+        Ok(Seen { device: self.config.plans_for(&B::device_name(&self.device)), steps, recording })
     }
 
     /// A handle to wait, without the engine, until no planner is at work.

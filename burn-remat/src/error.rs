@@ -80,6 +80,15 @@ pub enum RematError {
         /// What the panic said.
         reason: String,
     },
+    /// What the program did on a dry device cannot be replayed.
+    #[error(
+        "what the program did in the dry run cannot be followed ({reason}). If it keeps tensors from one call of the function to the next, in a \
+         static for example, make them anew in each call; otherwise please report this"
+    )]
+    Unfollowed {
+        /// The first call that cannot be followed, and why.
+        reason: String,
+    },
     /// Even a batch of one does not fit within the budget and the limit on recomputation.
     #[error(
         "a batch of one needs {minimum} bytes, set by `{op}`: that is more than the budget of {budget} bytes, or recomputation would \

@@ -278,7 +278,11 @@ impl ForecastPoint {
         let alone: f64 = usual().map(|(schedule, _)| schedule.lowered.cost_ns as f64).sum();
         let planned: f64 = usual().map(|(schedule, _)| schedule.makespan).sum();
         let predicted_overhead = (planned / alone.max(1.0) - 1.0).max(0.0);
-        let plans = kinds.into_iter().filter_map(|(plan, _)| plan).collect();
+        // A step that comes only once does without a plan if that is too large.
+        let helps = |(plan, comes_again): (Option<Ready>, bool)| {
+            plan.filter(|(plan, _)| comes_again || plan.peak <= budget_bytes)
+        };
+        let plans = kinds.into_iter().filter_map(helps).collect();
         let point = Self { budget_bytes, predicted_peak_bytes, predicted_overhead, plans };
         (predicted_peak_bytes <= budget_bytes).then_some(point)
     }

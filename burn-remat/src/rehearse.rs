@@ -17,6 +17,7 @@ use crate::config::{Rehearsal, RematConfig};
 use crate::door::{rehearse, remat, validated_on};
 use crate::error::RematError;
 use crate::guide::Guide;
+use crate::panics::caught;
 use crate::planning::{Fit, Met, Origin, Ready, does_like, hand_over, lower};
 use crate::recording::RecordedProgram;
 pub(crate) use trial::Seen;
@@ -89,7 +90,7 @@ impl LargestBatch {
 /// Finds the smallest budget within which `train` is known to run on a device like `device`.
 ///
 /// `train` gets a dry device, on which nothing is executed. It must do at least three training steps (the first may differ from
-/// the others; a step ends where the next one begins). Reads give zeros there, so it must not stop because of a loss, and it should not
+/// the others; a step ends where the next one begins). A few are enough: all that it does is kept in memory. Reads give zeros there, so it must not stop because of a loss, and it should not
 /// write files. What it returns is dropped. If there are several kinds of step, the one that needs most counts.
 ///
 /// The smallest plans are stored [on disk](RematConfig::with_cache), so that later training keeps to the budget found here, even in another process.
@@ -155,7 +156,7 @@ impl RecordedProgram {
     /// [`RematError::NoSteps`] if no whole step was recorded.
     pub fn minimum_budget(&self) -> Result<MinimumBudget, RematError> {
         let config = self.config();
-        Rehearsed::new(Seen::of(&self.recording, &config, self.device()))?.needs(&config)
+        Rehearsed::new(Seen::of(&self.recording, &config, config.plans_for(self.device())))?.needs(&config)
     }
 }
 
@@ -163,7 +164,7 @@ impl RecordedProgram {
 const MARGIN: u64 = 1024;
 
 fn with_margin(bytes: u64) -> u64 {
-    bytes + bytes.div_ceil(MARGIN)
+    bytes.saturating_add(bytes.div_ceil(MARGIN))
 }
 
 /// What a program has done on a dry device.
@@ -317,10 +318,18 @@ pub(crate) fn guide<R>(
     let room = config.budget_bytes().or_else(|_| free()?.budget_bytes()).unwrap_or(0);
     let fits = room.saturating_mul(GUIDE_BATCH as u64) / small.peak().max(1);
     let second = usize::try_from(fits).unwrap_or(usize::MAX).min(most).min(SECOND_BATCH);
-    let untold = |error: &RematError| {
+    let untold = |error: String| {
         log::warn!("a batch of {second} was not measured, so times are scaled from a batch of {GUIDE_BATCH}: {error}");
     };
-    let larger = if second > GUIDE_BATCH { measured(second).inspect_err(untold).ok() } else { None };
+    // A backend may panic if its memory runs out.
+    let larger = || match caught(|| measured(second)) {
+        Ok(measured) => measured.map_err(|error| untold(error.to_string())).ok(),
+        Err(panic) => {
+            untold(panic.to_string());
+            None
+        }
+    };
+    let larger = if second > GUIDE_BATCH { larger() } else { None };
     Ok(Arc::new(Guide::new(small, larger.as_ref())))
 }
 
@@ -423,8 +432,8 @@ fn come_again(planned: &[Met]) -> Vec<bool> {
 }
 
 fn neediest(steps: &[Met]) -> Result<Trace, RematError> {
-    // The first step initialises parameters. It counts only if there is no other.
-    let from = usize::from(steps.len() > 1);
+    // The first step may initialise parameters. If no other is like it, it counts only if there is no other.
+    let from = usize::from(steps.len() > 1 && steps[0].times == 1);
     let needy = steps.iter().skip(from).map(|met| &met.trace).max_by_key(|trace| trace.peak());
     needy.cloned().ok_or(RematError::NoSteps)
 }
@@ -471,8 +480,9 @@ pub(crate) fn rehearsed(
     let budget = config.budget_bytes()?;
     let kinds = planned(&dry_run(device, &config, None, train)?.steps);
     let limit = config.planning.time_limit / kinds.len().max(1) as u32;
-    for Met { trace, .. } in kinds {
-        config.planning.ready.extend(best(&fit(trace)?, &config, budget, limit));
+    for (comes_again, Met { trace, .. }) in come_again(&kinds).into_iter().zip(kinds) {
+        let found = best(&fit(trace)?, &config, budget, limit);
+        config.planning.ready.extend(found.filter(|(plan, _)| comes_again || plan.peak <= budget));
     }
     remat(device, config)
 }

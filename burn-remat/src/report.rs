@@ -335,8 +335,11 @@ impl RematReport {
         match self.smallest_budget_bytes {
             Some(least) if least <= budget && self.plan.is_some() => {
                 let (least, floor) = (DisplayBytes(least), DisplayBytes(self.floor_bytes));
-                let advice = "`remat_rehearsed` plans before the first step";
-                ("before the plan", format!("{floor} was needed; with a plan, {least} is enough. {advice}"))
+                let advice = "`remat_rehearsed` plans before the first step. If planned steps still exceed the budget";
+                (
+                    "before the plan",
+                    format!("{floor} was needed; with a plan, {least} is enough. {advice}, set {floor}"),
+                )
             }
             Some(least) if (budget + 1..self.floor_bytes).contains(&least) => {
                 let why = "The smallest plan found holds that much; without plans,";

@@ -2,6 +2,7 @@
 //!
 //! Larger than the rule: `a_dry_device_knows_what_a_step_needs`, because it follows one program from what is named to what is held.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use burn::tensor::{Device, Tensor, activation};
@@ -121,6 +122,49 @@ fn what_cannot_be_rehearsed_is_refused() {
         train(ModelKind::Mlp, batch, 4, device);
     });
     assert!(matches!(tiny, Err(RematError::NothingFits { .. })), "{tiny:?}");
+}
+
+/// A program may let go of what an earlier run has left only when it runs again: autodiff does with the graphs of outputs that metrics have read, and so
+/// does a cache.
+#[test]
+fn what_an_earlier_run_has_left_is_no_part_of_the_next() {
+    let left = RefCell::new(None);
+    let train = |device: &Device, batch: usize| {
+        let device = &device.clone().autodiff();
+        drop(left.take());
+        for _ in 0..4 {
+            device.remat_mark_step();
+            let x = Tensor::<2>::ones([batch, 64], device).require_grad();
+            let y = (0..8).fold(x, |y, _| y.tanh());
+            left.replace(Some(y.clone().detach().narrow(0, 0, 1)));
+            drop(y.sum().backward());
+        }
+        device.remat_mark_step();
+    };
+    let one = minimum_budget(&under_test(), |device| train(device, 64)).unwrap();
+    let again = minimum_budget(&under_test(), |device| train(device, 64)).unwrap();
+    assert_eq!(again, one);
+    let most = largest_batch(&under_test(), one.store_all_bytes, 1.0, train).unwrap();
+    // Small runs show that a few more fit, since operations overwrite what they read.
+    assert!((64..80).contains(&most.store_all_batch) && most.batch < 640, "{most:?}");
+}
+
+#[test]
+fn what_an_earlier_run_has_left_cannot_be_used() {
+    let known = RefCell::new(None::<Tensor<2>>);
+    let train = |device: &Device| {
+        let table = known.borrow_mut().get_or_insert_with(|| Tensor::<2>::ones([64, 64], device)).clone();
+        for _ in 0..4 {
+            device.remat_mark_step();
+            let x = Tensor::<2>::ones([64, 64], &device.clone().autodiff()).require_grad();
+            drop((x * Tensor::from_inner(table.clone())).sum().backward());
+        }
+        device.remat_mark_step();
+    };
+    minimum_budget(&under_test(), train).unwrap();
+    // Another test may have taken the device of the first run: then the tensors are on two devices, and Burn panics.
+    let again = minimum_budget(&under_test(), train).unwrap_err();
+    assert!(matches!(again, RematError::Unfollowed { .. } | RematError::DryRun { .. }), "{again}");
 }
 
 /// An operation on the data of a step.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Machine;
 use super::call::Made;
 use crate::driver::{Event, OpKey, Ran, Run, Source, World};
-use crate::facts::{Failure, TensorFacts, TensorId};
+use crate::facts::{Failure, Kind, Need, TensorFacts, TensorId};
 use crate::history::Again;
 use crate::keys::{Keys, RecipeKey, TensorKey};
 
@@ -94,29 +94,46 @@ impl<W: World> Machine<W> {
         };
         let least = self.world.needs(&run);
         let need = self.new_bytes((kind, true), &facts, produced, inputs, &consumed).max(least);
-        self.make_room(need);
-        for &output in outputs.iter().flatten() {
+        let made = || outputs.iter().flatten().copied();
+        // What rests on dead ones may end while room is made.
+        let dead: Keys = made().filter(|&output| !self.history.tensors[output].alive).collect();
+        dead.iter().for_each(|&output| self.pin(output));
+        self.make_room(need.saturating_add(self.stand_in(substitute)));
+        let evicted: Keys = made().filter(|&output| self.history.tensors[output].is_evicted()).collect();
+        for output in made() {
             // A second copy would cost its bytes twice; the run writes the same values again.
             self.release(output);
         }
         self.world.tell(Event::Recomputes(kind));
-        match self.world.run(&run) {
+        let result = match self.world.run(&run) {
             Ok(ran) => {
                 self.count_again(key, &ran, path, produced);
                 self.settle_again(&outputs, &extra, ran, view, (inputs, &consumed))
             }
             Err(cause) => {
-                let failure = self.world.explain(kind, &cause, self.circumstances());
-                self.remember(&failure);
-                for output in outputs.into_iter().flatten() {
-                    self.fail(output, failure.clone());
-                }
-                for input in consumed {
-                    self.release(input);
-                }
+                let failure = self.has_failed(kind, &cause);
+                // Those that were there are evicted now: a later read tries again.
+                evicted.into_iter().for_each(|output| self.fail(output, failure.clone()));
+                consumed.into_iter().for_each(|input| self.release(input));
                 Err(failure)
             }
-        }
+        };
+        dead.into_iter().for_each(|output| self.unpin(output));
+        result
+    }
+
+    /// Reports that an operation has failed.
+    pub(super) fn has_failed(&mut self, kind: Kind, cause: &Failure) -> Failure {
+        self.room.reuse.skip();
+        let failure = self.world.explain(kind, cause, self.circumstances());
+        self.remember(&failure);
+        failure
+    }
+
+    /// Bytes of the tensor that is built from a substitute while an operation runs.
+    pub(super) fn stand_in(&self, substitute: Option<(TensorKey, Need)>) -> u64 {
+        let of_signs = substitute.filter(|(_, need)| *need == Need::Signs);
+        of_signs.map_or(0, |(key, _)| self.history.tensors[key].facts.buffer_bytes)
     }
 
     /// What a recipe makes again. Outputs that it is no longer responsible for (now roots, or gone) get another number.

@@ -32,7 +32,8 @@ impl<W: World> Machine<W> {
         self.world.tell(Event::Runs(op.kind));
         let mut call = Call::default();
         if let Err(failure) = self.bind(op, &mut call) {
-            return self.register_failed(&op.outputs, failure);
+            self.register_failed(&op.outputs, failure);
+            return call.dying.into_iter().for_each(|input| self.kill(input));
         }
         for &input in &call.inputs {
             self.pin(input);
@@ -46,7 +47,7 @@ impl<W: World> Machine<W> {
         call.watched = !self.now.foreign && (self.watch.tracer.is_some() || self.watch.follow.is_some());
         (call.rule, call.signature) = match op.known {
             Some(known) => known,
-            None => (self.stages.rule(thread, self.steps.number), 0),
+            None => (self.stages.rule(thread, Some(self.steps.number).filter(|_| !self.now.foreign)), 0),
         };
         if call.watched && op.known.is_none() {
             call.signature = self.signature(op, &call);
@@ -59,10 +60,11 @@ impl<W: World> Machine<W> {
 
     /// Looks up what an operation reads.
     fn bind(&self, op: &Operation, call: &mut Call) -> Result<(), Failure> {
+        let mut unknown = None;
         for input in &op.inputs {
             let Some(key) = self.history.find(input.id) else {
-                let name = self.name(op.kind);
-                return Err(format!("`{name}` reads tensor {}, which this device does not have", input.id).into());
+                unknown = unknown.or(Some(input.id));
+                continue;
             };
             call.inputs.push(key);
             if input.last {
@@ -70,7 +72,8 @@ impl<W: World> Machine<W> {
             }
         }
         call.produced = op.produced();
-        Ok(())
+        let lacks = |id| format!("`{}` reads tensor {id}, which this device does not have", self.name(op.kind)).into();
+        unknown.map_or(Ok(()), |id| Err(lacks(id)))
     }
 
     /// Makes the inputs resident.
@@ -135,6 +138,7 @@ impl<W: World> Machine<W> {
         let least = self.world.needs(&run);
         let need =
             self.new_bytes((op.kind, false), &op.outputs, call.produced, &call.inputs, &call.consumed).max(least);
+        let need = need.saturating_add(self.stand_in(substitute));
         self.own.taken = core::mem::take(&mut call.consumed);
         self.own.ready = true;
         self.make_room(need);
@@ -150,11 +154,7 @@ impl<W: World> Machine<W> {
                 self.complete(op, call, ran, settled, update);
                 Ok(())
             }
-            Err(cause) => {
-                let failure = self.world.explain(op.kind, cause, self.circumstances());
-                self.remember(&failure);
-                Err(failure)
-            }
+            Err(cause) => Err(self.has_failed(op.kind, cause)),
         }
     }
 

@@ -7,7 +7,7 @@
 use super::Machine;
 use super::call::Call;
 use crate::driver::World;
-use crate::facts::{Operation, ThreadId};
+use crate::facts::{Operation, Rule, ThreadId};
 use crate::keys::TensorKey;
 use crate::passes::{Part, Seed};
 use crate::schedule::Schedule;
@@ -170,11 +170,17 @@ impl<W: World> Machine<W> {
         if !is_sure && !self.steps.passes.is_quiet() {
             return false;
         }
+        // If a pass begins here, so does the count of what its policies apply to.
+        let usual = call.rule;
+        call.rule = usual.map(|rule| Rule { scope: 1, ..rule });
         let exact = self.pass_that_begins(op, call).map(|schedule| (schedule, 0));
-        let Some((schedule, like)) = exact.or_else(|| self.pass_like(op, call)) else { return false };
-        if is_sure && self.world.next().is_none_or(|next| next.structure() != schedule.structure()) {
+        let is_next =
+            |schedule: &Schedule| self.world.next().is_some_and(|next| next.structure() == schedule.structure());
+        let found = exact.or_else(|| self.pass_like(op, call));
+        let Some((schedule, like)) = found.filter(|(schedule, _)| !is_sure || is_next(schedule)) else {
+            call.rule = usual;
             return false;
-        }
+        };
         // The one that left its plan never came to a backward pass, so it was not a pass.
         self.watch.left = None;
         self.watch.tracer = None;
@@ -196,7 +202,7 @@ impl<W: World> Machine<W> {
         }
         call.watched = true;
         if op.known.is_none() {
-            call.rule = self.stages.rule(self.now.thread, self.steps.number);
+            call.rule = self.stages.rule(self.now.thread, Some(self.steps.number));
             call.signature = self.signature(op, call);
         }
         true

@@ -259,7 +259,10 @@ impl<W: World> Machine<W> {
                 continue;
             }
             self.note_wanted(key);
-            if let Err(failure) = self.ensure(key) {
+            // What cannot be restored now is still there, and may be later.
+            if let Err(failure) = self.ensure(key)
+                && !self.history.tensors[key].is_compressed()
+            {
                 self.fail(key, failure);
             }
         }

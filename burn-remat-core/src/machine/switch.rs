@@ -79,6 +79,7 @@ impl<W: World> Machine<W> {
             (is_wanted && tensor.is_evicted() && tensor.recipe.is_some()).then_some(key)
         };
         let missing: Vec<TensorKey> = (0..held.len()).filter(|&place| held[place]).filter_map(missing).collect();
+        missing.iter().for_each(|&key| self.pin(key));
         let closure = self.history.closure(&missing).unwrap_or_default();
         let needed: FxHashSet<TensorKey> =
             closure.iter().flat_map(|&recipe| self.history.recipes[recipe].inputs.iter().copied()).collect();
@@ -89,7 +90,6 @@ impl<W: World> Machine<W> {
         }
         // All at once, so that none is evicted again for the sake of another.
         let beside = core::mem::replace(&mut self.now.beside, true);
-        missing.iter().for_each(|&key| self.pin(key));
         // A failure is reported when the tensor is read.
         let _ = self.ensure_all(&missing);
         missing.into_iter().for_each(|key| self.unpin(key));

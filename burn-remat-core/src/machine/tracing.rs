@@ -66,7 +66,9 @@ impl<W: World> Machine<W> {
         // A tensor that is read here was not evicted when the step began.
         let stays = !uploaded && buffer.is_some_and(|buffer| self.yields(buffer));
         let tracer = self.watch.tracer.as_mut()?;
-        let known = buffer.and_then(|buffer| tracer.external(buffer));
+        // Not the key, which another buffer may have had.
+        let serial = buffer.map(|buffer| self.ledger.get(buffer).serial);
+        let known = serial.and_then(|serial| tracer.external(serial));
         let place = known.unwrap_or_else(|| {
             let owners = buffer.map_or(1, |buffer| {
                 let owners = self.ledger.get(buffer).owners.iter();
@@ -75,8 +77,8 @@ impl<W: World> Machine<W> {
             let place = tracer.add(from_outside(bytes, uploaded, if uploaded { position } else { 0 }));
             tracer.trace.held_at_start += if stays { bytes } else { 0 };
             tracer.hold(place, owners);
-            if let Some(buffer) = buffer {
-                tracer.set_external(buffer, place);
+            if let Some(serial) = serial {
+                tracer.set_external(serial, place);
             }
             place
         });
@@ -301,7 +303,7 @@ impl<W: World> Machine<W> {
             } else if (spot.place as usize) < places && (spot.number as usize) < numbers {
                 tracer.hold(spot.place, u32::from(tensor.alive));
                 if let (EXTERNAL, Some(buffer)) = (spot.origin, tensor.buffer) {
-                    tracer.set_external(buffer, spot.place);
+                    tracer.set_external(self.ledger.get(buffer).serial, spot.place);
                 }
             } else {
                 // Its place was never traced: it is treated as if it had existed before the step.

@@ -54,6 +54,8 @@ pub struct Sim {
     pub commands: u64,
     /// Whether results can be compressed.
     pub compresses: bool,
+    /// Whether a tensor is built from a substitute while an operation runs.
+    pub builds: bool,
     /// What happened, in words.
     pub log: Vec<String>,
     pub logs: bool,
@@ -153,7 +155,8 @@ impl Driver for Sim {
         };
         let contents: Vec<Content> = asked.inputs.iter().map(content).collect();
         let inputs: Vec<Handle> = asked.inputs.iter().filter_map(|id| self.handles.get(id).copied()).collect();
-        let mut ran = Ran { ns: 10 + asked.kind % 7, ..Ran::default() };
+        let built = spared.filter(|_| self.builds).map_or(0, |id| self.sizes[&id]);
+        let mut ran = Ran { ns: 10 + asked.kind % 7, beside: built, ..Ran::default() };
         let mut went = OperationCall { ns: ran.ns, substitute: self.went.substitute, ..OperationCall::default() };
         let mut free: Vec<u64> = takes.iter().filter_map(|id| Some(self.handles.get(id)?.buffer)).collect();
         free.retain(|&buffer| self.owners(buffer) == 1);
@@ -192,7 +195,7 @@ impl Driver for Sim {
         if matches!(run.source, Source::AtHand { .. }) {
             self.went = went;
         }
-        self.peak = self.peak.max(self.bytes());
+        self.peak = self.peak.max(self.bytes() + built);
         for id in takes {
             self.handles.remove(&id);
         }

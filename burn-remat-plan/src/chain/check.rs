@@ -10,8 +10,8 @@
 //! - `B i` needs `g = i+1`, `i+1 ∈ S` and `i ∈ H`; `i+1` leaves `S`, `i` leaves `A`, `g' = i`.
 //! - `D i` needs `i ∈ H`; `i` leaves `A` and `S`.
 //!
-//! Memory during a step is counted afresh over everything held before or after it: each boundary once, in the larger
-//! of its roles, both gradients of a `B`, and the scratch of the operation. A plan is valid at a budget if every
+//! Memory during a step is that of everything held before or after it: each boundary once (as a saved set if it is one
+//! before or after the step), both gradients of a `B`, and the scratch of the operation. A plan is valid at a budget if every
 //! requirement is met, memory never exceeds the budget, and the last state has `g = 0`.
 //!
 //! All violations are returned. A step with an unmet requirement still takes effect, so that one fault does not hide
@@ -95,7 +95,6 @@ pub enum ChainViolation {
     },
 }
 
-#[derive(Clone)]
 struct State {
     bare: BTreeSet<usize>,
     saved: BTreeSet<usize>,
@@ -105,6 +104,11 @@ struct State {
 impl State {
     fn holds(&self, boundary: usize) -> bool {
         self.bare.contains(&boundary) || self.saved.contains(&boundary)
+    }
+
+    fn roles(&self, boundary: usize) -> Roles {
+        let (bare, saved) = (self.bare.contains(&boundary), self.saved.contains(&boundary));
+        Roles { held: bare || saved, saved, gradient: self.gradient == boundary }
     }
 
     fn forward(&mut self, i: StageId, save: bool) {
@@ -117,27 +121,28 @@ impl State {
     }
 }
 
-/// Bytes of everything held in either state, counted afresh.
-fn bytes_during(chain: &Chain, before: &State, after: &State) -> u64 {
-    let mut total = 0;
-    let held = [&before.bare, &before.saved, &after.bare, &after.saved].into_iter().flatten().copied();
-    let boundaries: BTreeSet<usize> = held.chain([before.gradient, after.gradient]).collect();
-    for boundary in boundaries {
-        let saved = before.saved.contains(&boundary) || after.saved.contains(&boundary);
-        total += match boundary.checked_sub(1) {
-            None if before.holds(0) || after.holds(0) => chain.input_bytes(),
-            Some(i) if saved => chain.stages()[i].saved_bytes,
-            Some(i) if before.holds(boundary) || after.holds(boundary) => chain.stages()[i].activation_bytes,
-            _ => 0,
-        };
-        if before.gradient == boundary || after.gradient == boundary {
-            total += match boundary.checked_sub(1) {
-                None => chain.input_gradient_bytes(),
-                Some(i) => chain.stages()[i].gradient_bytes,
-            };
-        }
+/// What is held of a boundary.
+#[derive(Clone, Copy)]
+struct Roles {
+    held: bool,
+    saved: bool,
+    gradient: bool,
+}
+
+impl Roles {
+    fn or(self, other: Self) -> Self {
+        let (held, saved) = (self.held || other.held, self.saved || other.saved);
+        Self { held, saved, gradient: self.gradient || other.gradient }
     }
-    total
+
+    fn bytes(self, chain: &Chain, boundary: usize) -> u64 {
+        let (held, gradient) = match boundary.checked_sub(1).map(|i| &chain.stages()[i]) {
+            None => (chain.input_bytes(), chain.input_gradient_bytes()),
+            Some(stage) if self.saved => (stage.saved_bytes, stage.gradient_bytes),
+            Some(stage) => (stage.activation_bytes, stage.gradient_bytes),
+        };
+        u64::from(self.held) * held + u64::from(self.gradient) * gradient
+    }
 }
 
 /// Requirements of `what` that `state` does not meet.
@@ -163,7 +168,7 @@ fn unmet(state: &State, step: usize, what: ChainStep) -> Vec<ChainViolation> {
 }
 
 /// All violations of `plan` at `budget`; empty if it is valid. See the module's source for the definition.
-/// Complexity: O(steps · stages).
+/// Complexity: O(steps · log stages).
 pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation> {
     let n = chain.stages().len();
     let mut state = State { bare: BTreeSet::from([0]), saved: BTreeSet::new(), gradient: n };
@@ -173,7 +178,9 @@ pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation
             found.push(ChainViolation::OverBudget { step, bytes, budget });
         }
     };
-    let bytes = bytes_during(chain, &state, &state);
+    // Bytes held between two steps.
+    let mut bytes: u64 =
+        BTreeSet::from([0, n]).into_iter().map(|boundary| state.roles(boundary).bytes(chain, boundary)).sum();
     if bytes > budget {
         found.push(ChainViolation::OverBudgetAtStart { bytes, budget });
     }
@@ -184,7 +191,10 @@ pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation
             continue;
         }
         found.extend(unmet(&state, step, what));
-        let before = state.clone();
+        // No other boundary changes.
+        let boundaries = BTreeSet::from([i, i + 1, state.gradient]);
+        let before: Vec<(usize, Roles)> =
+            boundaries.into_iter().map(|boundary| (boundary, state.roles(boundary))).collect();
         let mut scratch = chain.stages()[i].forward_scratch_bytes;
         match what {
             ChainStep::SaveAll(_) => state.forward(i, true),
@@ -205,8 +215,14 @@ pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation
                 scratch = 0;
             }
         }
-        let from = if matches!(what, ChainStep::Release(_)) { &state } else { &before };
-        limit(&mut found, step, bytes_during(chain, from, &state) + scratch);
+        let sum = |roles: &dyn Fn(usize, Roles) -> Roles| -> u64 {
+            before.iter().map(|&(boundary, was)| roles(boundary, was).bytes(chain, boundary)).sum()
+        };
+        let others = bytes - sum(&|_, was| was);
+        bytes = others + sum(&|boundary, _| state.roles(boundary));
+        let is_release = matches!(what, ChainStep::Release(_));
+        let during = if is_release { bytes } else { others + sum(&|boundary, was| was.or(state.roles(boundary))) };
+        limit(&mut found, step, during + scratch);
     }
     if let Some(next) = state.gradient.checked_sub(1) {
         found.push(ChainViolation::Incomplete { next });
@@ -216,8 +232,12 @@ pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::{ChainStage, simulate};
     use super::*;
+    use crate::planner::{Planner, Request};
+    use crate::planners::ChainDp;
 
     fn chain() -> Chain {
         let stage = |bytes: u64| ChainStage {
@@ -253,6 +273,23 @@ mod tests {
                 !found.is_empty() && found.iter().all(|v| matches!(v, ChainViolation::OverBudget { .. })),
                 "{text}"
             );
+        }
+    }
+
+    /// Without a budget to speak of, each step is a violation that says what it holds.
+    #[test]
+    fn each_step_holds_what_is_simulated() {
+        let request = |budget| Request { time_limit: Duration::MAX, ..Request::new(budget) };
+        let most = chain().store_all_peak();
+        let found = (most / 2..most).filter_map(|budget| ChainDp.solve_chain(&chain(), &request(budget)).ok()?.plan);
+        let plans: Vec<ChainPlan> = PLANS.into_iter().map(plan).chain(found).collect();
+        assert!(plans.len() > PLANS.len());
+        for plan in plans {
+            let held = check(&chain(), &plan, 0).into_iter().filter_map(|violation| match violation {
+                ChainViolation::OverBudget { bytes, .. } => Some(bytes),
+                _ => None,
+            });
+            assert_eq!(held.collect::<Vec<_>>(), simulate(&chain(), &plan).bytes, "{plan:?}");
         }
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::terms::{Grouped, Terms};
 use super::{Chain, ChainPlan, StageId, peak_stage, simulate};
 use crate::allowance::Allowance;
+use crate::planner::Request;
 use crate::planners::chain_exact::{Exact, exact};
 use crate::planners::chain_persistent::least_persistent;
 
@@ -53,11 +54,16 @@ impl ChainMinimum {
 /// # Ok::<(), burn_remat_plan::ChainError>(())
 /// ```
 pub fn minimum(chain: &Chain) -> ChainMinimum {
-    minimum_within(chain, Allowance::of_time(SEARCH_TIME))
+    minimum_by(chain, Allowance::of_time(SEARCH_TIME))
+}
+
+/// [`minimum`], with the exact search within the limits of `request`, whose budget does not count.
+pub fn minimum_within(chain: &Chain, request: &Request) -> ChainMinimum {
+    minimum_by(chain, request.allowance())
 }
 
 /// [`minimum`], with the exact search within `allowance`.
-pub(crate) fn minimum_within(chain: &Chain, allowance: Allowance) -> ChainMinimum {
+pub(crate) fn minimum_by(chain: &Chain, allowance: Allowance) -> ChainMinimum {
     let terms = Terms::of_chain(chain);
     let mut lower_bound = terms.least_bytes();
     let mut plan = ChainPlan { steps: least_persistent(&terms, lower_bound, allowance.memory) };

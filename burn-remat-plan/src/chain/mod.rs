@@ -43,12 +43,11 @@ pub(crate) mod terms;
 
 pub use crate::planner::ChainOutcome;
 pub use check::{ChainViolation, check};
-pub use minimum::{ChainMinimum, minimum};
+pub(crate) use minimum::minimum_by;
+pub use minimum::{ChainMinimum, minimum, minimum_within};
 pub use plan::{ChainPlan, ChainStep, ParseChainStepError};
 pub use simulate::{ChainTimeline, simulate};
 pub(crate) use store_all::peak_stage;
-
-pub(crate) use minimum::minimum_within;
 
 use crate::error::ChainError;
 

@@ -276,9 +276,9 @@ impl Net {
     ) -> Node {
         let from = self.shape(x);
         let shape = strided(Shape { channels, ..from }, window.stride);
-        let weights = window.size * window.size * from.channels * channels;
+        let weights = (window.size * window.size).saturating_mul(from.channels).saturating_mul(channels);
         let macs = (window.size * window.size * from.channels) as f64 * shape.elements() as f64;
-        let node = self.weighted(name, x, shape, macs, weights + bias, activation);
+        let node = self.weighted(name, x, shape, macs, weights.saturating_add(bias), activation);
         self.layers[node].kind = Kind::Convolution(window);
         node
     }

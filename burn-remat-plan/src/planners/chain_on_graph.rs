@@ -134,7 +134,12 @@ impl Contest<'_> {
         let (graph, request) = (self.graph, self.request);
         let proven = is_too_little(graph, request.budget);
         match self.best {
-            Some(best) => Ok(best),
+            Some(mut best) => {
+                if self.deadline.passed() && best.stop_reason == StopReason::Heuristic {
+                    best.stop_reason = StopReason::TimeLimit;
+                }
+                Ok(best)
+            }
             None if self.deadline.passed() && !proven => Ok(Outcome::without_plan(self.name, None)),
             None => Err(PlanError::Infeasible {
                 budget: request.budget,

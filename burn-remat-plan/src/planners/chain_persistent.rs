@@ -28,7 +28,7 @@
 use super::chain_table::{Choices, Minimum, Run, Table};
 use crate::allowance::Allowance;
 use crate::chain::terms::{Grouped, Terms};
-use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId};
+use crate::chain::{self, Chain, ChainOutcome, ChainPlan, ChainStep, StageId, peak_stage};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
 use crate::memory::default_limit;
@@ -69,13 +69,6 @@ pub(crate) fn least_persistent(terms: &Terms, enough: u64, memory: u64) -> Vec<C
     let least = least_memory(&grouped, Choices::SavedAndInputs, Deadline::NEVER).unwrap_or_else(|| from_input(terms));
     let allowance = Allowance { deadline: Deadline::NEVER, memory, threads: 1 };
     finer(terms, Choices::SavedAndInputs, least, enough, allowance).steps
-}
-
-/// The stage at which `plan` has its peak.
-pub(crate) fn peak_stage(chain: &Chain, plan: &ChainPlan) -> StageId {
-    let timeline = chain::simulate(chain, plan);
-    let at = timeline.bytes.iter().position(|&bytes| bytes == timeline.peak_bytes);
-    at.map_or(chain.stages().len() - 1, |at| plan.steps[at].stage())
 }
 
 /// Plans `chain` within `choices` for the planner called `name`.

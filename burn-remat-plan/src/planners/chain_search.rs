@@ -36,7 +36,7 @@ const LEAST_UNITS: u64 = 20;
 /// As [`Planner::solve_chain`].
 pub(crate) fn solve_chain(name: &'static str, chain: &Chain, request: &Request) -> Result<ChainOutcome, PlanError> {
     let end = request.deadline();
-    let most = Request { time_limit: request.time_limit * 3 / 4, ..request.clone() };
+    let most = Request { time_limit: request.time_limit / 4 * 3, ..request.clone() };
     let persistent = ChainDp.solve_chain(chain, &most);
     let time_limit = end.left();
     improve(name, chain, &Request { time_limit, ..request.clone() }, persistent)
@@ -57,6 +57,8 @@ pub(crate) fn improve(
     let terms = Terms::of_chain(chain);
     let store_all = chain.store_all_makespan();
     let mut best = match persistent {
+        // Its time was up before it had a plan.
+        Ok(outcome) if outcome.plan.is_none() => Err(PlanError::no_plan(request.budget)),
         Ok(outcome) if outcome.makespan <= store_all => {
             let planner = name.to_owned();
             let (status, stop_reason) = (Status::Optimal, StopReason::Proved);
@@ -88,7 +90,7 @@ pub(crate) fn improve(
         Exact::Stopped(lower) => store_all.max(lower),
     };
     if best.is_err() {
-        let least = chain::minimum_within(chain, allowance);
+        let least = chain::minimum_by(chain, allowance);
         if least.achieved > request.budget {
             return Err(PlanError::Infeasible {
                 budget: request.budget,

@@ -58,7 +58,7 @@ impl Planner for Revolve {
         }
         let binomial = binomial_within(chain, request.budget)
             .map(|plan| ChainOutcome::of_plan(Self::NAME, chain, plan, Status::Feasible, StopReason::Heuristic))
-            .filter(|binomial| binomial.makespan < best.makespan);
+            .filter(|binomial| best.plan.is_none() || binomial.makespan < best.makespan);
         Ok(binomial.map_or(best.clone(), |binomial| ChainOutcome { lower_bound: best.lower_bound, ..binomial }))
     }
 }

@@ -167,12 +167,14 @@ impl<'a> Segments<'a> {
         retention
     }
 
-    /// Offers the schedules of `sets`, as far as the request's limits go.
-    fn offer(&self, incumbent: &mut Incumbent<'_>, sets: Vec<Vec<OpId>>, request: &Request) {
+    /// Offers the schedules of `sets`, as far as the request's limits go, and says why it stopped.
+    fn offer(&self, incumbent: &mut Incumbent<'_>, sets: Vec<Vec<OpId>>, request: &Request) -> StopReason {
         let most = usize::try_from(request.memory_limit / BYTES_PER_COMPUTATION).unwrap_or(usize::MAX);
-        for sequence in self.schedules_of(sets, most, request.deadline()) {
+        let deadline = request.deadline();
+        for sequence in self.schedules_of(sets, most, deadline) {
             incumbent.offer(&sequence);
         }
+        if deadline.passed() { StopReason::TimeLimit } else { StopReason::Heuristic }
     }
 
     /// The schedules of all greedy sets, of at most `most` computations each, for as long as there is time.
@@ -197,8 +199,8 @@ impl<'a> Segments<'a> {
     pub fn best(&self, name: &'static str, request: &Request, sets: Vec<Vec<OpId>>) -> Result<Outcome, PlanError> {
         let mut incumbent = Incumbent::new(self.graph, request.budget);
         log::debug!("{name}: tries {} sets of checkpoints", sets.len());
-        self.offer(&mut incumbent, sets, request);
-        let outcome = incumbent.outcome(name, Status::Feasible, StopReason::Heuristic, None)?;
+        let reason = self.offer(&mut incumbent, sets, request);
+        let outcome = incumbent.outcome(name, Status::Feasible, reason, None)?;
         outcome.ok_or_else(|| incumbent.infeasible())
     }
 

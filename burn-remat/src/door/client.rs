@@ -234,7 +234,7 @@ impl<B: RematBackend> EngineControl for RematClient<B> {
         planning.wait(limit)
     }
 
-    fn rehearsed(&self) -> Seen {
+    fn rehearsed(&self) -> Result<Seen, RematError> {
         self.engine().rehearsed()
     }
 

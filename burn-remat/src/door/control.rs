@@ -27,7 +27,7 @@ pub(crate) trait EngineControl: Debug + Send + Sync {
     fn report(&self) -> RematReport;
     fn reset_report(&self);
     fn wait_for_plan(&self, limit: Duration) -> bool;
-    fn rehearsed(&self) -> Seen;
+    fn rehearsed(&self) -> Result<Seen, RematError>;
     #[cfg(feature = "learner")]
     fn usage(&self) -> Usage;
     /// Begins to record what the program asks for.

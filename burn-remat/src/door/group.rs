@@ -106,6 +106,7 @@ pub(crate) fn rehearse(
         Err(payload) => resume_unwind(payload),
         Ok(()) => {}
     }
+    let seen = seen?;
     if seen.steps.is_empty() { Err(RematError::NoSteps) } else { Ok(seen) }
 }
 

@@ -21,6 +21,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use super::executor::Executor;
 use super::operation::joining;
 use crate::backend::RematBackend;
+use crate::panics::caught;
 use crate::planning::shares;
 
 /// The most windows for operations of one kind in a step.
@@ -78,7 +79,7 @@ impl Clock {
     pub fn read(&mut self, trace: Option<&mut Trace>) {
         self.begun.clear();
         for (kind, window) in self.windows.drain(..) {
-            let Some(Some(ticks)) = try_read_sync(window.into_future()) else { continue };
+            let Ok(Some(Some(ticks))) = caught(|| try_read_sync(window.into_future())) else { continue };
             let ns = (ticks.duration().as_nanos() as u64).max(1);
             let least = self.least_ns.entry(kind).or_insert(ns);
             *least = ns.min(*least);
@@ -117,9 +118,9 @@ impl Clock {
             let begun = self.begun.entry(kind).or_insert(0);
             if *begun < WINDOWS {
                 *begun += 1;
-                match B::window_start(&executor.device) {
-                    Ok(started) => (token, self.off) = (started, started.is_none()),
-                    Err(_) => self.fail(),
+                match caught(|| B::window_start(&executor.device)) {
+                    Ok(Ok(started)) => (token, self.off) = (started, started.is_none()),
+                    _ => self.fail(),
                 }
             }
         }
@@ -136,13 +137,13 @@ impl Clock {
     ) -> Option<u64> {
         let Timed { kind, token, joins } = timed?;
         match token {
-            Some(token) if !has_run => B::profile_abandon(&executor.device, token),
-            Some(token) => match B::window_end(&executor.device, token) {
-                Ok(window) => {
+            Some(token) if !has_run => drop(caught(|| B::profile_abandon(&executor.device, token))),
+            Some(token) => match caught(|| B::window_end(&executor.device, token)) {
+                Ok(Ok(window)) => {
                     self.failures = 0;
                     self.windows.push((kind, window));
                 }
-                Err(_) => self.fail(),
+                _ => self.fail(),
             },
             None => {}
         }

@@ -139,7 +139,7 @@ impl Compressor {
         let (code, ir) = (form.code, ir_of(id, form));
         if !B::IS_HOST {
             // Earlier work of the device must not count.
-            let _ = executor.sync();
+            let _ = caught(|| executor.sync());
         }
         let (start, bytes) = (Instant::now(), tensor_bytes(&ir.shape, ir.dtype));
         let (packed, error) = packed(executor, ir, code)?;

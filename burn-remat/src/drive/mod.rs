@@ -176,7 +176,7 @@ impl<B: RematBackend> Drive<B> {
 
     /// What the device's allocator holds, if the backend reports it.
     pub fn pool_usage(&self) -> Option<MemoryPoolUsage> {
-        if self.executor.is_dry() { None } else { B::memory_pool_usage(&self.executor.device) }
+        if self.executor.is_dry() { None } else { caught(|| B::memory_pool_usage(&self.executor.device)).ok()? }
     }
 
     /// The first failure of a read that was reported late.
@@ -326,7 +326,7 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 
     fn trim_pool(&mut self) {
-        B::memory_cleanup(&self.executor.device);
+        let _ = caught(|| B::memory_cleanup(&self.executor.device));
     }
 
     fn end_step(&mut self, trace: Option<&mut Trace>) {

@@ -123,9 +123,12 @@ impl<B: RematBackend> Drive<B> {
         let timed = self.clock.begin(&self.executor, &op, run);
         let _alone = is_random(&op).then(|| lock(&GENERATOR));
         let probe = self.settings.probe.as_deref();
-        let before = probe.map_or(0, |probe| {
-            probe.reset_peak();
-            probe.current()
+        let before = probe.and_then(|probe| {
+            let begin = || {
+                probe.reset_peak();
+                probe.current()
+            };
+            caught(begin).ok()
         });
         let (executor, seed) = (&mut self.executor, run.seed);
         let start = Instant::now();
@@ -139,7 +142,8 @@ impl<B: RematBackend> Drive<B> {
             }
         });
         let elapsed = start.elapsed().as_nanos() as u64;
-        ran.rise = probe.map(|probe| probe.peak().saturating_sub(before));
+        ran.rise =
+            probe.zip(before).and_then(|(probe, before)| Some(caught(|| probe.peak()).ok()?.saturating_sub(before)));
         self.ops.boxes.keep(op);
         let known = self.clock.end(&self.executor, timed, result.is_ok(), run);
         ran.ns = dry.or(known).unwrap_or(elapsed).max(1);

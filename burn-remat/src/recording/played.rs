@@ -55,7 +55,7 @@ impl RecordedProgram {
             return Err(RematError::BudgetInBytes { budget });
         }
         let plans = Plans::new(config.planning_in_force(), self.device().to_owned(), false);
-        let limit = config.planning.time_limit + PATIENCE;
+        let limit = config.planning.time_limit.saturating_add(PATIENCE);
         let machine = play(&self.recording, config.of_core(self.layout()), plans, |machine| {
             machine.world().planning.wait().wait(limit);
         });

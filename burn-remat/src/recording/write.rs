@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::{Header, Layout};
 use crate::budget::Budget;
+use crate::error::RematError;
 
 /// See the [module](self).
 #[derive(Default)]
@@ -39,8 +40,13 @@ impl Writer {
     }
 
     /// The requests that were kept.
-    pub fn kept(&mut self) -> Recording {
-        Recording::of(self.kept.take().unwrap_or_default()).unwrap_or_default()
+    ///
+    /// # Errors
+    ///
+    /// [`RematError::Unfollowed`] if one of them cannot be replayed.
+    pub fn kept(&mut self) -> Result<Recording, RematError> {
+        let kept = self.kept.take().unwrap_or_default();
+        Recording::of(kept).map_err(|(at, misfit)| RematError::Unfollowed { reason: format!("call {at}: {misfit}") })
     }
 
     /// Whether requests are kept.

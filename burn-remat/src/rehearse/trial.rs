@@ -12,7 +12,7 @@ use crate::planning::{Met, PlanSettings, Plans, Ready};
 
 /// What was seen of a program in a rehearsal.
 pub(crate) struct Seen {
-    /// The name of the device in its plans.
+    /// The name under which [plans are known](RematConfig::plans_for).
     pub device: String,
     /// The steps, each kind once, in order.
     pub steps: Vec<Met>,
@@ -40,11 +40,11 @@ pub(crate) struct Trained {
 
 impl Seen {
     /// What a recorded program does.
-    pub fn of(recording: &Arc<Recording>, config: &RematConfig, device: &str) -> Self {
+    pub fn of(recording: &Arc<Recording>, config: &RematConfig, device: String) -> Self {
         let unlimited = Config { budget: Asked::Unlimited, strict: false, rehearsing: true, ..of_core(config) };
-        let machine = play(recording, unlimited, plans(Vec::new(), true), |_| {});
+        let machine = play(recording, unlimited, plans(&device, Vec::new(), true), |_| {});
         let steps = machine.world().planning.rehearsed().to_vec();
-        Self { device: device.to_owned(), steps, recording: recording.clone() }
+        Self { device, steps, recording: recording.clone() }
     }
 
     /// Warns if a dry run may have taken another path than training: it has read something, and learned nothing.
@@ -65,7 +65,7 @@ impl Seen {
         let (mut calls, half) = (0, self.recording.asked().len() / 2);
         // Steps over the budget in the first half, if there were plans by then.
         let mut before = None;
-        let machine = play(&self.recording, config, plans(Vec::new(), true), |machine| {
+        let machine = play(&self.recording, config, plans(&self.device, Vec::new(), true), |machine| {
             calls += 1;
             if calls == half && machine.world().planning.has_plans() {
                 before = Some(machine.counters().steps_over_budget);
@@ -84,7 +84,7 @@ impl Seen {
     /// Replays the program under a budget, with plans that are there from the start; no others are made.
     pub fn try_budget(&self, config: &RematConfig, budget: u64, ready: Vec<Ready>) -> Trial {
         let config = of_trial(config, budget);
-        let machine = play(&self.recording, config, plans(ready, false), |_| {});
+        let machine = play(&self.recording, config, plans(&self.device, ready, false), |_| {});
         let counters = machine.counters();
         let is_over = counters.steps_over_budget > 0 || machine.is_over_budget();
         Trial { peak: counters.peak.bytes, is_over, op: machine.world().name(counters.peak.kind) }
@@ -101,7 +101,7 @@ fn of_core(config: &RematConfig) -> Config {
 }
 
 /// A planning service that has these plans and makes no others.
-fn plans(ready: Vec<Ready>, rehearsing: bool) -> Plans {
+fn plans(device: &str, ready: Vec<Ready>, rehearsing: bool) -> Plans {
     let settings = PlanSettings { planner: None, cache: None, ready, ..PlanSettings::default() };
-    Plans::new(settings, String::new(), rehearsing)
+    Plans::new(settings, device.to_owned(), rehearsing)
 }

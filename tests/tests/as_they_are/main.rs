@@ -412,6 +412,11 @@ fn what_comes_once_names_no_minimum() {
         let forecaster = Forecaster::new(RematConfig::new(budget).without_cache()).with_plan_time(PLAN_TIME);
         let forecast = forecaster.forecast(&under_test(), |device| drop(run(program, device))).unwrap();
         assert_eq!(forecast.points[0].budget_bytes, forecast.minimum_bytes, "{name}\n{forecast}");
+        // The plan of the first step, which needs more, is not followed.
+        let device = forecast.device(&under_test(), forecast.minimum_bytes).unwrap();
+        run(program, &device);
+        let report = device.remat_report().unwrap();
+        assert_eq!(report.steps_over_budget, 0, "{name}\n{report}");
     }
 }
 

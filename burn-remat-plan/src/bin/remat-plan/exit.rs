@@ -31,10 +31,8 @@ impl Exit {
 
     /// Prints the message on standard error and returns the exit status.
     pub fn report(self) -> ExitCode {
-        if !self.message.is_empty() {
-            // If this fails, there is nobody left to tell.
-            let _ = writeln!(std::io::stderr(), "remat-plan: {}", self.message);
-        }
+        // If this fails, there is nobody left to tell.
+        let _ = writeln!(std::io::stderr(), "remat-plan: {}", self.message);
         ExitCode::from(self.code)
     }
 }
@@ -49,13 +47,12 @@ impl From<PlanError> for Exit {
     }
 }
 
-/// Writes to standard output. If the reader is gone (`remat-plan show x | head`), the command ends silently.
+/// Writes to standard output. It does no harm if the reader is gone (`remat-plan show x | head`).
 pub fn print(text: &str) -> Result<(), Exit> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Exit { code: 0, message: String::new() }),
-        Err(error) => Err(Exit::usage(format!("standard output: {error}"))),
-        Ok(()) => Ok(()),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Exit::usage(format!("standard output: {error}"))),
+        _ => Ok(()),
     }
 }
 
@@ -67,9 +64,10 @@ pub fn writable(path: Option<&Path>) -> Result<(), Exit> {
     if found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return Ok(());
     }
+    let is_new = std::fs::symlink_metadata(path).is_err();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
     opened.map_err(|error| Exit::usage(format!("{}: {error}", path.display())))?;
-    if found.is_err() {
+    if is_new {
         // Leave no empty file behind if there turns out to be no result.
         let _ = std::fs::remove_file(path);
     }

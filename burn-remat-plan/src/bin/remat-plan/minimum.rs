@@ -17,7 +17,7 @@ use crate::limits::seconds;
 pub struct Args {
     /// A graph or a chain; `-` for standard input
     file: PathBuf,
-    /// Time limit; for a graph, the bounds known by then are printed
+    /// Time limit: the bounds known by then are printed
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "60")]
     time_limit: Duration,
 }
@@ -35,12 +35,12 @@ pub fn run(args: &Args) -> Result<(), Exit> {
     let input = Input::read(&args.file)?;
     match &input {
         Input::Graph(graph) => print(&of_graph(&input, graph, args.time_limit)),
-        Input::Chain(chain) => print(&of_chain(&input, chain)),
+        Input::Chain(chain) => print(&of_chain(&input, chain, args.time_limit)),
     }
 }
 
-fn of_chain(input: &Input, chain: &Chain) -> String {
-    let minimum = chain::minimum(chain);
+fn of_chain(input: &Input, chain: &Chain, time_limit: Duration) -> String {
+    let minimum = chain::minimum_within(chain, &Request { time_limit, ..Request::new(0) });
     let (bytes, stage) = (minimum.achieved, input.op_text(minimum.peak_stage));
     if minimum.is_exact() {
         return format!("{bytes} ({}), exact: set by {stage}\n", human(bytes));
@@ -103,7 +103,7 @@ fn of_graph(input: &Input, graph: &Graph, time_limit: Duration) -> String {
             human(bound)
         );
     }
-    if minimum.stop_reason == StopReason::TimeLimit {
+    if achieved > bound && minimum.stop_reason == StopReason::TimeLimit {
         text += "the search stopped at its time limit: a smaller budget may be feasible\n";
     }
     let part = if listed == bound { String::new() } else { format!("{listed} of these bytes are ") };

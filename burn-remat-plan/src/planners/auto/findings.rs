@@ -1,5 +1,7 @@
 //! What the planners have answered so far: the plans, the best bound, and the smallest feasible budget reported.
 
+use std::time::Duration;
+
 use super::decision::{Decision, Tried};
 use crate::deadline::Deadline;
 use crate::error::PlanError;
@@ -36,7 +38,9 @@ impl<'a, P: Clone> Findings<'a, P> {
 
     /// The request with `share` of the whole time as its limit, but no more than is left.
     pub fn within(&self, share: f64) -> Request {
-        let time_limit = self.request.time_limit.mul_f64(share).min(self.deadline.left());
+        let whole = self.request.time_limit.as_secs_f64();
+        let part = Duration::try_from_secs_f64(whole * share).unwrap_or(Duration::MAX);
+        let time_limit = part.min(self.deadline.left());
         Request { time_limit, ..self.request.clone() }
     }
 

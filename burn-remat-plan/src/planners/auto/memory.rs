@@ -25,9 +25,12 @@ impl Memory {
         remembered.found.iter().filter(|outcome| outcome.peak_bytes <= budget).cloned().collect()
     }
 
-    /// Remembers a plan for the graph of the last request. Its bound is dropped, since it holds for that request's budget only.
-    pub fn add(&self, outcome: &Outcome) {
-        let unbound = Outcome { lower_bound: None, status: Status::Feasible, ..outcome.clone() };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).found.push(unbound);
+    /// Remembers a plan for `graph`, unless plans for another graph have been asked for since. Its bound is dropped: it holds for one budget only.
+    pub fn add(&self, graph: &Graph, outcome: &Outcome) {
+        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if remembered.graph.as_ref() == Some(graph) {
+            let unbound = Outcome { lower_bound: None, status: Status::Feasible, ..outcome.clone() };
+            remembered.found.push(unbound);
+        }
     }
 }

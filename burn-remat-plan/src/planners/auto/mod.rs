@@ -107,7 +107,7 @@ impl Planner for Auto {
         contest::check_winner(&mut findings, graph, request);
         let (outcome, decision) = findings.outcome(Self::NAME)?;
         if let Some(memory) = &self.memory {
-            memory.add(&outcome);
+            memory.add(graph, &outcome);
         }
         self.tell(&decision);
         Ok(outcome)

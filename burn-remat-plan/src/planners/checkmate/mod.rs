@@ -89,7 +89,8 @@ fn solve(graph: &Graph, request: &Request, latest: &Latest) -> Result<Outcome, P
         return Err(too_large(NAME, graph, request));
     }
     let mut solve = Solve { graph, request, deadline, latest, incumbent, bound: None };
-    solve.offer_image(&Online, request.time_limit);
+    solve.report()?;
+    solve.offer_image(&Online, request.time_limit / 10);
     solve.report()?;
     solve.offer_image(&Search::default(), SEARCH_TIME_PER_ENTRY.mul_f64(entries as f64).min(request.time_limit / 10));
     solve.report()?;

@@ -155,7 +155,7 @@ impl<'a> Attempt<'a> {
     fn solve(mut self) -> Result<Outcome, PlanError> {
         self.report();
         if self.is_closed() {
-            return Ok(self.outcome(Status::Optimal, StopReason::Proved));
+            return Ok(self.finished());
         }
         let mut shortfall = 0;
         for attempt in 0..=RETRIES {

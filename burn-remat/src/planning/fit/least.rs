@@ -100,7 +100,7 @@ impl Fit {
             let _ = go_through(&dry.graph, end);
         }
         let least = known.iter().map(|(_, schedule)| schedule.peak).min().unwrap_or(u64::MAX);
-        let most = least + least / LITTLE_MORE;
+        let most = least.saturating_add(least / LITTLE_MORE);
         let most = if enough > 0 { most.min(enough).max(least) } else { most };
         let near = known.into_iter().filter(|(_, schedule)| schedule.peak <= most);
         let cheapest = near.min_by(|(_, a), (_, b)| a.overhead().total_cmp(&b.overhead()));

@@ -84,7 +84,7 @@ impl CacheFile {
             format: FORMAT.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             key: self.key.clone(),
-            time_limit: time_limit.as_secs_f64(),
+            time_limit: time_limit.min(MOST_TIME).as_secs_f64(),
             graph: value(graph.to_json()),
             plan: value(plan.to_json()),
             digest: String::new(),

@@ -20,8 +20,8 @@ const NEAR: u64 = 8;
 
 /// What this process knows of dry runs.
 struct Shelf {
-    /// What each has found, the newest first.
-    found: Vec<Ways>,
+    /// What each has found, with the name of its device, the newest first.
+    found: Vec<(String, Ways)>,
     /// Files of other processes that were read, or that cannot be read.
     read: Vec<PathBuf>,
 }
@@ -37,29 +37,32 @@ fn operations((plan, _): &Ready) -> usize {
     plan.trace.ops.len()
 }
 
-/// Keeps the first of these, as long as they have no more than `MOST_OPERATIONS` together.
+/// Keeps the first of these, and those after it that fit within `MOST_OPERATIONS` together.
 fn within<T>(all: &mut Vec<T>, operations: impl Fn(&T) -> usize) {
     let mut sum = 0;
     all.retain(|one| {
-        sum += operations(one);
-        sum <= MOST_OPERATIONS
+        let with_it = sum + operations(one);
+        let keeps = sum == 0 || with_it <= MOST_OPERATIONS;
+        sum = if keeps { with_it } else { sum };
+        keeps
     });
 }
 
 impl Shelf {
-    fn put(&mut self, ways: Ways) {
+    fn put(&mut self, device: &str, ways: Ways) {
         let new = found_in(&ways);
-        self.found.retain(|known| found_in(known) != new);
-        self.found.insert(0, ways);
-        within(&mut self.found, |known| known.iter().flatten().map(operations).sum());
+        self.found.retain(|(on, known)| on != device || found_in(known) != new);
+        self.found.insert(0, (device.to_owned(), ways));
+        within(&mut self.found, |(_, known)| known.iter().flatten().map(operations).sum());
     }
 
     /// See [`handed_over`].
-    fn serving(&self, structure: u64, budget: u64) -> Vec<Ready> {
+    fn serving(&self, device: &str, structure: u64, budget: u64) -> Vec<Ready> {
         let has_such_steps = |plans: &Vec<Ready>| plans.iter().any(|(plan, _)| plan.structure() == structure);
         let takes = |plans: &[Ready]| plans.iter().map(|(plan, _)| plan.overhead()).fold(0.0, f64::max);
         let serves = |plans: &&Vec<Ready>| has_such_steps(plans) && is_near(needs(plans), budget);
-        let runs = self.found.iter().filter_map(|ways| ways.iter().find(serves));
+        let on_device = self.found.iter().filter(|(on, _)| on == device);
+        let runs = on_device.filter_map(|(_, ways)| ways.iter().find(serves));
         let Some(plans) = runs.min_by(|a, b| takes(a).total_cmp(&takes(b))) else { return Vec::new() };
         let mut near: Vec<Ready> = plans.iter().filter(|(plan, _)| is_near(plan.peak, budget)).cloned().collect();
         near.sort_by_key(|(plan, _)| plan.structure() == structure);
@@ -85,18 +88,18 @@ pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
     if let Some(disk) = settings.dry_runs(device) {
         disk.store(&ways);
     }
-    lock(&SHELF).put(ways);
+    lock(&SHELF).put(device, ways);
 }
 
-/// The plans that were found for a program that has steps of this structure and needs hardly less than this budget. These are the plans for those of its
+/// The plans that were found on a device of this name for a program that has steps of this structure and needs hardly less than this budget. These are the plans for those of its
 /// steps that need so much, even if they have not come yet. Of several dry runs, the one with the cheapest plans counts. The plan for steps of this
 /// structure comes last, if it is among them. If this process knows of no such dry run, those of other processes are looked for on disk.
-pub(super) fn handed_over(structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
-    serving(&SHELF, structure, budget, disk)
+pub(super) fn handed_over(device: &str, structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
+    serving(&SHELF, device, structure, budget, disk)
 }
 
-fn serving(shelf: &Mutex<Shelf>, structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
-    let mut found = lock(shelf).serving(structure, budget);
+fn serving(shelf: &Mutex<Shelf>, device: &str, structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
+    let mut found = lock(shelf).serving(device, structure, budget);
     let Some(disk) = disk else { return found };
     for name in disk.near(budget - budget / NEAR..=budget) {
         if !found.is_empty() {
@@ -106,8 +109,8 @@ fn serving(shelf: &Mutex<Shelf>, structure: u64, budget: u64, disk: Option<&DryR
             && lock(shelf).is_to_be_read(disk.folder.path(&name))
             && let Some(ways) = disk.load(&name)
         {
-            lock(shelf).put(ways);
-            found = lock(shelf).serving(structure, budget);
+            lock(shelf).put(device, ways);
+            found = lock(shelf).serving(device, structure, budget);
         }
     }
     found
@@ -136,21 +139,23 @@ mod tests {
         let settings = PlanSettings { cache: None, ..PlanSettings::default() };
         hand_over(vec![vec![least.clone()]], &settings, "chain");
         hand_over(vec![vec![least]], &settings, "chain");
-        let peak_of =
-            |structure, budget| handed_over(structure, budget, None).last().map(|(schedule, _)| schedule.peak);
+        let on = |device, structure, budget| handed_over(device, structure, budget, None);
+        let peak_of = |structure, budget| on("chain", structure, budget).last().map(|(schedule, _)| schedule.peak);
         assert_eq!(peak_of(structure, peak), Some(peak));
+        assert!(on("another", structure, peak).is_empty(), "another device may not do what the plan asks for");
         assert_eq!(peak_of(structure, peak - 1), None, "it would be over the budget");
         assert_eq!(peak_of(structure, 2 * peak), None, "there are cheaper ones");
         assert_eq!(peak_of(structure + 1, peak), None, "another step");
         let shelf = SHELF.lock().unwrap();
-        let is_it = |ways: &&Ways| ways.iter().flatten().any(|(known, _)| known.structure() == structure);
+        let is_it =
+            |(_, ways): &&(String, Ways)| ways.iter().flatten().any(|(known, _)| known.structure() == structure);
         assert_eq!(shelf.found.iter().filter(is_it).count(), 1, "the same plan is kept once");
     }
 
     /// What a process that knows nothing finds on disk.
     fn anew(structure: u64, budget: u64, disk: &DryRuns) -> Vec<Ready> {
         let shelf = Mutex::new(Shelf { found: Vec::new(), read: Vec::new() });
-        let found = serving(&shelf, structure, budget, Some(disk));
+        let found = serving(&shelf, &disk.of.device, structure, budget, Some(disk));
         let read = shelf.lock().unwrap().read.len();
         assert_eq!(read, usize::from(!found.is_empty()), "a useless file is not read");
         found

@@ -30,8 +30,8 @@ pub(super) struct Observed {
     held_at_start: u64,
     /// Whether planning was tried, or is of no use.
     pub settled: bool,
-    /// Whether it was tried. Once is enough, whatever the outcome.
-    pub tried: bool,
+    /// Peak of the step for which it was tried. Once is enough, whatever the outcome.
+    pub tried: Option<u64>,
     /// Whether its plan comes from the cache.
     pub cached: bool,
     /// The budget for which the results of dry runs were last looked for on disk.
@@ -49,8 +49,7 @@ impl Observed {
         trace.held_at_start = self.held_at_start;
         if self.costs.is_empty() || self.signature != signature {
             let count = trace.ops.len();
-            (self.signature, self.costs, self.scratch) =
-                (signature, vec![Vec::with_capacity(SEEN); count], vec![u64::MAX; count]);
+            (self.signature, self.costs, self.scratch) = (signature, vec![Vec::new(); count], vec![u64::MAX; count]);
         }
         if self.costs.first().is_some_and(|costs| costs.len() < 2 * SEEN) {
             for (costs, op) in self.costs.iter_mut().zip(&trace.ops) {
@@ -90,7 +89,7 @@ impl Observed {
 
     /// Lets planning be tried again.
     fn reopen(&mut self) {
-        (self.settled, self.tried) = (false, false);
+        (self.settled, self.tried) = (false, None);
     }
 }
 
@@ -139,6 +138,11 @@ impl Kinds {
         self.family(structure).map(|known| known.structure)
     }
 
+    /// The largest step like this one that was planned, or for which no acceptable plan was found.
+    pub fn most_tried(&self, structure: u64) -> u64 {
+        self.family(structure).filter_map(|known| known.tried).max().unwrap_or(0)
+    }
+
     /// Whether kinds like this one have been seen often enough, all together.
     pub fn is_family_known(&self, structure: u64) -> bool {
         self.family(structure).map(|known| known.seen).sum::<usize>() >= SEEN
@@ -179,7 +183,7 @@ impl Kinds {
 
     /// Forgets what was settled without being tried.
     pub fn unsettle(&mut self) {
-        self.0.iter_mut().for_each(|known| known.settled &= known.tried);
+        self.0.iter_mut().for_each(|known| known.settled &= known.tried.is_some());
     }
 
     /// Has all kinds planned anew.

@@ -15,7 +15,7 @@ use super::background::{Background, Message, Task, Wait};
 use super::cache::{CacheFile, Stored};
 use super::handed::handed_over;
 use super::known::Known;
-use super::observed::{self, Kinds};
+use super::observed::{self, Kinds, MOST_KINDS};
 use super::settings::PlanSettings;
 use super::state::{Origin, PlanState, Ready};
 use crate::planning::fit::{BEYOND, LEAST};
@@ -47,6 +47,7 @@ pub(crate) fn does_like(one: &Trace, other: &Trace) -> bool {
 /// See the [module](self).
 pub(crate) struct Plans {
     settings: PlanSettings,
+    /// The name of the device, under which its plans are known.
     device: String,
     kinds: Kinds,
     known: Known,
@@ -263,7 +264,7 @@ impl Plans {
         let known = self.kinds.of(structure);
         let is_new = known.looked_for.replace(budget) != Some(budget);
         let disk = is_new.then(|| self.settings.dry_runs(&self.device)).flatten();
-        for (schedule, origin) in handed_over(structure, budget, disk.as_ref()) {
+        for (schedule, origin) in handed_over(&self.device, structure, budget, disk.as_ref()) {
             if self.known.plan_for(schedule.structure()).is_none() {
                 self.state.from_cache += u64::from(origin.cached);
                 self.unmeasured.push(schedule.structure());
@@ -287,11 +288,11 @@ impl Plans {
         }
     }
 
-    /// Whether a pass is planned although it has not been seen often enough itself: passes like it have been, and none of these has a plan, or only for a
-    /// pass that holds less.
+    /// Whether a pass is planned although it has not been seen often enough itself: passes like it have been, and none of these has a plan, or was tried
+    /// in vain, or only one that holds less.
     fn serves_others(&self, trace: &Trace, structure: u64) -> bool {
         let planned = self.kinds.like(structure).filter_map(|like| self.known.plan_for(like));
-        let most = planned.map(|plan| plan.run().trace.peak()).max().unwrap_or(0);
+        let most = planned.map(|plan| plan.run().trace.peak()).max().unwrap_or(0).max(self.kinds.most_tried(structure));
         self.kinds.is_family_known(structure) && trace.peak() > most + most / LARGER
     }
 
@@ -309,7 +310,7 @@ impl Plans {
             return false;
         }
         let known = self.kinds.of(structure);
-        (known.settled, known.tried) = (true, true);
+        (known.settled, known.tried) = (true, Some(trace.peak()));
         let known = self.known.plan_for(structure);
         let is_another = known.is_none() && self.known.has_plans();
         let limit = if is_another { self.settings.time_limit / SHARE } else { self.settings.time_limit };
@@ -367,7 +368,7 @@ impl Plans {
         known.cached = true;
         // A plan that was made in little time is followed, and made anew once the step has been measured.
         let is_final = file.status == Some(Status::Optimal) || self.settings.time_limit <= MORE_TIME * time_limit;
-        (known.settled, known.tried) = (is_final, is_final);
+        (known.settled, known.tried) = (is_final, is_final.then(|| trace.peak()));
         if !is_final {
             self.unmeasured.push(structure);
         }
@@ -412,6 +413,7 @@ impl Plans {
         if known.is_none() && is_ours && is_too_dear(schedule.overhead(), online_overhead) {
             self.state.is_too_dear(schedule.overhead());
             self.dear.retain(|((known, _), _)| known.structure() != structure);
+            self.dear.truncate(MOST_KINDS - 1);
             self.dear.push(((schedule, origin), planned));
             return;
         }
