@@ -332,7 +332,9 @@ impl RematReport {
     /// The row for a budget that is below the floor: its name, and what to do.
     fn below_floor(&self, budget: u64) -> (&'static str, String) {
         let (floor, less) = (exact(self.floor_bytes), "or use a smaller batch");
-        match self.smallest_budget_bytes {
+        // Of a stored plan it is known only what itself holds.
+        let planned = self.plan.as_ref().map(|plan| plan.predicted_peak_bytes).filter(|&peak| peak <= budget);
+        match self.smallest_budget_bytes.or(planned) {
             Some(least) if least <= budget && self.plan.is_some() => {
                 let (least, floor) = (DisplayBytes(least), DisplayBytes(self.floor_bytes));
                 let advice = "`remat_rehearsed` plans before the first step. If planned steps still exceed the budget";
