@@ -415,10 +415,10 @@ fn what_comes_once_names_no_minimum() {
         let forecaster = Forecaster::new(RematConfig::new(budget).without_cache()).with_plan_time(PLAN_TIME);
         let forecast = forecaster.forecast(&under_test(), |device| drop(run(program, device))).unwrap();
         assert_eq!(forecast.points[0].budget_bytes, forecast.minimum_bytes, "{name}\n{forecast}");
-        // The plan of the first step, which needs more, is not followed.
+        // The plan of the first step, which needs far more, is not followed.
         let device = forecast.device(&under_test(), forecast.minimum_bytes).unwrap();
-        let Trained { late, report, .. } = trained_on(&device, name, program, &unlimited.plain, "a forecast's minimum");
-        assert_eq!(late, 0, "{name}\n{report}");
+        let Trained { report, .. } = trained_on(&device, name, program, &unlimited.plain, "a forecast's minimum");
+        assert!(report.peak_bytes <= forecast.minimum_bytes * 11 / 10, "{name}\n{report}");
     }
 }
 
