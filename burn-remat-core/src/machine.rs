@@ -3,9 +3,9 @@
 //! Each rule has a file of its own below this module; this file has what they share, and the constructor.
 //!
 //! **Invariants**: a tensor with a buffer has data at the driver, and one without has none, except for its compressed copy or
-//! substitute. A recipe runs at most once for each tensor that is brought back. Nothing here panics on what a program can do: a failure is stored on the
-//! tensors that it leaves without data, and reaches the program when one of them is read. Once the program has released all its tensors,
-//! no tensor and no recipe is left.
+//! substitute. A recipe runs at most once for each tensor that is brought back. Nothing here panics on what a program can do: a failure
+//! is stored on the tensors that it leaves without data, and reaches the program when one of them is read. Once the program has released
+//! all its tensors, no tensor and no recipe is left.
 
 mod aliases;
 mod arrive;

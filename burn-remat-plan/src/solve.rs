@@ -91,8 +91,10 @@ pub fn solve_guarded(planner: Arc<dyn Planner>, graph: &Graph, request: &Request
 
 /// An outcome without a plan has to say so.
 fn without_plan(planner: &'static str, status: Status) -> Result<(), PlanError> {
-    let reason = || format!("it claims to be {status:?}, but gives no plan");
-    if status == Status::NoSolution { Ok(()) } else { Err(PlanError::Internal { planner, reason: reason() }) }
+    if status == Status::NoSolution {
+        return Ok(());
+    }
+    Err(PlanError::Internal { planner, reason: format!("it claims to be {status:?}, but gives no plan") })
 }
 
 /// Passes an outcome on if everything that it claims is true.

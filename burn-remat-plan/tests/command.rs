@@ -1,5 +1,7 @@
 //! The command `remat-plan`, run as a program: what it prints, what it writes, how it ends.
 
+mod chain_support;
+
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -8,10 +10,13 @@ use burn_remat_plan::generate::{Options, by_name};
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::registry::planners;
 use burn_remat_plan::{Chain, ChainStage, Graph, Status};
+use chain_support::equal_stages;
 
-/// A folder for one test, by its name.
+/// An empty folder for one test, by its name.
 fn folder(test: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("command").join(test);
+    // Of an earlier run.
+    let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     path
 }
@@ -45,15 +50,7 @@ fn with_graph(test: &str) -> (PathBuf, Graph) {
 
 fn with_chain(test: &str) -> (PathBuf, Chain) {
     let folder = folder(test);
-    let stage = ChainStage {
-        forward_cost: 1.0,
-        backward_cost: 2.0,
-        activation_bytes: 4,
-        saved_bytes: 9,
-        gradient_bytes: 4,
-        ..ChainStage::default()
-    };
-    let chain = Chain::new("ten", 4, 4, vec![stage; 10]).unwrap();
+    let chain = equal_stages("ten", 10);
     std::fs::write(folder.join("c.json"), chain.to_json()).unwrap();
     (folder, chain)
 }
@@ -321,10 +318,6 @@ fn a_reader_that_leaves_is_no_panic() {
 #[test]
 fn a_link_to_a_file_that_is_not_there_yet_stays_a_link() {
     let (folder, _) = with_graph("link");
-    // An earlier run may have left them.
-    for name in ["link.json", "target.json"] {
-        let _ = std::fs::remove_file(folder.join(name));
-    }
     std::os::unix::fs::symlink("target.json", folder.join("link.json")).unwrap();
     run(&folder, 0, &["solve", "g.json", "--planner", "store-all", "--budget", "100%", "--out", "link.json"]);
     assert!(folder.join("link.json").is_symlink());

@@ -1,6 +1,7 @@
 //! Planners under limits, on graphs designed to be difficult, and planners that misbehave.
 
 mod brute_force;
+mod chain_support;
 mod hostile;
 mod judge;
 
@@ -8,13 +9,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use burn_remat_plan::chain::{self, Chain, ChainStage};
+use burn_remat_plan::chain;
 use burn_remat_plan::planners::StoreAll;
 use burn_remat_plan::registry::planner;
 use burn_remat_plan::{
     Bound, ChainOutcome, Graph, Outcome, Plan, PlanError, Planner, Request, SetBy, Status, StopReason, minimum_within,
     simulate, solve, solve_chain, solve_guarded,
 };
+use chain_support::equal_stages;
 use hostile::{KINDS, graph};
 use judge::{judge, quick};
 
@@ -95,15 +97,7 @@ fn a_planner_that_misbehaves_is_an_error_that_names_it() {
 /// The persistent planner looks at the clock after 16 stages. What it has by then is no plan, and costs nothing.
 #[test]
 fn a_chain_planner_whose_time_is_up_claims_nothing() {
-    let stage = ChainStage {
-        forward_cost: 1.0,
-        backward_cost: 2.0,
-        activation_bytes: 4,
-        saved_bytes: 9,
-        gradient_bytes: 4,
-        ..Default::default()
-    };
-    let chain = Chain::new("short of time", 4, 4, vec![stage; 40]).unwrap();
+    let chain = equal_stages("short of time", 40);
     let least = chain::minimum(&chain).achieved;
     for time_limit in [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(300), Duration::MAX] {
         for name in ["chain-dp", "revolve", "search", "auto"] {

@@ -21,7 +21,7 @@ use crate::guide::Guide;
 #[cfg(feature = "show")]
 use crate::planning::picture::{self, Curve};
 use crate::planning::{Ready, budgets};
-use crate::rehearse::{Kind, LargestBatch, MinimumBudget, Rehearsed, best, dry_run, guide, largest_guided};
+use crate::rehearse::{Kind, LargestBatch, MinimumBudget, Rehearsed, best, dry_run, guide, is_of_use, largest_guided};
 
 /// Forecasts what `train` needs on a device like `device`, and what smaller budgets cost. This is the short form of a [`Forecaster`] without a budget.
 ///
@@ -278,11 +278,9 @@ impl ForecastPoint {
         let alone: f64 = usual().map(|(schedule, _)| schedule.lowered.cost_ns as f64).sum();
         let planned: f64 = usual().map(|(schedule, _)| schedule.makespan).sum();
         let predicted_overhead = (planned / alone.max(1.0) - 1.0).max(0.0);
-        // A step that comes only once does without a plan if that is too large.
-        let helps = |(plan, comes_again): (Option<Ready>, bool)| {
-            plan.filter(|(plan, _)| comes_again || plan.peak <= budget_bytes)
-        };
-        let plans = kinds.into_iter().filter_map(helps).collect();
+        let of_use =
+            |(plan, comes_again): (Option<Ready>, bool)| plan.filter(|plan| is_of_use(plan, comes_again, budget_bytes));
+        let plans = kinds.into_iter().filter_map(of_use).collect();
         let point = Self { budget_bytes, predicted_peak_bytes, predicted_overhead, plans };
         (predicted_peak_bytes <= budget_bytes).then_some(point)
     }

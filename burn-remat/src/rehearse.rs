@@ -90,8 +90,9 @@ impl LargestBatch {
 /// Finds the smallest budget within which `train` is known to run on a device like `device`.
 ///
 /// `train` gets a dry device, on which nothing is executed. It must do at least three training steps (the first may differ from
-/// the others; a step ends where the next one begins). A few are enough: all that it does is kept in memory. Reads give zeros there, so it must not stop because of a loss, and it should not
-/// write files. What it returns is dropped. If there are several kinds of step, the one that needs most counts.
+/// the others; a step ends where the next one begins). A few are enough: all that it does is kept in memory. Reads give zeros there, so it must not
+/// stop because of a loss, and it should not write files. What it returns is dropped. If there are several kinds of step, the one that needs most
+/// counts.
 ///
 /// The smallest plans are stored [on disk](RematConfig::with_cache), so that later training keeps to the budget found here, even in another process.
 ///
@@ -232,10 +233,9 @@ impl Rehearsed {
     /// The smallest budget, starting from this one, that the whole program keeps to, as far as a few trials can tell.
     fn kept(&self, config: &RematConfig, mut least: MinimumBudget) -> MinimumBudget {
         let known: Vec<(bool, Ready)> = self.kinds.iter().map(|kind| (kind.comes_again, kind.fit.least())).collect();
-        // A step that comes only once does without a plan if that is too large.
         let ready = |budget| -> Vec<Ready> {
-            let fits = |(comes_again, (plan, _)): &&(bool, Ready)| *comes_again || plan.peak <= budget;
-            known.iter().filter(fits).map(|(_, ready)| ready.clone()).collect()
+            let is_of_use = |(comes_again, plan): &&(bool, Ready)| is_of_use(plan, *comes_again, budget);
+            known.iter().filter(is_of_use).map(|(_, ready)| ready.clone()).collect()
         };
         // Training that looks for plans by itself must keep to the budget that is returned. Once it knows what a pass does, its next pass may end
         // elsewhere.
@@ -318,18 +318,12 @@ pub(crate) fn guide<R>(
     let room = config.budget_bytes().or_else(|_| free()?.budget_bytes()).unwrap_or(0);
     let fits = room.saturating_mul(GUIDE_BATCH as u64) / small.peak().max(1);
     let second = usize::try_from(fits).unwrap_or(usize::MAX).min(most).min(SECOND_BATCH);
-    let untold = |error: String| {
+    let untold = |error: &String| {
         log::warn!("a batch of {second} was not measured, so times are scaled from a batch of {GUIDE_BATCH}: {error}");
     };
     // A backend may panic if its memory runs out.
-    let larger = || match caught(|| measured(second)) {
-        Ok(measured) => measured.map_err(|error| untold(error.to_string())).ok(),
-        Err(panic) => {
-            untold(panic.to_string());
-            None
-        }
-    };
-    let larger = if second > GUIDE_BATCH { larger() } else { None };
+    let larger = || caught(|| measured(second)).map_err(|panic| panic.to_string())?.map_err(|error| error.to_string());
+    let larger = if second > GUIDE_BATCH { larger().inspect_err(untold).ok() } else { None };
     Ok(Arc::new(Guide::new(small, larger.as_ref())))
 }
 
@@ -431,6 +425,11 @@ fn come_again(planned: &[Met]) -> Vec<bool> {
     times.into_iter().map(|times| times >= often).collect()
 }
 
+/// Whether a plan is followed under a budget: a step that comes only once does without one if that is too large.
+pub(crate) fn is_of_use((plan, _): &Ready, comes_again: bool, budget: u64) -> bool {
+    comes_again || plan.peak <= budget
+}
+
 fn neediest(steps: &[Met]) -> Result<Trace, RematError> {
     // The first step may initialise parameters. If no other is like it, it counts only if there is no other.
     let from = usize::from(steps.len() > 1 && steps[0].times == 1);
@@ -482,7 +481,7 @@ pub(crate) fn rehearsed(
     let limit = config.planning.time_limit / kinds.len().max(1) as u32;
     for (comes_again, Met { trace, .. }) in come_again(&kinds).into_iter().zip(kinds) {
         let found = best(&fit(trace)?, &config, budget, limit);
-        config.planning.ready.extend(found.filter(|(plan, _)| comes_again || plan.peak <= budget));
+        config.planning.ready.extend(found.filter(|plan| is_of_use(plan, comes_again, budget)));
     }
     remat(device, config)
 }

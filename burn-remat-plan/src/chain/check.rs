@@ -11,8 +11,8 @@
 //! - `D i` needs `i ∈ H`; `i` leaves `A` and `S`.
 //!
 //! Memory during a step is that of everything held before or after it: each boundary once (as a saved set if it is one
-//! before or after the step), both gradients of a `B`, and the scratch of the operation. A plan is valid at a budget if every
-//! requirement is met, memory never exceeds the budget, and the last state has `g = 0`.
+//! before or after the step), both gradients of a `B`, and the scratch of the operation. A plan is valid at a budget if
+//! every requirement is met, memory never exceeds the budget, and the last state has `g = 0`.
 //!
 //! All violations are returned. A step with an unmet requirement still takes effect, so that one fault does not hide
 //! the next.
@@ -107,8 +107,8 @@ impl State {
     }
 
     fn roles(&self, boundary: usize) -> Roles {
-        let (bare, saved) = (self.bare.contains(&boundary), self.saved.contains(&boundary));
-        Roles { held: bare || saved, saved, gradient: self.gradient == boundary }
+        let (held, saved) = (self.holds(boundary), self.saved.contains(&boundary));
+        Roles { held, saved, gradient: self.gradient == boundary }
     }
 
     fn forward(&mut self, i: StageId, save: bool) {
@@ -215,13 +215,13 @@ pub fn check(chain: &Chain, plan: &ChainPlan, budget: u64) -> Vec<ChainViolation
                 scratch = 0;
             }
         }
-        let sum = |roles: &dyn Fn(usize, Roles) -> Roles| -> u64 {
-            before.iter().map(|&(boundary, was)| roles(boundary, was).bytes(chain, boundary)).sum()
-        };
-        let others = bytes - sum(&|_, was| was);
-        bytes = others + sum(&|boundary, _| state.roles(boundary));
-        let is_release = matches!(what, ChainStep::Release(_));
-        let during = if is_release { bytes } else { others + sum(&|boundary, was| was.or(state.roles(boundary))) };
+        let mut during = bytes;
+        for (boundary, was) in before {
+            let (is, had) = (state.roles(boundary), was.bytes(chain, boundary));
+            bytes = bytes - had + is.bytes(chain, boundary);
+            during = during - had + was.or(is).bytes(chain, boundary);
+        }
+        let during = if matches!(what, ChainStep::Release(_)) { bytes } else { during };
         limit(&mut found, step, during + scratch);
     }
     if let Some(next) = state.gradient.checked_sub(1) {

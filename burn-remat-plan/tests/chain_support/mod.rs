@@ -1,11 +1,24 @@
-//! The cheapest schedule of a chain, found by trying all of them.
+//! Chains for tests, and the cheapest schedule of a chain, found by trying all of them.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::collections::{BinaryHeap, HashMap};
 use std::path::PathBuf;
 
-use burn_remat_plan::chain::Chain;
+use burn_remat_plan::chain::{Chain, ChainStage};
+
+/// A chain of equal stages.
+pub fn equal_stages(name: &str, count: usize) -> Chain {
+    let stage = ChainStage {
+        forward_cost: 1.0,
+        backward_cost: 2.0,
+        activation_bytes: 4,
+        saved_bytes: 9,
+        gradient_bytes: 4,
+        ..ChainStage::default()
+    };
+    Chain::new(name, 4, 4, vec![stage; count]).unwrap()
+}
 
 /// Which schedules a search ranges over.
 #[derive(Clone, Copy, PartialEq, Eq)]

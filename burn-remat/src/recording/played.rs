@@ -54,7 +54,7 @@ impl RecordedProgram {
         if let budget @ Budget::Free(_) = config.budget {
             return Err(RematError::BudgetInBytes { budget });
         }
-        let plans = Plans::new(config.planning_in_force(), self.device().to_owned(), false);
+        let plans = Plans::new(config.planning_in_force(), config.plans_for(self.device()), false);
         let limit = config.planning.time_limit.saturating_add(PATIENCE);
         let machine = play(&self.recording, config.of_core(self.layout()), plans, |machine| {
             machine.world().planning.wait().wait(limit);

@@ -91,9 +91,10 @@ pub(crate) fn hand_over(mut ways: Ways, settings: &PlanSettings, device: &str) {
     lock(&SHELF).put(device, ways);
 }
 
-/// The plans that were found on a device of this name for a program that has steps of this structure and needs hardly less than this budget. These are the plans for those of its
-/// steps that need so much, even if they have not come yet. Of several dry runs, the one with the cheapest plans counts. The plan for steps of this
-/// structure comes last, if it is among them. If this process knows of no such dry run, those of other processes are looked for on disk.
+/// The plans that were found on a device of this name for a program that has steps of this structure and needs hardly less than this budget. These are
+/// the plans for those of its steps that need so much, even if they have not come yet. Of several dry runs, the one with the cheapest plans counts. The
+/// plan for steps of this structure comes last, if it is among them. If this process knows of no such dry run, those of other processes are looked for on
+/// disk.
 pub(super) fn handed_over(device: &str, structure: u64, budget: u64, disk: Option<&DryRuns>) -> Vec<Ready> {
     serving(&SHELF, device, structure, budget, disk)
 }

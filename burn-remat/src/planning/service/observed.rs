@@ -138,7 +138,7 @@ impl Kinds {
         self.family(structure).map(|known| known.structure)
     }
 
-    /// The largest step like this one that was planned, or for which no acceptable plan was found.
+    /// Peak of the largest step like this one for which planning was tried.
     pub fn most_tried(&self, structure: u64) -> u64 {
         self.family(structure).filter_map(|known| known.tried).max().unwrap_or(0)
     }

@@ -288,8 +288,8 @@ impl Plans {
         }
     }
 
-    /// Whether a pass is planned although it has not been seen often enough itself: passes like it have been, and none of these has a plan, or was tried
-    /// in vain, or only one that holds less.
+    /// Whether a pass is planned although it has not been seen often enough itself: passes like it have been, and none was planned, with or without
+    /// success, or only passes that hold less.
     fn serves_others(&self, trace: &Trace, structure: u64) -> bool {
         let planned = self.kinds.like(structure).filter_map(|like| self.known.plan_for(like));
         let most = planned.map(|plan| plan.run().trace.peak()).max().unwrap_or(0).max(self.kinds.most_tried(structure));
