@@ -2,7 +2,8 @@
 //!
 //! - A backward pass begins with a single one, the gradient of the loss: the *seed*.
 //! - What the forward pass has made and the program still holds then is *saved*: autodiff holds it for the backward pass, and releases it
-//!   step by step. When all of it is gone, the pass is over.
+//!   step by step. What replaces a saved tensor counts in its stead: the backward pass of a normalization computes the normalized input from the saved one,
+//!   and needs it longer. When all of it is gone, the pass is over.
 //!
 //! This does not require a program to update anything, and does not depend on what it keeps copies of or does between its passes. What is counted is
 //! the bytes of tensors that were computed since the last pass, do not descend from the seed and are still held. Four things blur the count:
@@ -326,9 +327,10 @@ impl Passes {
         self.goes_on == GoesOn::Now || self.kept.awaits_backward()
     }
 
-    /// A view of this many bytes was made of a tensor made at `born`. Returns whether that tensor is saved: if so, the view counts as saved too while it lives.
+    /// A tensor of this many bytes stands for one made at `born`, as a view of it, or because it was made from it and nothing else reads it any more. Returns
+    /// whether that one is saved: if so, the new one counts as saved too while it lives.
     #[inline]
-    pub fn looks_at_saved(&mut self, born: u64, bytes: u64) -> bool {
+    pub fn stands_for_saved(&mut self, born: u64, bytes: u64) -> bool {
         let is_saved = self.seed.is_some_and(|seed| born < seed.clock);
         self.saved += if is_saved { bytes } else { 0 };
         is_saved

@@ -167,7 +167,7 @@ impl<W: World> Machine<W> {
         self.note_succession(inputs, &call.dying, outputs);
         if settled.computes {
             self.note_computed(inputs, outputs);
-            self.note_part(op, inputs, outputs);
+            self.note_part(op, call, outputs);
         } else {
             self.note_descent(inputs, &call.consumed, outputs);
         }

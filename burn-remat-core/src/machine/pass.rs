@@ -94,10 +94,11 @@ impl<W: World> Machine<W> {
     }
 
     /// Notes to which part of the pass the outputs of an operation belong.
-    pub(super) fn note_part(&mut self, op: &Operation, inputs: &[TensorKey], outputs: &[TensorKey]) {
+    pub(super) fn note_part(&mut self, op: &Operation, call: &Call, outputs: &[TensorKey]) {
         if self.now.foreign {
             return;
         }
+        let inputs = &*call.inputs;
         let passes = &mut self.steps.passes;
         let tensors = &mut self.history.tensors;
         if passes.left_something() {
@@ -120,13 +121,17 @@ impl<W: World> Machine<W> {
             (false, Some(None)) => Part::None,
             (false, _) => Part::Forward,
         };
+        // When the saved tensor was made that the outputs stand for: their base, or one that nothing reads any more.
+        let dying = call.dying.iter().map(|&input| tensors[input].lineage);
+        let spent = dying.filter(|lineage| passes.counts(lineage.part, lineage.born)).map(|lineage| lineage.born).min();
+        let stands_for = base.flatten().or(spent);
         for &output in outputs {
             let tensor = &mut tensors[output];
             tensor.lineage.part = part;
             if part != Part::Forward {
                 continue;
             }
-            match base.flatten().filter(|&born| passes.looks_at_saved(born, tensor.facts.bytes)) {
+            match stands_for.filter(|&born| passes.stands_for_saved(born, tensor.facts.bytes)) {
                 Some(born) => tensor.lineage.born = born,
                 None => passes.computed(tensor.facts.bytes),
             }
