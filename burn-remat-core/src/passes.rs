@@ -327,8 +327,8 @@ impl Passes {
         self.goes_on == GoesOn::Now || self.kept.awaits_backward()
     }
 
-    /// A tensor of this many bytes stands for one made at `born`, as a view of it, or because it was made from it and nothing else reads it any more. Returns
-    /// whether that one is saved: if so, the new one counts as saved too while it lives.
+    /// A tensor of this many bytes stands for one made at `born`: as a view of it, or because it has its shape and was made from it, and nothing else reads
+    /// that one any more. Returns whether that one is saved: if so, the new one counts as saved too while it lives.
     #[inline]
     pub fn stands_for_saved(&mut self, born: u64, bytes: u64) -> bool {
         let is_saved = self.seed.is_some_and(|seed| born < seed.clock);

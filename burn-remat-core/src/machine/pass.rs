@@ -7,7 +7,7 @@
 use super::Machine;
 use super::call::Call;
 use crate::driver::World;
-use crate::facts::{Operation, Rule, ThreadId};
+use crate::facts::{Operation, Rule, TensorFacts, ThreadId};
 use crate::keys::TensorKey;
 use crate::passes::{Part, Seed};
 use crate::schedule::Schedule;
@@ -121,19 +121,20 @@ impl<W: World> Machine<W> {
             (false, Some(None)) => Part::None,
             (false, _) => Part::Forward,
         };
-        // When the saved tensor was made that the outputs stand for: their base, or one that nothing reads any more.
-        let dying = call.dying.iter().map(|&input| tensors[input].lineage);
-        let spent = dying.filter(|lineage| passes.counts(lineage.part, lineage.born)).map(|lineage| lineage.born).min();
-        let stands_for = base.flatten().or(spent);
+        let base = base.flatten();
         for &output in outputs {
-            let tensor = &mut tensors[output];
-            tensor.lineage.part = part;
+            let TensorFacts { shape, bytes, .. } = tensors[output].facts;
+            let dying = call.dying.iter().map(|&input| &tensors[input]).filter(|input| input.facts.shape == shape);
+            let spent = dying.map(|input| input.lineage).find(|lineage| passes.counts(lineage.part, lineage.born));
+            let stands_for = base.or(spent.map(|lineage| lineage.born));
+            let lineage = &mut tensors[output].lineage;
+            lineage.part = part;
             if part != Part::Forward {
                 continue;
             }
-            match stands_for.filter(|&born| passes.stands_for_saved(born, tensor.facts.bytes)) {
-                Some(born) => tensor.lineage.born = born,
-                None => passes.computed(tensor.facts.bytes),
+            match stands_for.filter(|&born| passes.stands_for_saved(born, bytes)) {
+                Some(born) => lineage.born = born,
+                None => passes.computed(bytes),
             }
         }
     }
