@@ -140,7 +140,8 @@ fn a_planner_of_the_programs_own_trains_a_model_and_a_broken_one_does_no_harm() 
     let job = Job::standard(ModelKind::Cnn, 8, STEPS, 3).unwrap();
     let plain = job.run(&under_test(), |_, _| {}).unwrap();
     let (_, stored) = run(&job, RematConfig::default().advanced(AdvancedConfig::without_planning));
-    let budget = stored.peak_bytes * 7 / 10;
+    // Enough for a planner that gives up whole values, the largest first.
+    let budget = stored.peak_bytes * 8 / 10;
 
     let own = Arc::new(LargestFirst::default());
     let (planned, report) = run(&job, config(own.clone(), budget));
