@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use burn_remat_core::{Action, Asked, Config, Left, Schedule, Trace, TracedStorage, replay};
+use burn_remat_core::{Action, Asked, CheckpointPolicy, Config, Entered, Left, Schedule, Trace, TracedStorage, replay};
 use common::{ONE, Program, Works};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -60,12 +60,35 @@ fn backward(program: &mut Program, saved: &[u64], unit: u64, kept: Option<u64>) 
     gradient
 }
 
+/// Runs something as a stage with a policy, if there is one.
+fn in_stage<T>(program: &mut Program, policy: Option<CheckpointPolicy>, run: impl FnOnce(&mut Program) -> T) -> T {
+    if policy.is_some() {
+        program.machine.enter_stage(1, Entered { name: 1, number: 1, policy });
+    }
+    let result = run(program);
+    if policy.is_some() {
+        program.machine.leave_stage(1);
+    }
+    result
+}
+
 /// Runs rounds, keeping each of the last eight gradients. Returns the observer's bytes at the start of the last pass.
 fn train(program: &mut Program, parameter: u64, kept: &mut Vec<u64>, rounds: std::ops::Range<u64>) -> u64 {
+    train_under(None, program, parameter, kept, rounds)
+}
+
+/// The same, with a policy for every forward pass.
+fn train_under(
+    policy: Option<CheckpointPolicy>,
+    program: &mut Program,
+    parameter: u64,
+    kept: &mut Vec<u64>,
+    rounds: std::ops::Range<u64>,
+) -> u64 {
     let mut last = 0;
     for round in rounds {
-        validate(program, parameter, round);
-        let (held, gradient) = pass(program, parameter, UNIT);
+        in_stage(program, policy, |program| validate(program, parameter, round));
+        let (held, gradient) = in_stage(program, policy, |program| pass(program, parameter, UNIT));
         last = held;
         kept.push(gradient);
         if kept.len() > 8 {
@@ -102,8 +125,12 @@ fn a_pass_is_written_down_alike_whatever_comes_between() {
 /// A plan for passes on tensors of [`UNIT`] bytes that keeps the results of the first operations, and evicts the rest of what the forward pass makes until
 /// the backward pass reads it.
 fn plan() -> Arc<Schedule> {
+    plan_under(None)
+}
+
+fn plan_under(policy: Option<CheckpointPolicy>) -> Arc<Schedule> {
     let (mut program, parameter) = start(1 << 30);
-    train(&mut program, parameter, &mut Vec::new(), 0..20);
+    train_under(policy, &mut program, parameter, &mut Vec::new(), 0..20);
     let trace = Arc::new(program.machine.world_mut().trace.take().expect("a pass was traced"));
     let kept = |at: u32| at < 5;
     let holds: Vec<bool> = trace.storages.iter().map(|storage| storage.made_by.is_some_and(kept)).collect();
@@ -121,14 +148,17 @@ fn plan() -> Arc<Schedule> {
 
 #[test]
 fn a_pass_is_followed_whatever_comes_between() {
-    let (mut program, parameter) = start(1 << 30);
-    let mut kept = Vec::new();
-    train(&mut program, parameter, &mut kept, 0..20);
-    program.machine.world_mut().plan = Some(plan());
-    train(&mut program, parameter, &mut kept, 20..40);
-    let world = program.machine.world();
-    assert_eq!((world.left.len(), world.followed.len()), (0, 20));
-    assert!(world.followed.iter().all(|followed| followed.deviation == 0 && !followed.carried));
+    // A forward pass between two steps also uses a policy, which a plan tells apart by the number of its stage.
+    for policy in [None, Some(CheckpointPolicy::PreferSave)] {
+        let (mut program, parameter) = start(1 << 30);
+        let mut kept = Vec::new();
+        train_under(policy, &mut program, parameter, &mut kept, 0..20);
+        program.machine.world_mut().plan = Some(plan_under(policy));
+        train_under(policy, &mut program, parameter, &mut kept, 20..40);
+        let world = program.machine.world();
+        assert_eq!((world.left.len(), world.followed.len()), (0, 20), "{policy:?}");
+        assert!(world.followed.iter().all(|followed| followed.deviation == 0 && !followed.carried), "{policy:?}");
+    }
 }
 
 /// The trace of a pass of this size when there is no plan.
