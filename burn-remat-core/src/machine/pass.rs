@@ -123,17 +123,19 @@ impl<W: World> Machine<W> {
         };
         let base = base.flatten();
         for &output in outputs {
-            let TensorFacts { shape, bytes, .. } = tensors[output].facts;
-            let dying = call.dying.iter().map(|&input| &tensors[input]).filter(|input| input.facts.shape == shape);
-            let spent = dying.map(|input| input.lineage).find(|lineage| passes.counts(lineage.part, lineage.born));
-            let stands_for = base.or(spent.map(|lineage| lineage.born));
-            let lineage = &mut tensors[output].lineage;
-            lineage.part = part;
+            tensors[output].lineage.part = part;
             if part != Part::Forward {
                 continue;
             }
-            match stands_for.filter(|&born| passes.stands_for_saved(born, bytes)) {
-                Some(born) => lineage.born = born,
+            let TensorFacts { shape, bytes, .. } = tensors[output].facts;
+            let spent = || {
+                let mut dying =
+                    call.dying.iter().map(|&input| &tensors[input]).filter(|input| input.facts.shape == shape);
+                let counted = dying.find(|input| passes.counts(input.lineage.part, input.lineage.born));
+                counted.map(|input| input.lineage.born)
+            };
+            match base.or_else(spent).filter(|&born| passes.stands_for_saved(born, bytes)) {
+                Some(born) => tensors[output].lineage.born = born,
                 None => passes.computed(bytes),
             }
         }
