@@ -458,6 +458,13 @@ pub enum Event {
 }
 
 /// Everything that the machine commands: a driver and a planner.
-pub trait World: Driver + Planning {}
+pub trait World: Driver {
+    /// The part that makes plans.
+    type Planning: Planning;
 
-impl<T: Driver + Planning> World for T {}
+    /// The part that makes plans.
+    fn planning(&self) -> &Self::Planning;
+
+    /// The part that makes plans.
+    fn planning_mut(&mut self) -> &mut Self::Planning;
+}

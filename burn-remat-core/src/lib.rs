@@ -30,7 +30,6 @@ mod differences;
 mod driver;
 mod facts;
 mod follow;
-mod has_planning;
 mod history;
 mod keys;
 mod ledger;
@@ -60,7 +59,6 @@ pub use driver::{
 pub use facts::{
     Alternative, CheckpointPolicy, Failure, Input, Kind, Nature, Need, Operation, Rule, TensorFacts, TensorId, ThreadId,
 };
-pub use has_planning::HasPlanning;
 pub use machine::{Asked, Config, Holdings, Machine};
 pub use player::{Player, play};
 pub use recording::{Asking, Made, Misfit, OperationCall, Recorder, Recording};

@@ -14,9 +14,8 @@ use alloc::vec::Vec;
 use rustc_hash::FxHashMap;
 
 use crate::accounts::Accounts;
-use crate::driver::{Buffer, Compressible, Driver, OpKey, Planning, Ran, Run, Source, Substitute};
+use crate::driver::{Buffer, Compressible, Driver, OpKey, Planning, Ran, Run, Source, Substitute, World};
 use crate::facts::{Failure, Kind, Need, Operation, TensorFacts, TensorId};
-use crate::has_planning::HasPlanning;
 use crate::machine::{Config, Machine};
 use crate::recording::{Asking, Made, OperationCall, Recording};
 use crate::stages::Entered;
@@ -294,7 +293,7 @@ impl<P> Driver for Player<P> {
     }
 }
 
-impl<P: Planning> HasPlanning for Player<P> {
+impl<P: Planning> World for Player<P> {
     type Planning = P;
 
     fn planning(&self) -> &P {

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::accounts::Accounts;
-use crate::driver::{Buffer, Compressible, Driver, Followed, Limits, OpKey, Planning, Ran, Run, Source};
+use crate::driver::{Buffer, Compressible, Driver, Followed, Limits, OpKey, Planning, Ran, Run, Source, World};
 use crate::facts::{Failure, Input, Kind, Need, Operation, TensorFacts, TensorId};
 use crate::machine::{Config, Machine};
 use crate::schedule::{Foreseen, Schedule};
@@ -270,5 +270,17 @@ impl Planning for Books {
     fn followed(&mut self, _schedule: &Schedule, outcome: Followed, _limits: Limits) -> bool {
         self.outcome = Some(outcome);
         false
+    }
+}
+
+impl World for Books {
+    type Planning = Self;
+
+    fn planning(&self) -> &Self {
+        self
+    }
+
+    fn planning_mut(&mut self) -> &mut Self {
+        self
     }
 }

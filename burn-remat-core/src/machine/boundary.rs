@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use super::{Asked, Machine, StepTotals};
 use crate::counters::Times;
-use crate::driver::{Event, Left, World};
+use crate::driver::{Event, Left, Planning, World};
 use crate::facts::ThreadId;
 use crate::follow::{Follow, Start};
 use crate::history::Tensor;
@@ -165,7 +165,7 @@ impl<W: World> Machine<W> {
         self.steps.last_ns = totals.compute_ns;
         if totals.over_budget {
             self.steps.online_overhead = None;
-        } else if self.world.taken_up() == 0 {
+        } else if self.world.planning().taken_up() == 0 {
             self.steps.online_overhead = Some(totals.repeated_ns.saturating_mul(1000) / totals.compute_ns.max(1));
         }
         self.room.pool.end_step(totals.peak);
@@ -220,13 +220,13 @@ impl<W: World> Machine<W> {
                 let limits = self.limits();
                 let mut outcome = follow.outcome();
                 self.world.end_step(outcome.trace.as_mut());
-                if self.world.followed(&schedule, outcome, limits) {
+                if self.world.planning_mut().followed(&schedule, outcome, limits) {
                     let room = self.room.beside_tensors();
                     self.room.pool.plan_with(schedule.structure(), room);
                 }
             } else {
                 let at = self.steps.position;
-                self.world.left(Left::Ended { at });
+                self.world.planning_mut().left(Left::Ended { at });
                 if let Some(trace) = follow.trace() {
                     self.resume_trace(&trace, at);
                 }
@@ -249,7 +249,7 @@ impl<W: World> Machine<W> {
         // What the previous step held is not part of this one.
         self.watch.most_held = self.ledger.live;
         self.note_start();
-        if !self.world.is_on() || !self.is_sure() {
+        if !self.world.planning().is_on() || !self.is_sure() {
             return;
         }
         let limits = self.limits();
@@ -257,28 +257,28 @@ impl<W: World> Machine<W> {
         self.watch.differences.ends(structure);
         if let Some((trace, structure)) = unit.zip(structure) {
             let room = self.room.beside_tensors();
-            if self.world.observe(trace, structure, limits) {
+            if self.world.planning_mut().observe(trace, structure, limits) {
                 self.room.pool.plan_with(structure, room);
             }
         }
-        self.world.poll(limits);
-        if self.world.taken_up() == 0 && !self.world.is_settled() {
+        self.world.planning_mut().poll(limits);
+        if self.world.planning().taken_up() == 0 && !self.world.planning().is_settled() {
             self.steps.detector.begins_unplanned();
         }
-        if let (Some(budget), Some(next)) = (self.room.budget, self.world.next())
+        if let (Some(budget), Some(next)) = (self.room.budget, self.world.planning().next())
             && self.room.pool.outgrows(next.structure(), next.peak, budget)
         {
-            self.world.plan_anew();
+            self.world.planning_mut().plan_anew();
         }
-        if self.room.pool.is_to_be_trimmed(self.world.taken_up()) {
+        if self.room.pool.is_to_be_trimmed(self.world.planning().taken_up()) {
             self.world.trim_pool();
         }
         if self.room.budget.is_some() && self.room.evictions != self.room.evictions_before {
-            self.world.unsettle();
+            self.world.planning_mut().unsettle();
         }
         self.room.evictions_before = self.room.evictions;
         self.start_following();
-        if self.watch.follow.is_none() && !self.world.is_settled() {
+        if self.watch.follow.is_none() && !self.world.planning().is_settled() {
             self.watch.tracer = Some(Tracer::new(self.steps.held_at_start, self.watch.yielding));
         }
     }
@@ -288,7 +288,7 @@ impl<W: World> Machine<W> {
         self.watch.follow = None;
         // A pass begins with an operation, not here.
         let is_step = |schedule: &Arc<Schedule>| !schedule.trace.is_pass || self.steps.detector.goes_by_marks();
-        if let Some(schedule) = self.world.next().filter(is_step) {
+        if let Some(schedule) = self.world.planning().next().filter(is_step) {
             self.clear_for(&schedule);
             self.follow(schedule);
         }
@@ -297,7 +297,7 @@ impl<W: World> Machine<W> {
     /// Begins to follow a plan.
     pub(super) fn follow(&mut self, schedule: Arc<Schedule>) {
         let needs_more = self.needs_more(&schedule);
-        let measures = self.world.is_unmeasured(&schedule);
+        let measures = self.world.planning().is_unmeasured(&schedule);
         let Times { compute: compute_ns, recompute: recompute_ns, .. } = self.counters.times;
         let (clock, held, needed) = (self.now.clock, self.steps.held_at_start, self.needed());
         let start = Start { clock, like: 0, held, needed, compute_ns, recompute_ns };
@@ -373,7 +373,7 @@ impl<W: World> Machine<W> {
         let (structure, foreseen) = (follow.schedule.structure(), follow.schedule.trace.held_at_start);
         self.carry();
         if self.steps.held_at_start > foreseen {
-            self.world.outgrown(structure);
+            self.world.planning_mut().outgrown(structure);
         }
     }
 }

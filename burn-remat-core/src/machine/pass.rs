@@ -6,7 +6,7 @@
 
 use super::Machine;
 use super::call::Call;
-use crate::driver::World;
+use crate::driver::{Planning, World};
 use crate::facts::{Operation, Rule, TensorFacts, ThreadId};
 use crate::keys::TensorKey;
 use crate::passes::{Part, Seed};
@@ -57,7 +57,7 @@ impl<W: World> Machine<W> {
             return;
         }
         if let Some(left) = self.watch.left.take() {
-            self.world.left(left);
+            self.world.planning_mut().left(left);
         }
         if let Seed::After(boundary) = seed {
             self.end_planned_pass(boundary);
@@ -81,7 +81,7 @@ impl<W: World> Machine<W> {
         }
         if self.steps.passes.have_gone_on() {
             self.end_planned_pass(clock);
-            return self.world.forget_observed();
+            return self.world.planning_mut().forget_observed();
         }
         let (position, is_over) = (self.steps.position as usize, self.steps.passes.is_over());
         let ends = match self.planned_pass() {
@@ -174,7 +174,7 @@ impl<W: World> Machine<W> {
             return false;
         }
         // Passes of two kinds may begin alike. If it is known which kind comes next, the machine waits for that.
-        let is_sure = self.world.is_sure();
+        let is_sure = self.world.planning().is_sure();
         if !is_sure && !self.steps.passes.is_quiet() {
             return false;
         }
@@ -182,8 +182,9 @@ impl<W: World> Machine<W> {
         let usual = call.rule;
         call.rule = usual.map(|rule| Rule { scope: 1, ..rule });
         let exact = self.pass_that_begins(op, call).map(|schedule| (schedule, 0));
-        let is_next =
-            |schedule: &Schedule| self.world.next().is_some_and(|next| next.structure() == schedule.structure());
+        let is_next = |schedule: &Schedule| {
+            self.world.planning().next().is_some_and(|next| next.structure() == schedule.structure())
+        };
         let found = exact.or_else(|| self.pass_like(op, call));
         let Some((schedule, like)) = found.filter(|(schedule, _)| !is_sure || is_next(schedule)) else {
             call.rule = usual;
@@ -199,7 +200,7 @@ impl<W: World> Machine<W> {
         self.clear_for(&schedule);
         // A plan that exceeds the budget holds the least that is known to be possible.
         if self.exceeds(&schedule, schedule.peak) {
-            self.world.outgrown(schedule.structure());
+            self.world.planning_mut().outgrown(schedule.structure());
         }
         self.follow(schedule);
         if like != 0 {
@@ -240,16 +241,16 @@ impl<W: World> Machine<W> {
     }
 
     fn pass_that_begins(&self, op: &Operation, call: &Call) -> Option<Arc<Schedule>> {
-        let expected = self.world.next()?;
+        let expected = self.world.planning().next()?;
         let prefix = extend(0, self.signature_in(op, call, None));
         let begins = |schedule: &Arc<Schedule>| schedule.trace.is_pass && schedule.prefixes.get(1) == Some(&prefix);
-        Some(expected).filter(begins).or_else(|| self.world.beginning_with(1, prefix).filter(begins))
+        Some(expected).filter(begins).or_else(|| self.world.planning().beginning_with(1, prefix).filter(begins))
     }
 
     /// The plan of a pass that begins like this one but on tensors of another size, and the signature of the current operation (not 0).
     fn pass_like(&self, op: &Operation, call: &Call) -> Option<(Arc<Schedule>, u64)> {
         let bytes = op.outputs.first()?.bytes;
-        let schedule = self.world.like(&[], op.kind, bytes).filter(|schedule| schedule.trace.is_pass)?;
+        let schedule = self.world.planning().like(&[], op.kind, bytes).filter(|schedule| schedule.trace.is_pass)?;
         let signature = self.signature_in(op, call, None) | 1;
         let planned = schedule.trace.tensors[schedule.trace.ops[0].outputs as usize].bytes;
         let is_near = bytes <= planned.saturating_mul(MOST_TIMES) && planned <= bytes.saturating_mul(MOST_TIMES);

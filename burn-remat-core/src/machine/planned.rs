@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::Machine;
 use super::call::Call;
 use super::rejoin::{Sizes, Stands};
-use crate::driver::{Event, Left, World};
+use crate::driver::{Event, Left, Planning, World};
 use crate::facts::{Failure, Operation};
 use crate::follow::Named;
 use crate::history::Spot;
@@ -312,7 +312,9 @@ impl<W: World> Machine<W> {
             return false;
         }
         if follow.carried.is_none() {
-            if let Some(schedule) = self.world.beginning_with(at + 1, extend(old.prefixes[at], call.signature)) {
+            if let Some(schedule) =
+                self.world.planning().beginning_with(at + 1, extend(old.prefixes[at], call.signature))
+            {
                 self.switch_plan(at, schedule);
                 return true;
             }
@@ -326,7 +328,7 @@ impl<W: World> Machine<W> {
         }
         let bytes = op.outputs.first().map_or(0, |output| output.bytes);
         let done = &old.trace.ops[..at.min(old.trace.ops.len())];
-        let other = self.world.like(done, op.kind, bytes).filter(|other| !Arc::ptr_eq(other, &old));
+        let other = self.world.planning().like(done, op.kind, bytes).filter(|other| !Arc::ptr_eq(other, &old));
         let Some(schedule) = other else { return false };
         self.carry();
         self.switch_plan(at, schedule);
@@ -355,7 +357,7 @@ impl<W: World> Machine<W> {
             if old.trace.is_pass && self.steps.passes.seed().is_none() {
                 self.watch.left = Some(left);
             } else {
-                self.world.left(left);
+                self.world.planning_mut().left(left);
             }
         }
         // If it began in the middle of something else, its trace would lack the beginning.
@@ -383,7 +385,7 @@ impl<W: World> Machine<W> {
     pub(super) fn leave_plan(&mut self, done: usize, why: Left) {
         self.abandon_holds();
         if let Some(follow) = self.watch.follow.take() {
-            self.world.left(why);
+            self.world.planning_mut().left(why);
             if let Some(trace) = follow.trace() {
                 self.resume_trace(&trace, done.min(trace.ops.len()) as u32);
             }

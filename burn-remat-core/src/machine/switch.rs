@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Machine;
-use crate::driver::World;
+use crate::driver::{Planning, World};
 use crate::follow::{Follow, Named};
 use crate::history::ARRIVED;
 use crate::keys::TensorKey;
@@ -29,7 +29,7 @@ impl<W: World> Machine<W> {
         let externals = follow.externals.iter().filter_map(renumbered).collect();
         let carried = follow.carried.take().map(|carried| carried.renumbered(&places, &numbers));
         // What was measured so far applies to this step too.
-        let measured = carried.is_some() || self.world.is_unmeasured(&schedule);
+        let measured = carried.is_some() || self.world.planning().is_unmeasured(&schedule);
         let measures = if measured { follow.measures } else { None };
         self.watch.follow = Some(Follow { schedule: schedule.clone(), measures, externals, carried, ..follow });
         if self.needs_more(&schedule) {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use burn_remat_core::{
     Alternative, Asking, Buffer, Compressible, Config, Driver, Event, Failure, Followed, Kind, Left, Limits, Machine,
     Made, Need, OpKey, Operation, OperationCall, Planning, Ran, Run, Schedule, Source, Substitute, TensorFacts,
-    TensorId, Trace, TracedOp,
+    TensorId, Trace, TracedOp, World,
 };
 
 pub use asked::{Asked, Content, ONE, Works, hash};
@@ -333,6 +333,18 @@ impl Planning for Sim {
 
     fn left(&mut self, why: Left) {
         self.left.push(why);
+    }
+}
+
+impl World for Sim {
+    type Planning = Self;
+
+    fn planning(&self) -> &Self {
+        self
+    }
+
+    fn planning_mut(&mut self) -> &mut Self {
+        self
     }
 }
 

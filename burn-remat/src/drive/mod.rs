@@ -28,8 +28,7 @@ use std::sync::{Arc, Mutex};
 use burn_backend::{ExecutionError, MemoryPoolUsage, TensorData};
 use burn_ir::{HandleKind, OperationIr, TensorId, TensorIr};
 use burn_remat_core::{
-    Buffer, Circumstances, Driver, Event, Failure, HasPlanning, Kind, Need, OpKey, Ran, Run, Substitute, TensorFacts,
-    Trace,
+    Buffer, Circumstances, Driver, Event, Failure, Kind, Need, OpKey, Ran, Run, Substitute, TensorFacts, Trace, World,
 };
 use burn_std::future::DynFut;
 
@@ -381,7 +380,7 @@ impl<B: RematBackend> Driver for Drive<B> {
     }
 }
 
-impl<B: RematBackend> HasPlanning for Drive<B> {
+impl<B: RematBackend> World for Drive<B> {
     type Planning = Plans;
 
     fn planning(&self) -> &Plans {

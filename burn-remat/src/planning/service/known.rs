@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use burn_remat_core::{Kind, Schedule as Running, Trace, TracedOp};
 
-use super::observed::MOST_KINDS;
+use super::observed;
 use super::sequence::Sequence;
 use crate::planning::schedule::Schedule;
 
@@ -85,10 +85,7 @@ impl Known {
     pub fn take_up(&mut self, schedule: Arc<Schedule>) {
         self.unplanned.retain(|known| known.structure() != schedule.structure());
         self.schedules.retain(|known| known.structure() != schedule.structure());
-        if self.schedules.len() >= MOST_KINDS {
-            self.schedules.remove(0);
-        }
-        self.schedules.push(schedule);
+        observed::add(&mut self.schedules, schedule.structure(), schedule);
     }
 
     /// Remembers what a kind of step without a plan does.
@@ -97,8 +94,7 @@ impl Known {
         // Without a plan, everything is held.
         let run = Running::new(Arc::new(trace), none.clone(), none).storing_all();
         self.unplanned.retain(|known| known.structure() != run.structure());
-        self.unplanned.truncate(MOST_KINDS - 1);
-        self.unplanned.push(Arc::new(run));
+        observed::add(&mut self.unplanned, run.structure(), Arc::new(run));
     }
 
     /// Forgets all plans, but not which kind of step follows which.

@@ -1,6 +1,5 @@
 //! Planning as a service, with one job per file: the engine reports what it has seen, and takes up plans when there are any.
 
-mod asked;
 mod background;
 mod cache;
 mod dry_runs;

@@ -10,9 +10,23 @@ pub(super) const SEEN: usize = 3;
 /// How often a kind of step is planned anew because more is held at its beginning than before.
 const MOST_REPLANS: u32 = 4;
 /// How many kinds of step are remembered, and how many plans are kept.
-pub(super) const MOST_KINDS: usize = 128;
+const MOST_KINDS: usize = 128;
 /// If this many kinds have come and none of them twice, every step is probably different.
 const MANY: usize = 4;
+
+/// Which of `count` kinds goes to make room for this one. The choice is as good as random, so a new kind usually stays until it is back, and if more kinds
+/// than fit come in rotation, some of them stay.
+fn goes_for(structure: u64, count: usize) -> usize {
+    (structure % count as u64) as usize
+}
+
+/// Adds what is known of a kind, in place of one chosen at random if there are too many.
+pub(super) fn add<T>(all: &mut Vec<T>, structure: u64, known: T) {
+    if all.len() >= MOST_KINDS {
+        all.remove(goes_for(structure, all.len()));
+    }
+    all.push(known);
+}
 
 /// A kind of step.
 #[derive(Default)]
@@ -114,7 +128,7 @@ impl Kinds {
         let at = match self.0.iter().position(|known| known.structure == structure) {
             Some(at) => at,
             None => {
-                self.make_room();
+                self.make_room(structure);
                 self.0.push(Observed { structure, family: structure, ..Observed::default() });
                 self.0.len() - 1
             }
@@ -163,11 +177,12 @@ impl Kinds {
         self.0.iter().map(|known| known.seen).sum::<usize>() >= SEEN
     }
 
-    /// Removes the kind that was seen least, the newest of several. So if more kinds than fit come in rotation, some of them are planned.
-    fn make_room(&mut self) {
-        let least = self.0.iter().enumerate().rev().min_by_key(|(_, known)| known.seen);
-        if let Some((at, _)) = least.filter(|_| self.0.len() >= MOST_KINDS) {
-            self.0.remove(at);
+    /// Of two kinds chosen [at random](goes_for), removes the one that was seen less.
+    fn make_room(&mut self, newcomer: u64) {
+        let count = self.0.len();
+        if count >= MOST_KINDS {
+            let (one, other) = (goes_for(newcomer, count), goes_for(newcomer / MOST_KINDS as u64, count));
+            self.0.remove(if self.0[one].seen < self.0[other].seen { one } else { other });
         }
     }
 
@@ -198,5 +213,53 @@ impl Kinds {
             known.replans += 1;
             known.reopen();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    use super::*;
+
+    /// Structures of this many kinds, as mixed as the real ones.
+    fn kinds(count: u64) -> Vec<u64> {
+        let mixed = |kind: u64| {
+            let mut hasher = DefaultHasher::new();
+            kind.hash(&mut hasher);
+            hasher.finish()
+        };
+        (0..count).map(mixed).collect()
+    }
+
+    fn come(all: &mut Kinds, structures: &[u64]) {
+        structures.iter().for_each(|&structure| all.of(structure).seen += 1);
+    }
+
+    fn known(all: &Kinds, structures: &[u64]) -> usize {
+        structures
+            .iter()
+            .filter(|&&structure| all.0.iter().any(|known| known.structure == structure && known.is_known()))
+            .count()
+    }
+
+    #[test]
+    fn new_kinds_become_known_however_many_there_were_before() {
+        let structures = kinds(MOST_KINDS as u64 + 8);
+        let (old, new) = structures.split_at(MOST_KINDS);
+        let mut all = Kinds::default();
+        (0..10).for_each(|_| come(&mut all, old));
+        (0..10).for_each(|_| come(&mut all, new));
+        assert_eq!(known(&all, new), new.len());
+        assert!(known(&all, old) >= old.len() - 2 * new.len());
+        assert_eq!(all.count(), MOST_KINDS);
+    }
+
+    #[test]
+    fn of_more_kinds_than_fit_some_are_known() {
+        let structures = kinds(2 * MOST_KINDS as u64);
+        let mut all = Kinds::default();
+        (0..20).for_each(|_| come(&mut all, &structures));
+        assert!(known(&all, &structures) > MOST_KINDS / 4, "{}", known(&all, &structures));
     }
 }

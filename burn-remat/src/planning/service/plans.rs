@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use burn_remat_core::{Followed, Kind, Left, Limits, Schedule as Running, Spine, Trace, TracedOp};
+use burn_remat_core::{Followed, Kind, Left, Limits, Planning, Schedule as Running, Spine, Trace, TracedOp};
 use burn_remat_plan::Status;
 use burn_remat_plan::planners::Auto;
 
@@ -15,7 +15,7 @@ use super::background::{Background, Message, Task, Wait};
 use super::cache::{CacheFile, Stored};
 use super::handed::handed_over;
 use super::known::Known;
-use super::observed::{self, Kinds, MOST_KINDS};
+use super::observed::{self, Kinds};
 use super::settings::PlanSettings;
 use super::state::{Origin, PlanState, Ready};
 use crate::planning::fit::{BEYOND, LEAST};
@@ -90,11 +90,6 @@ impl Plans {
         self.rehearsed.as_deref().unwrap_or_default()
     }
 
-    /// Whether steps are planned or recorded at all.
-    pub fn is_on(&self) -> bool {
-        self.looks_for_plans() || self.known.has_plans()
-    }
-
     /// Whether steps are planned or recorded, apart from plans that were there from the start.
     fn looks_for_plans(&self) -> bool {
         self.settings.planner.is_some() || self.rehearsed.is_some()
@@ -135,74 +130,73 @@ impl Plans {
             }
         })
     }
+}
 
-    /// The plan that the next step will probably follow.
-    pub fn next(&self) -> Option<Arc<Running>> {
-        self.known.next()
+impl Planning for Plans {
+    fn is_on(&self) -> bool {
+        self.looks_for_plans() || self.known.has_plans()
     }
 
-    /// Whether it is known which plan the next step will follow.
-    pub fn is_sure(&self) -> bool {
-        self.known.is_sure()
-    }
-
-    /// Another plan whose first `count` operations have this signature.
-    pub fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Running>> {
-        self.known.beginning_with(count, prefix)
-    }
-
-    /// Whether the next step need not be traced: all kinds of step have been seen often enough, and none needs a plan.
-    pub fn is_settled(&self) -> bool {
+    /// All kinds of step have been seen often enough, and none needs a plan.
+    fn is_settled(&self) -> bool {
         !self.is_on() || (self.rehearsed.is_none() && !self.known.has_plans() && self.kinds.are_settled())
     }
 
-    /// Forgets what was settled, because the budget has begun to matter.
-    pub fn unsettle(&mut self) {
-        self.kinds.unsettle();
+    fn observe(&mut self, mut trace: Trace, structure: u64, limits: Limits) -> bool {
+        trace.attribute_stages();
+        self.known.finished(structure);
+        self.measured(trace, structure, limits.budget)
     }
 
-    /// Forgets all plans and makes new ones, because the present ones leave too little of the budget free.
-    pub fn plan_anew(&mut self) {
-        self.known.forget_all();
-        self.dear.clear();
-        self.background.disown();
-        self.kinds.reopen();
-    }
-
-    /// Forgets what was seen, and all plans, because passes end elsewhere than it seemed.
-    pub fn forget_observed(&mut self) {
-        self.plan_anew();
-        self.kinds = Kinds::default();
-        self.rehearsed.iter_mut().for_each(Vec::clear);
-    }
-
-    /// A plan whose first operations are of the same kinds as those `done`, and whose next is of this `kind` and makes about `bytes` bytes.
-    pub fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
-        self.known.like(done, kind, bytes)
-    }
-
-    /// Has such a step planned anew, a few times at most: more is held when it begins than its plan predicted, and the budget does not allow that.
-    pub fn outgrown(&mut self, structure: u64) {
-        if self.background.since().is_none() {
-            self.kinds.outgrown(structure);
+    /// A plan over the budget is of use only if the online policy holds about as much (`online` bytes). If the budget is exceeded anyway, the smallest plan
+    /// may take many times as long as one that exceeds it a little more.
+    fn poll(&mut self, limits: Limits) {
+        if limits.online_overhead.is_none() {
+            for ((schedule, origin), planned) in std::mem::take(&mut self.dear) {
+                if self.known.plan_for(schedule.structure()).is_none() {
+                    self.consider(schedule, origin, planned, limits);
+                }
+            }
+        }
+        while let Some(message) = self.background.next() {
+            match message {
+                Message::Plan(schedule, origin, planned) => self.consider(schedule, origin, planned, limits),
+                Message::Floor(floor) => self.state.holds_least(floor),
+                Message::Problem(problem) => self.state.problem = Some(problem),
+            }
         }
     }
 
-    /// Whether the operations of a step that follows this plan are to be measured.
-    pub fn is_unmeasured(&self, structure: u64) -> bool {
+    fn next(&self) -> Option<Arc<Running>> {
+        self.known.next()
+    }
+
+    fn is_sure(&self) -> bool {
+        self.known.is_sure()
+    }
+
+    fn beginning_with(&self, count: usize, prefix: u64) -> Option<Arc<Running>> {
+        self.known.beginning_with(count, prefix)
+    }
+
+    fn like(&self, done: &[TracedOp], kind: Kind, bytes: u64) -> Option<Arc<Running>> {
+        self.known.like(done, kind, bytes)
+    }
+
+    fn is_unmeasured(&self, schedule: &Running) -> bool {
+        let structure = schedule.structure();
         let is_settled = self.kinds.is_settled(structure);
         let is_to_be_planned = self.settings.planner.is_some() && self.unmeasured.contains(&structure) && !is_settled;
         is_to_be_planned || self.rehearsed.is_some()
     }
 
-    /// Records that a step followed its plan from beginning to end. Returns whether it is planned anew, with what was measured.
-    pub fn followed(&mut self, structure: u64, outcome: Followed, budget: Option<u64>) -> bool {
+    fn followed(&mut self, schedule: &Running, outcome: Followed, limits: Limits) -> bool {
         let Followed { deviation, held, carried, mended, trace } = outcome;
         let own = trace.as_ref().filter(|_| carried).map(|trace| Spine::of(trace).structure());
         if let Some(own) = own {
-            self.kinds.are_alike(own, structure);
+            self.kinds.are_alike(own, schedule.structure());
         }
-        let structure = own.unwrap_or(structure);
+        let structure = own.unwrap_or(schedule.structure());
         // A step that was patched is of no known kind.
         if mended.is_none() {
             self.known.finished(structure);
@@ -212,21 +206,43 @@ impl Plans {
         } else {
             self.state.followed(structure, deviation, held);
         }
-        trace.is_some_and(|trace| self.measured(trace, structure, budget))
+        trace.is_some_and(|trace| self.measured(trace, structure, limits.budget))
     }
 
-    /// Records that a step left its plan.
-    pub fn left(&mut self, why: &Left) {
-        self.state.left(why);
+    fn left(&mut self, why: Left) {
+        self.state.left(&why);
     }
 
-    /// Takes the trace of a whole step of this structure. Returns whether it is planned now, or has a plan from the cache.
-    pub fn observe(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
-        trace.attribute_stages();
-        self.known.finished(structure);
-        self.measured(trace, structure, budget)
+    /// Such a step is planned anew a few times at most.
+    fn outgrown(&mut self, structure: u64) {
+        if self.background.since().is_none() {
+            self.kinds.outgrown(structure);
+        }
     }
 
+    fn plan_anew(&mut self) {
+        self.known.forget_all();
+        self.dear.clear();
+        self.background.disown();
+        self.kinds.reopen();
+    }
+
+    fn unsettle(&mut self) {
+        self.kinds.unsettle();
+    }
+
+    fn forget_observed(&mut self) {
+        self.plan_anew();
+        self.kinds = Kinds::default();
+        self.rehearsed.iter_mut().for_each(Vec::clear);
+    }
+
+    fn taken_up(&self) -> u64 {
+        self.state.made + self.state.from_cache
+    }
+}
+
+impl Plans {
     /// Takes the costs of a step, and plans it once they are known well enough.
     fn measured(&mut self, mut trace: Trace, structure: u64, budget: Option<u64>) -> bool {
         if let Some(rehearsed) = &mut self.rehearsed {
@@ -380,25 +396,6 @@ impl Plans {
         true
     }
 
-    /// Takes up what has been planned in the background since the last call. A plan over the budget is of use only if the online policy holds about as
-    /// much (`online` bytes). If the budget is exceeded anyway, the smallest plan may take many times as long as one that exceeds it a little more.
-    pub fn poll(&mut self, limits: Limits) {
-        if limits.online_overhead.is_none() {
-            for ((schedule, origin), planned) in std::mem::take(&mut self.dear) {
-                if self.known.plan_for(schedule.structure()).is_none() {
-                    self.consider(schedule, origin, planned, limits);
-                }
-            }
-        }
-        while let Some(message) = self.background.next() {
-            match message {
-                Message::Plan(schedule, origin, planned) => self.consider(schedule, origin, planned, limits),
-                Message::Floor(floor) => self.state.holds_least(floor),
-                Message::Problem(problem) => self.state.problem = Some(problem),
-            }
-        }
-    }
-
     /// Takes up a plan that was made for a budget of `planned` bytes, if it is better than what there is.
     fn consider(&mut self, schedule: Arc<Schedule>, origin: Origin, planned: u64, limits: Limits) {
         let Limits { budget, online, online_overhead } = limits;
@@ -413,8 +410,7 @@ impl Plans {
         if known.is_none() && is_ours && is_too_dear(schedule.overhead(), online_overhead) {
             self.state.is_too_dear(schedule.overhead());
             self.dear.retain(|((known, _), _)| known.structure() != structure);
-            self.dear.truncate(MOST_KINDS - 1);
-            self.dear.push(((schedule, origin), planned));
+            observed::add(&mut self.dear, structure, ((schedule, origin), planned));
             return;
         }
         let fits = !exceeds(schedule.peak) || schedule.peak <= online.saturating_add(online / BEYOND);

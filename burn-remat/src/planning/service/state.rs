@@ -163,7 +163,7 @@ impl PlanState {
             least => format!("the smallest holds {least} bytes, so set at least that"),
         };
         self.problem = Some(format!(
-            "no plan within the budget was found; {least}. Meanwhile the online policy decides what to evict."
+            "no plan within the budget was found; {least}. Until then, the online policy decides what to evict."
         ));
     }
 
