@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::trace::{Between, Number, Place, Position, Trace, TracedStorage, TracedTensor};
 
-/// A step with more operations than this is not traced: a program without steps.
+/// A step with more operations than this is not traced: a program without steps. With half as many, the trace of a pass begins anew if the pass has not.
 pub(crate) const LONGEST: usize = 100_000;
 
 /// See the [module](self).

@@ -161,6 +161,23 @@ fn a_pass_is_followed_whatever_comes_between() {
     }
 }
 
+#[test]
+fn a_pass_is_traced_however_much_comes_before_it() {
+    let (mut program, parameter) = start(1 << 30);
+    for _ in 0..3 {
+        for _ in 0..120_000 {
+            let text = program.run(1, 400, Works::New, &[parameter], &[], &[4])[0];
+            program.drop_tensor(1, text);
+        }
+        let (_, gradient) = pass(&mut program, parameter, UNIT);
+        program.drop_tensor(1, gradient);
+    }
+    program.run(1, 300, Works::New, &[], &[], &[4]);
+    let trace = program.machine.world_mut().trace.take().expect("a pass was traced");
+    assert!(trace.is_pass);
+    assert_eq!(trace.ops.len(), LENGTH);
+}
+
 /// The trace of a pass of this size when there is no plan.
 fn written_down(unit: u64) -> Trace {
     let (mut program, parameter) = start(1 << 30);

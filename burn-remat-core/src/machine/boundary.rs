@@ -238,7 +238,7 @@ impl<W: World> Machine<W> {
     }
 
     /// Begins a unit of planning, which follows a plan, is traced, or neither. `unit` is the trace of the previous one, if it is to be planned.
-    fn begin_unit(&mut self, unit: Option<Trace>) {
+    pub(super) fn begin_unit(&mut self, unit: Option<Trace>) {
         self.begin_following(unit);
         self.own.records |= self.watches();
     }

@@ -42,6 +42,9 @@ impl<W: World> Machine<W> {
         if !self.now.foreign && (self.begins_step(&call.inputs, &call.dying) || self.begins_anew(op, &call)) {
             self.end_step(self.now.clock, true);
         }
+        if !self.now.foreign {
+            self.shorten_trace();
+        }
         self.steps.position += u32::from(!self.now.foreign);
         self.steps.executing = !self.now.foreign;
         call.watched = !self.now.foreign && (self.watch.tracer.is_some() || self.watch.follow.is_some());

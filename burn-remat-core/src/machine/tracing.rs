@@ -153,6 +153,17 @@ impl<W: World> Machine<W> {
         debug_assert_eq!(tracer.trace.ops.len(), position as usize + 1);
     }
 
+    /// Begins the trace anew if it is long and a pass may begin here: what a program does between its passes, such as generating text, may be longer than
+    /// any pass.
+    pub(super) fn shorten_trace(&mut self) {
+        let is_long = self.watch.tracer.as_ref().is_some_and(|tracer| tracer.trace.ops.len() >= LONGEST / 2);
+        if is_long && self.steps.plans_passes(self.now.clock) && self.steps.passes.is_quiet() {
+            self.watch.tracer = None;
+            self.world.end_step(None);
+            self.begin_unit(None);
+        }
+    }
+
     /// Gives the outputs of an operation their places.
     fn trace_outputs(&mut self, op: &Operation, call: &Call, outputs: &[TensorKey]) -> SmallVec<[Place; 2]> {
         let traced = &call.traced;
