@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::facts::Need;
@@ -129,6 +130,20 @@ impl Schedule {
             take(&mut held, &self.after[at]);
         }
         held
+    }
+
+    /// The substitutes that have been left, and not dropped, when the operation at `position` is about to begin.
+    pub fn substitutes_before(&self, position: usize) -> FxHashMap<Place, Need> {
+        let mut left = FxHashMap::default();
+        for action in (0..position).flat_map(|at| self.before[at].iter().chain(&self.after[at])) {
+            match action {
+                Action::LeaveSubstitute(place, need, _) => drop(left.insert(*place, *need)),
+                Action::DropSubstitute(place) => drop(left.remove(place)),
+                Action::ReleaseAll => left.clear(),
+                _ => {}
+            }
+        }
+        left
     }
 
     /// The storages that the schedule decides on, that have appeared before `position`, and that are not among those `held` there.

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use burn_remat_core::{Action, Asked, Config, Schedule};
+use burn_remat_core::{Action, Asked, Config, Need, Schedule};
 use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
@@ -108,4 +108,49 @@ fn a_plan_in_place_of_another_brings_back_only_what_is_still_of_use() {
     program.machine.mark(1);
     assert_eq!(program.machine.world().followed.len(), 3, "longer steps continue with the other plan");
     assert_eq!(program.machine.counters().recomputed, 0, "nothing reads again what the other plan holds to the end");
+}
+
+/// A step that reads only the signs of what three operations have made, after others of which the first is of this kind.
+fn step_with_signs(program: &mut Program, parameter: u64, kind: u64) {
+    program.machine.mark(1);
+    let mut held = vec![parameter];
+    for kind in [1, 2, 3] {
+        held.extend(program.run(1, kind, Works::New, &[held[held.len() - 1]], &[], &[UNIT]));
+    }
+    let x = held[3];
+    for kind in [kind, 6, 7] {
+        held.extend(program.run(1, kind, Works::New, &[parameter], &[], &[UNIT]));
+    }
+    let result = program.run_weakly(1, 8, Works::New, (&[x], Some(x)), &[], &[UNIT])[0];
+    held[1..].iter().for_each(|&id| program.drop_tensor(1, id));
+    program.read(1, result);
+    program.drop_tensor(1, result);
+}
+
+/// A plan for such a step that keeps what the first three operations have made, or evicts it and leaves the signs of the last.
+fn keeping_three(kind: u64, keeps: bool) -> Arc<Schedule> {
+    let trace = trace_of(UNIT, |program, parameter| step_with_signs(program, parameter, kind));
+    let made = [0, 1, 2].map(|at: usize| trace.ops[at].writes[0]);
+    let none = vec![false; trace.storages.len()];
+    let mut decides = none.clone();
+    made.iter().for_each(|&place| decides[place as usize] = true);
+    let mut plan = Schedule::new(trace, if keeps { decides.clone() } else { none }, decides);
+    if !keeps {
+        plan.after[2].push(Action::LeaveSubstitute(made[2], Need::Signs, 1));
+        plan.after[2].extend(made.map(Action::Evict));
+    }
+    plan.peak = 8 * UNIT;
+    Arc::new(plan)
+}
+
+#[test]
+fn a_plan_in_place_of_another_leaves_its_substitutes() {
+    let mut program = Program::new(Config { budget: Asked::Bytes(8 * UNIT), ..Config::default() });
+    let parameter = program.upload(1, UNIT);
+    program.machine.world_mut().plan = Some(keeping_three(4, true));
+    program.machine.world_mut().other = Some(keeping_three(5, false));
+    (0..4).for_each(|_| step_with_signs(&mut program, parameter, 5));
+    program.machine.mark(1);
+    assert_eq!(program.machine.world().followed.len(), 3);
+    assert_eq!(program.machine.counters().recomputed, 0, "the signs are enough");
 }

@@ -1,7 +1,8 @@
 //! Switching from one plan to another in the middle of a step: two plans that begin in the same way have not evicted the same.
 //!
 //! What the new plan holds by now and the old one has evicted is brought back from what is still there; later that would take everything done so far. There
-//! is room for it once everything that is of no use for it has been released. Complexity: O(operations + storages + tensors).
+//! is room for it once everything that is of no use for it has been released. Where the new plan has left a substitute by now, it is left of what is there.
+//! Complexity: O(operations + storages + tensors).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Machine;
 use crate::driver::{Planning, World};
+use crate::facts::Need;
 use crate::follow::{Follow, Named};
 use crate::history::ARRIVED;
 use crate::keys::TensorKey;
@@ -35,7 +37,7 @@ impl<W: World> Machine<W> {
         if self.needs_more(&schedule) {
             self.carry();
         }
-        let held = schedule.held_before(at);
+        let (held, substitutes) = (schedule.held_before(at), schedule.substitutes_before(at));
         // What the old plan held is no longer held, unless the new one holds it.
         for &name in &before {
             if self.history.knows(name) {
@@ -43,11 +45,13 @@ impl<W: World> Machine<W> {
             }
         }
         self.hold_what_is_there(&held);
+        self.leave_substitutes(&substitutes);
         self.bring_in_before_switch(&schedule, at, &held);
         self.hold_what_is_there(&held);
+        self.leave_substitutes(&substitutes);
         for place in schedule.given_up(at, &held) {
             match self.is_carried() {
-                true => self.offer(place, None),
+                true => self.offer(place, substitutes.get(&place).copied()),
                 false => self.give_up(place),
             }
         }
@@ -94,6 +98,15 @@ impl<W: World> Machine<W> {
         let _ = self.ensure_all(&missing);
         missing.into_iter().for_each(|key| self.unpin(key));
         self.now.beside = beside;
+    }
+
+    /// Leaves these substitutes of what is resident.
+    fn leave_substitutes(&mut self, substitutes: &FxHashMap<Place, Need>) {
+        for (&place, &need) in substitutes {
+            if let Some(&(key, _)) = self.owners_of(place).first() {
+                self.leave_substitute(key, need);
+            }
+        }
     }
 
     /// The first `at` operations of two steps are the same. Their storages may have different numbers, since a tensor that came from the host gets
