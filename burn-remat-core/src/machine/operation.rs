@@ -39,10 +39,10 @@ impl<W: World> Machine<W> {
             self.pin(input);
         }
         self.meet_operation(thread, op, &call);
-        if !self.now.foreign && (self.begins_step(&call.inputs, &call.dying) || self.begins_anew(op, &call)) {
-            self.end_step(self.now.clock, true);
-        }
         if !self.now.foreign {
+            if self.begins_step(&call.inputs, &call.dying) || self.begins_anew(op, &call) {
+                self.end_step(self.now.clock, true);
+            }
             self.shorten_trace();
         }
         self.steps.position += u32::from(!self.now.foreign);
