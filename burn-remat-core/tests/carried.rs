@@ -110,47 +110,80 @@ fn a_plan_in_place_of_another_brings_back_only_what_is_still_of_use() {
     assert_eq!(program.machine.counters().recomputed, 0, "nothing reads again what the other plan holds to the end");
 }
 
-/// A step that reads only the signs of what three operations have made, after others of which the first is of this kind.
-fn step_with_signs(program: &mut Program, parameter: u64, kind: u64) {
-    program.machine.mark(1);
-    let mut held = vec![parameter];
-    for kind in [1, 2, 3] {
-        held.extend(program.run(1, kind, Works::New, &[held[held.len() - 1]], &[], &[UNIT]));
-    }
-    let x = held[3];
-    for kind in [kind, 6, 7] {
-        held.extend(program.run(1, kind, Works::New, &[parameter], &[], &[UNIT]));
-    }
-    let result = program.run_weakly(1, 8, Works::New, (&[x], Some(x)), &[], &[UNIT])[0];
-    held[1..].iter().for_each(|&id| program.drop_tensor(1, id));
-    program.read(1, result);
-    program.drop_tensor(1, result);
+/// A step that reads some of what three operations have made, and of the last of these only the signs, after others of which the first is of this kind.
+#[derive(Clone, Copy)]
+struct Signs {
+    kind: u64,
+    reads: &'static [usize],
+    /// Bytes of each of the three results.
+    bytes: u64,
 }
 
-/// A plan for such a step that keeps what the first three operations have made, or evicts it and leaves the signs of the last.
-fn keeping_three(kind: u64, keeps: bool) -> Arc<Schedule> {
-    let trace = trace_of(UNIT, |program, parameter| step_with_signs(program, parameter, kind));
-    let made = [0, 1, 2].map(|at: usize| trace.ops[at].writes[0]);
-    let none = vec![false; trace.storages.len()];
-    let mut decides = none.clone();
-    made.iter().for_each(|&place| decides[place as usize] = true);
-    let mut plan = Schedule::new(trace, if keeps { decides.clone() } else { none }, decides);
-    if !keeps {
-        plan.after[2].push(Action::LeaveSubstitute(made[2], Need::Signs, 1));
-        plan.after[2].extend(made.map(Action::Evict));
+impl Signs {
+    fn step(self, program: &mut Program, parameter: u64) {
+        program.machine.mark(1);
+        let mut held = vec![parameter];
+        for kind in [1, 2, 3] {
+            held.extend(program.run(1, kind, Works::New, &[held[held.len() - 1]], &[], &[self.bytes]));
+        }
+        let inputs: Vec<u64> = self.reads.iter().map(|&at| held[at]).collect();
+        for kind in [self.kind, 6, 7] {
+            held.extend(program.run(1, kind, Works::New, &[parameter], &[], &[UNIT]));
+        }
+        let result = program.run_weakly(1, 8, Works::New, (&inputs, inputs.last().copied()), &[], &[UNIT])[0];
+        held[1..].iter().for_each(|&id| program.drop_tensor(1, id));
+        program.read(1, result);
+        program.drop_tensor(1, result);
     }
-    plan.peak = 8 * UNIT;
-    Arc::new(plan)
+
+    /// A plan that keeps some of the three results, and leaves the signs of one of the others or of none.
+    fn keeping(self, kept: [bool; 3], signs: Option<usize>, peak: u64) -> Arc<Schedule> {
+        let trace = trace_of(UNIT, |program, parameter| self.step(program, parameter));
+        let made = [0, 1, 2].map(|at: usize| trace.ops[at].writes[0]);
+        let mut holds = vec![false; trace.storages.len()];
+        let mut decides = holds.clone();
+        made.iter().for_each(|&place| decides[place as usize] = true);
+        made.iter().zip(kept).for_each(|(&place, kept)| holds[place as usize] = kept);
+        let mut plan = Schedule::new(trace, holds, decides);
+        for (at, &place) in made.iter().enumerate().filter(|&(at, _)| !kept[at]) {
+            let leaves = signs.filter(|&signs| signs == at + 1);
+            let actions = &mut plan.after[2.min(at + 1)];
+            actions.extend(leaves.map(|_| Action::LeaveSubstitute(place, Need::Signs, 1)));
+            actions.push(Action::Evict(place));
+        }
+        plan.peak = peak;
+        Arc::new(plan)
+    }
+}
+
+/// How often something is computed again in three of these steps, which begin with one plan and continue with another.
+fn recomputed_between(step: Signs, first: Arc<Schedule>, second: Arc<Schedule>) -> u64 {
+    let budget = second.peak;
+    let mut program = Program::new(Config { budget: Asked::Bytes(budget), ..Config::default() });
+    let parameter = program.upload(1, UNIT);
+    (program.machine.world_mut().plan, program.machine.world_mut().other) = (Some(first), Some(second));
+    step.step(&mut program, parameter);
+    let before = program.machine.counters().recomputed;
+    (0..3).for_each(|_| step.step(&mut program, parameter));
+    program.machine.mark(1);
+    assert_eq!(program.machine.world().followed.len(), 3);
+    assert_eq!(program.machine.counters().steps_over_budget, 0);
+    program.machine.counters().recomputed - before
 }
 
 #[test]
 fn a_plan_in_place_of_another_leaves_its_substitutes() {
-    let mut program = Program::new(Config { budget: Asked::Bytes(8 * UNIT), ..Config::default() });
-    let parameter = program.upload(1, UNIT);
-    program.machine.world_mut().plan = Some(keeping_three(4, true));
-    program.machine.world_mut().other = Some(keeping_three(5, false));
-    (0..4).for_each(|_| step_with_signs(&mut program, parameter, 5));
-    program.machine.mark(1);
-    assert_eq!(program.machine.world().followed.len(), 3);
-    assert_eq!(program.machine.counters().recomputed, 0, "the signs are enough");
+    let [old, new] = [4, 5].map(|kind| Signs { kind, reads: &[3], bytes: UNIT });
+    let peak = 8 * UNIT;
+    let (first, second) = (old.keeping([true; 3], None, peak), new.keeping([false; 3], Some(3), peak));
+    assert_eq!(recomputed_between(new, first, second), 0, "the signs are enough");
+}
+
+#[test]
+fn a_plan_in_place_of_another_leaves_its_substitutes_of_what_it_computes_on_the_way() {
+    let [old, new] = [4, 5].map(|kind| Signs { kind, reads: &[3, 1], bytes: 8 * UNIT });
+    // There is no room for all three results.
+    let peak = 24 * UNIT;
+    let (first, second) = (old.keeping([false; 3], None, peak), new.keeping([false, false, true], Some(1), peak));
+    assert_eq!(recomputed_between(new, first, second), 3 * 3, "the third result, and the signs of the first");
 }

@@ -4,6 +4,7 @@
 //! pinned once for each recipe that reads it; then each recipe runs once and releases its pins. So a call runs a recipe at
 //! most once and evicts nothing that it still needs, and inputs that only the closure needs are consumed in place.
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Machine;
@@ -33,6 +34,15 @@ impl<W: World> Machine<W> {
 
     /// Makes pinned tensors resident; what several of them need is computed once.
     pub(super) fn ensure_all(&mut self, keys: &[TensorKey]) -> Result<(), Failure> {
+        self.ensure_leaving(keys, &FxHashMap::default())
+    }
+
+    /// The same, and leaves these substitutes of what is computed on the way.
+    pub(super) fn ensure_leaving(
+        &mut self,
+        keys: &[TensorKey],
+        substitutes: &FxHashMap<TensorKey, Need>,
+    ) -> Result<(), Failure> {
         let closure = self.history.closure(keys)?;
         for &recipe in &closure {
             for at in 0..self.history.recipes[recipe].inputs.len() {
@@ -44,12 +54,25 @@ impl<W: World> Machine<W> {
             let inputs = self.history.recipes[recipe].inputs.clone();
             if result.is_ok() {
                 result = self.decompress_all(&inputs).and_then(|()| self.replay(recipe, &inputs));
+                self.leave_of_outputs(recipe, substitutes);
             }
             for input in inputs {
                 self.unpin(input);
             }
         }
         result
+    }
+
+    fn leave_of_outputs(&mut self, recipe: RecipeKey, substitutes: &FxHashMap<TensorKey, Need>) {
+        if substitutes.is_empty() {
+            return;
+        }
+        for output in self.history.recipes[recipe].outputs.clone().into_iter().flatten() {
+            if let Some(&need) = substitutes.get(&output) {
+                self.make_room(need.most_bytes(self.history.tensors[output].facts.bytes));
+                self.leave_substitute(output, need);
+            }
+        }
     }
 
     /// Makes those of the pinned tensors resident that are compressed.

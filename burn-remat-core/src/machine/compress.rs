@@ -115,9 +115,7 @@ impl<W: World> Machine<W> {
     pub(super) fn leave_substitute(&mut self, key: TensorKey, need: Need) {
         let tensor = &self.history.tensors[key];
         let facts = tensor.facts;
-        // The tensor built from the substitute fills a buffer of its own.
-        let fills = tensor.buffer.is_some_and(|buffer| self.ledger.get(buffer).bytes == facts.buffer_bytes);
-        if !fills || tensor.small.as_ref().is_some_and(|small| small.substitute.is_some()) {
+        if !self.lacks_substitute(key) {
             return;
         }
         let Some((bytes, ns)) = self.world.leave_substitute(facts.id, need) else { return };
@@ -126,6 +124,14 @@ impl<W: World> Machine<W> {
         let _ = self.account(0, 0);
         self.count_evicted_to(need.alternative(), facts.bytes, bytes);
         self.count_alternative(need.alternative(), ns);
+    }
+
+    /// Whether a substitute can be left of a tensor and has not been yet.
+    pub(super) fn lacks_substitute(&self, key: TensorKey) -> bool {
+        let tensor = &self.history.tensors[key];
+        // The tensor built from the substitute fills a buffer of its own.
+        let fills = |buffer| self.ledger.get(buffer).bytes == tensor.facts.buffer_bytes;
+        tensor.buffer.is_some_and(fills) && tensor.small.as_ref().is_none_or(|small| small.substitute.is_none())
     }
 
     /// Drops the substitute of a tensor, if there is one.

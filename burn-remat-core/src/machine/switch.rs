@@ -1,7 +1,8 @@
 //! Switching from one plan to another in the middle of a step: two plans that begin in the same way have not evicted the same.
 //!
 //! What the new plan holds by now and the old one has evicted is brought back from what is still there; later that would take everything done so far. There
-//! is room for it once everything that is of no use for it has been released. Where the new plan has left a substitute by now, it is left of what is there.
+//! is room for it once everything that is of no use for it has been released. Where the new plan has left a substitute by now, it is left of what is there,
+//! and of what is computed on the way.
 //! Complexity: O(operations + storages + tensors).
 
 use alloc::sync::Arc;
@@ -45,10 +46,10 @@ impl<W: World> Machine<W> {
             }
         }
         self.hold_what_is_there(&held);
-        self.leave_substitutes(&substitutes);
-        self.bring_in_before_switch(&schedule, at, &held);
+        self.leave_substitutes(&substitutes, false);
+        self.bring_in_before_switch(&schedule, at, &held, &substitutes);
         self.hold_what_is_there(&held);
-        self.leave_substitutes(&substitutes);
+        self.leave_substitutes(&substitutes, true);
         for place in schedule.given_up(at, &held) {
             match self.is_carried() {
                 true => self.offer(place, substitutes.get(&place).copied()),
@@ -74,7 +75,13 @@ impl<W: World> Machine<W> {
 
     /// Brings back what the new plan holds by now for later use and the old one has evicted, while what the old one holds is still there:
     /// later that would take everything done so far. There is room for it once everything that is of no use for it has been released.
-    fn bring_in_before_switch(&mut self, schedule: &Schedule, at: usize, held: &[bool]) {
+    fn bring_in_before_switch(
+        &mut self,
+        schedule: &Schedule,
+        at: usize,
+        held: &[bool],
+        substitutes: &FxHashMap<Place, Need>,
+    ) {
         let is_of_use = schedule.of_use_from(at, held);
         let missing = |place: usize| {
             let (key, _) = *self.owners_of(place as Place).first()?;
@@ -92,21 +99,33 @@ impl<W: World> Machine<W> {
                 self.give_up(place);
             }
         }
+        let substitutes: FxHashMap<TensorKey, Need> =
+            substitutes.iter().filter_map(|(&place, &need)| Some((self.owners_of(place).first()?.0, need))).collect();
         // All at once, so that none is evicted again for the sake of another.
         let beside = core::mem::replace(&mut self.now.beside, true);
         // A failure is reported when the tensor is read.
-        let _ = self.ensure_all(&missing);
+        let _ = self.ensure_leaving(&missing, &substitutes);
         missing.into_iter().for_each(|key| self.unpin(key));
         self.now.beside = beside;
     }
 
-    /// Leaves these substitutes of what is resident.
-    fn leave_substitutes(&mut self, substitutes: &FxHashMap<Place, Need>) {
+    /// Leaves these substitutes of what is resident, where there is room for them; if `makes_room`, once there is.
+    fn leave_substitutes(&mut self, substitutes: &FxHashMap<Place, Need>, makes_room: bool) {
+        let budget = self.room.tensor_budget().unwrap_or(u64::MAX);
+        let beside = core::mem::replace(&mut self.now.beside, true);
         for (&place, &need) in substitutes {
-            if let Some(&(key, _)) = self.owners_of(place).first() {
+            let Some(&(key, _)) = self.owners_of(place).first() else { continue };
+            let bytes = need.most_bytes(self.history.tensors[key].facts.bytes);
+            self.pin(key);
+            if makes_room && self.lacks_substitute(key) {
+                self.make_room(bytes);
+            }
+            if self.ledger.live.saturating_add(bytes) <= budget {
                 self.leave_substitute(key, need);
             }
+            self.unpin(key);
         }
+        self.now.beside = beside;
     }
 
     /// The first `at` operations of two steps are the same. Their storages may have different numbers, since a tensor that came from the host gets
