@@ -63,12 +63,13 @@ impl<W: World> Machine<W> {
         result
     }
 
+    /// Leaves these substitutes of what a recipe has made.
     fn leave_of_outputs(&mut self, recipe: RecipeKey, substitutes: &FxHashMap<TensorKey, Need>) {
         if substitutes.is_empty() {
             return;
         }
         for output in self.history.recipes[recipe].outputs.clone().into_iter().flatten() {
-            if let Some(&need) = substitutes.get(&output) {
+            if let Some(&need) = substitutes.get(&output).filter(|_| self.lacks_substitute(output)) {
                 self.make_room(need.most_bytes(self.history.tensors[output].facts.bytes));
                 self.leave_substitute(output, need);
             }

@@ -2,8 +2,7 @@
 //!
 //! What the new plan holds by now and the old one has evicted is brought back from what is still there; later that would take everything done so far. There
 //! is room for it once everything that is of no use for it has been released. Where the new plan has left a substitute by now, it is left of what is there,
-//! and of what is computed on the way.
-//! Complexity: O(operations + storages + tensors).
+//! and of what is computed on the way. Complexity: O(operations + storages + tensors).
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
