@@ -261,7 +261,7 @@ fn within(name: &str, program: Program, plain: &[Vec<u8>], budget: u64, share: &
 }
 
 fn within_by(config: RematConfig, name: &str, program: Program, plain: &[Vec<u8>], share: &str) -> Trained {
-    let config = config.with_time_limit(Duration::from_secs(1));
+    let config = config.with_time_limit(Duration::from_millis(300));
     trained_on(&under_test().remat(config).unwrap(), name, program, plain, share)
 }
 

@@ -1,9 +1,7 @@
 //! What fails loses nothing else, keeps nothing, and is told.
 
-mod common;
-
+use crate::common::{Asked, Program, Works};
 use burn_remat_core::Config;
-use common::{Asked, Program, Works};
 
 /// An operation that reads a tensor that is not here, and another, which it releases.
 fn asks_for_the_unknown(program: &mut Program, output: u64) {

@@ -4,7 +4,6 @@
 //! observer: what a program reads is compared with a plain interpretation of the program, and what is held with what the machine says.
 //!
 //! Larger than the rule: `run`, because it is all that the observer does for one command, in the order in which it is done.
-#![allow(dead_code, unused_imports, reason = "each test uses only some of it")]
 
 pub mod asked;
 pub mod naive;

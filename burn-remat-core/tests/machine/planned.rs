@@ -1,11 +1,9 @@
 //! How the machine follows a plan.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{Program, Works, trace_of};
 use burn_remat_core::{Action, Asked, Config, Need, Planning, Recording, Schedule, play, replay};
-use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
 const DEPTH: u64 = 12;

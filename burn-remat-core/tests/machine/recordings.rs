@@ -1,14 +1,12 @@
 //! A recording played without the program: the machine decides and traces the same.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::random::run;
+use crate::common::{Program, Works};
 use burn_remat_core::{
     Asked, Asking, Config, Limits, Made, Misfit, OperationCall, Planning, Recording, TensorFacts, Trace, play,
 };
-use common::random::run;
-use common::{Program, Works};
 
 /// Keeps the traces of steps.
 #[derive(Default)]

@@ -1,11 +1,9 @@
 //! What the machine commands, in words: the cases that matter, one after the other. Operations are named by their kind: `op3` is of kind 3.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{Program, Works, trace_of};
 use burn_remat_core::{Action, Asked, Config, Schedule};
-use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
 

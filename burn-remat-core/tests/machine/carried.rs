@@ -1,11 +1,9 @@
 //! Plans that are followed by passes other than those they were made for, or for only a part of them.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{Program, Works, trace_of};
 use burn_remat_core::{Action, Asked, Config, Need, Schedule};
-use common::{Program, Works, trace_of};
 
 const UNIT: u64 = 256;
 const DEPTH: usize = 12;

@@ -1,9 +1,7 @@
 //! What an optimizer computes: in place, from gradients that are used once, into what it keeps from step to step.
 
-mod common;
-
+use crate::common::{ONE, Program, Works};
 use burn_remat_core::{Asked, Config};
-use common::{ONE, Program, Works};
 
 const UNIT: u64 = 256;
 const DEPTH: u64 = 40;

@@ -1,9 +1,7 @@
 //! Random programs: what they read is what plain Burn would give, bytes are those that an observer counts, and nothing is left at the end.
 
-mod common;
-
+use crate::common::{Program, naive, random};
 use burn_remat_core::{Asked, Asking, Config};
-use common::{Program, naive, random};
 
 fn run(seed: u64, length: usize, config: Config, fails_at: Option<u64>) -> Program {
     let mut program = Program::new(config);

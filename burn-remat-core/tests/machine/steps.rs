@@ -1,9 +1,7 @@
 //! What happens over several steps: budgets that prove too small, shares of the first step, counters, failures.
 
-mod common;
-
+use crate::common::{ONE, Program, Works};
 use burn_remat_core::{Asked, Config};
-use common::{ONE, Program, Works};
 
 const UNIT: u64 = 256;
 

@@ -1,11 +1,9 @@
 //! Compares the floor with the least that any schedule can do with, found by trying all schedules of programs of up to eight operations.
 
-mod common;
-
 use std::collections::BinaryHeap;
 
+use crate::common::{Program, Works};
 use burn_remat_core::{Asked, Config};
-use common::{Program, Works};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

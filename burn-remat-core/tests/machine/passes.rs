@@ -1,11 +1,9 @@
 //! Passes are found and planned in programs that neither mark their steps nor update anything.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{ONE, Program, Works};
 use burn_remat_core::{Action, Asked, CheckpointPolicy, Config, Entered, Left, Schedule, Trace, TracedStorage, replay};
-use common::{ONE, Program, Works};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
