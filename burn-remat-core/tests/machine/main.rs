@@ -1,4 +1,4 @@
-//! The machine, driven by a world without tensors: one program, because each has to compile the machine for that world.
+//! Tests of the machine, driven by a world without tensors. They are one program, because every program compiles the machine for that world anew.
 
 mod carried;
 mod common;
