@@ -64,7 +64,7 @@ impl Common {
         &self.device
     }
 
-    /// The requested budget, or `usual`, with the engine's defaults; a quick run plans for two seconds and leaves no plan on
+    /// The requested budget, or `usual`, with the engine's defaults; a quick run plans for one second and leaves no plan on
     /// disk.
     pub fn config(&self, usual: &str) -> RematConfig {
         self.planned(self.budget.map_or_else(|| RematConfig::new(usual), RematConfig::new))
@@ -81,9 +81,9 @@ impl Common {
         if self.quick { config.without_cache() } else { config }
     }
 
-    /// The time limit of the planner: two seconds in a quick run.
+    /// The time limit of the planner: one second in a quick run.
     pub fn time_limit(&self) -> Duration {
-        Duration::from_secs(if self.quick { 2 } else { 10 })
+        Duration::from_secs(if self.quick { 1 } else { 10 })
     }
 
     /// Whether a few steps are enough.

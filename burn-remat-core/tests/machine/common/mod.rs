@@ -357,8 +357,6 @@ pub struct Program {
     drawn: u64,
     /// Whether tensors may hold no data because something has failed.
     pub any_failed: bool,
-    /// Most bytes that plain Burn would need at once for one operation: its inputs and outputs.
-    pub largest: u64,
     /// What it has requested so far.
     pub asked: Vec<Asking>,
 }
@@ -372,7 +370,6 @@ impl Program {
             next: 0,
             drawn: 0,
             any_failed: false,
-            largest: 0,
             asked: Vec::new(),
         }
     }
