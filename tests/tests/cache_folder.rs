@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use burn::module::Module;
@@ -11,6 +10,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use burn_remat::{RematConfig, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::training::{Run, train};
+use burn_remat_tests::Folder;
 
 /// Steps of a training run, the first step after which a plan is waited for, and the budget in bytes.
 const STEPS: usize = 9;
@@ -62,34 +62,22 @@ fn is_from_cache(report: &RematReport) -> bool {
     report.plan.as_ref().unwrap().from_cache
 }
 
-/// A folder of its own, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("burn-remat-folder-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    /// Where the plans are.
-    fn plans(&self) -> PathBuf {
-        self.0.join("burn-remat-plans")
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        let mut files: Vec<_> = std::fs::read_dir(self.plans()).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        files
-    }
+/// A new folder.
+fn made() -> Folder {
+    let folder = Folder::fresh();
+    std::fs::create_dir_all(&folder.0).unwrap();
+    folder
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Where the plans are.
+fn plans(folder: &Folder) -> PathBuf {
+    folder.0.join("burn-remat-plans")
+}
+
+fn files(folder: &Folder) -> Vec<PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(plans(folder)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
 }
 
 /// All in one test, because training runs share the backend's generator of random numbers.
@@ -106,7 +94,7 @@ fn whatever_is_done_to_the_folder_of_plans_a_training_gives_the_same_bits() {
 }
 
 fn a_folder_that_cannot_be_written_costs_only_the_plan(plain: &Run) {
-    let folder = Folder::new();
+    let folder = made();
     let file = folder.0.join("a file");
     std::fs::write(&file, "mine").unwrap();
     // Nobody may write there, not even root.
@@ -119,7 +107,7 @@ fn a_folder_that_cannot_be_written_costs_only_the_plan(plain: &Run) {
 }
 
 fn a_folder_that_disappears_is_made_again(plain: &Run) {
-    let folder = Folder::new();
+    let folder = made();
     for at in [0, SEEN - 2, SEEN] {
         let (run, report) = trained_and(&folder.0, |step| {
             if step == at {
@@ -136,13 +124,13 @@ fn a_folder_that_disappears_is_made_again(plain: &Run) {
 }
 
 fn files_that_somebody_has_been_at_are_not_used(plain: &Run) {
-    let folder = Folder::new();
+    let folder = made();
     let (run, report) = trained(&folder.0);
     assert!(run.is_identical(plain) && !is_from_cache(&report), "{report}");
-    let files = folder.files();
-    let [file] = &files[..] else { panic!("one plan is stored: {files:?}") };
+    let found = files(&folder);
+    let [file] = &found[..] else { panic!("one plan is stored: {found:?}") };
     let whole = std::fs::read(file).unwrap();
-    let theirs = [folder.0.join("notes.json"), folder.plans().join("notes.json"), folder.plans().join("step-1.json")];
+    let theirs = [folder.0.join("notes.json"), plans(&folder).join("notes.json"), plans(&folder).join("step-1.json")];
     theirs.iter().for_each(|path| std::fs::write(path, "mine").unwrap());
     let half = whole[..whole.len() / 2].to_vec();
     let mut flipped = whole.clone();
@@ -164,7 +152,7 @@ fn files_that_somebody_has_been_at_are_not_used(plain: &Run) {
     let (run, report) = trained(&folder.0);
     assert!(run.is_identical(plain) && !is_from_cache(&report), "a folder in its place: {report}");
     assert!(theirs.iter().all(|path| std::fs::read_to_string(path).unwrap() == "mine"));
-    assert!(folder.files().iter().all(|path| path.extension().is_none_or(|end| end != "tmp")), "{:?}", folder.files());
+    assert!(files(&folder).iter().all(|path| path.extension().is_none_or(|end| end != "tmp")), "{:?}", files(&folder));
 }
 
 /// Another process that trains with the plans in `folder`; started through a shell if `limits` are set first.
@@ -194,20 +182,20 @@ fn assert_succeeds(child: Child) {
 }
 
 fn two_processes_may_share_a_folder(plain: &Run) {
-    let folder = Folder::new();
+    let folder = made();
     let children: Vec<Child> = (0..2).map(|_| another(&folder.0, None)).collect();
     children.into_iter().for_each(assert_succeeds);
-    assert_eq!(folder.files().len(), 1);
+    assert_eq!(files(&folder).len(), 1);
     let (run, report) = trained(&folder.0);
     assert!(run.is_identical(plain) && is_from_cache(&report), "{report}");
 }
 
 /// The plan of the dry run is used as soon as its step comes again.
 fn another_process_keeps_what_a_dry_run_names() {
-    let folder = Folder::new();
+    let folder = made();
     let config = RematConfig::default().with_cache(&folder.0);
     let needs = minimum_budget_with(&Device::flex(), config, |device| training(device, &mut |_, _| {})).unwrap();
-    assert_eq!(folder.files().len(), 1, "{:?}", folder.files());
+    assert_eq!(files(&folder).len(), 1, "{:?}", files(&folder));
     println!("a dry run names {} bytes", needs.minimum_bytes);
     let mut child = command(&folder.0, None);
     assert_succeeds(child.env(NAMED, needs.minimum_bytes.to_string()).spawn().unwrap());
@@ -215,10 +203,10 @@ fn another_process_keeps_what_a_dry_run_names() {
 
 #[cfg(unix)]
 fn a_disk_without_room_leaves_no_half_files(_plain: &Run) {
-    let folder = Folder::new();
+    let folder = made();
     // No file may be larger than one block, so writing a plan fails half way, as on a full disk.
     assert_succeeds(another(&folder.0, Some("trap '' XFSZ; ulimit -f 1")));
-    assert_eq!(folder.files(), Vec::<PathBuf>::new());
+    assert_eq!(files(&folder), Vec::<PathBuf>::new());
 }
 
 #[cfg(not(unix))]

@@ -2,8 +2,6 @@
 //! differ leave their plan without harm.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
@@ -13,6 +11,7 @@ use burn_remat::{AdvancedConfig, RematConfig, RematExt, RematReport};
 use burn_remat_examples::device::under_test;
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::training::{Job, ModelKind, Run};
+use burn_remat_tests::Folder;
 
 /// Steps until a plan is in force: the first, three that are traced, one in which the planner starts, one more.
 const WARMUP: usize = 6;
@@ -260,26 +259,9 @@ fn a_step_that_differs_leaves_its_plan_and_is_named() {
     assert!(plan.steps_followed >= 6, "{report}");
 }
 
-/// A folder for this test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(std::env::temp_dir().join(format!("burn-remat-planned-{}-{number}", std::process::id())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
-    let folder = Folder::new();
+    let folder = Folder::fresh();
     let steps = vec![(64, false); 12];
     let train = || {
         let device = under_test().remat(config(BUDGET).with_cache(&folder.0)).unwrap();
@@ -305,7 +287,7 @@ fn a_kept_plan_is_used_again_unless_its_file_is_damaged() {
 
 #[test]
 fn a_kept_plan_that_was_made_in_little_time_is_made_anew() {
-    let folder = Folder::new();
+    let folder = Folder::fresh();
     let train = |limit: u64| {
         let config = config(BUDGET).with_time_limit(Duration::from_millis(limit)).with_cache(&folder.0);
         let device = under_test().remat(config).unwrap();
@@ -323,7 +305,7 @@ fn a_kept_plan_that_was_made_in_little_time_is_made_anew() {
 
 #[test]
 fn a_report_saves_the_graph_the_pictures_and_the_page() {
-    let folder = Folder::new();
+    let folder = Folder::fresh();
     let device = under_test().remat(config(BUDGET)).unwrap();
     losses(&device, &[(64, false); 10], |at| {
         if at == 6 {

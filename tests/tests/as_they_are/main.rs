@@ -21,7 +21,7 @@ use burn::optim::*;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use burn_remat::{Forecaster, RecordedProgram, RematConfig, RematError, RematExt, RematReport, minimum_budget_with};
 use burn_remat_examples::device::under_test;
-use burn_remat_tests::alone;
+use burn_remat_tests::{Folder, alone};
 
 /// For the table of times: if this was set at build time, steps take tens of milliseconds instead of two or three.
 const LARGE: bool = option_env!("BURN_REMAT_TEST_LARGE").is_some();
@@ -428,11 +428,11 @@ fn programs_train_within_all_budgets() {
     let _alone = alone();
     let _ = env_logger::try_init();
     let mut wrong = Vec::new();
-    let folder = std::env::temp_dir().join(format!("burn-remat-as-they-are-{}", std::process::id()));
     for (name, program) in PROGRAMS.into_iter().chain(FURTHER).filter(is_asked_for) {
         let unlimited = unlimited(name, program);
         let (plain, peak) = (&unlimited.plain, unlimited.peak());
-        let minimum = named_minimum(program, Some(&folder));
+        let folder = Folder::fresh();
+        let minimum = named_minimum(program, Some(&folder.0));
         let budgets =
             [("80%", peak * 80 / 100), ("45%", peak * 45 / 100)].into_iter().map(|(share, of)| (share, Ok(of)));
         let minima = [("the minimum", minimum.clone()), ("a recording's minimum", Ok(recorded_minimum(program)))];
@@ -450,9 +450,8 @@ fn programs_train_within_all_budgets() {
             }
         }
         if let Ok(budget) = minimum {
-            train_elsewhere(name, budget, &folder);
+            train_elsewhere(name, budget, &folder.0);
         }
-        let _ = std::fs::remove_dir_all(&folder);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
