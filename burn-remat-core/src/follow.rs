@@ -98,6 +98,16 @@ impl Follow {
         self.mended.is_some()
     }
 
+    /// The plan reads a storage from outside for the first time. One that was there from the start in the traced step and has come later now, or the other
+    /// way round, counts at the start as in the trace. (What earlier steps have saved may be evicted or not when a step begins.)
+    pub fn meet(&mut self, place: Place, bytes: u64, has_come: bool) {
+        match (self.schedule.trace.storages[place as usize].uploaded, has_come) {
+            (true, false) => self.start.held = self.start.held.saturating_sub(bytes),
+            (false, true) => self.start.held += bytes,
+            _ => {}
+        }
+    }
+
     /// Converts predicted `bytes`: more or less may have been held when the plan began than when the step was traced.
     pub fn foreseen(&self, bytes: u64) -> u64 {
         bytes.saturating_add(self.start.held).saturating_sub(self.schedule.trace.held_at_start)

@@ -77,10 +77,8 @@ impl<W: World> Machine<W> {
     /// An operation of the plan reads a tensor.
     fn follow_input(&mut self, input: TensorKey, place: Place, number: u32, holds: bool) {
         let is_new = self.number_in_plan(input).is_none();
+        let (bytes, has_come) = (self.bytes_of(input), self.has_come(input));
         let tensor = &mut self.history.tensors[input];
-        if let Some(buffer) = tensor.buffer {
-            self.ledger.leave_foreign(buffer);
-        }
         if is_new {
             tensor.spot = Spot { step: self.steps.number, place, origin: EXTERNAL, number };
         }
@@ -91,6 +89,7 @@ impl<W: World> Machine<W> {
         let Some(follow) = &mut self.watch.follow else { return };
         if origin == EXTERNAL && !follow.externals.contains_key(&place) {
             follow.externals.insert(place, name);
+            follow.meet(place, bytes, has_come);
             if holds {
                 self.hold(name);
             }

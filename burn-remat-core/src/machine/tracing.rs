@@ -50,6 +50,13 @@ impl<W: World> Machine<W> {
         tensor.buffer.map_or(tensor.facts.buffer_bytes, |buffer| self.ledger.get(buffer).bytes)
     }
 
+    /// Whether a tensor that the step did not make has come since the step began: it was uploaded, made by another thread, or brought back. The step
+    /// uses its buffer from now on.
+    pub(super) fn has_come(&mut self, key: TensorKey) -> bool {
+        let (buffer, step) = (self.history.tensors[key].buffer, self.steps.number);
+        buffer.is_none_or(|buffer| self.ledger.leave_foreign(buffer) || self.ledger.get(buffer).step == step)
+    }
+
     /// The place of a tensor in the trace; a tensor from before the step gets one now.
     pub(super) fn place_of(&mut self, key: TensorKey) -> Option<Place> {
         let (position, step) = (self.last_position(), self.steps.number);
@@ -58,10 +65,7 @@ impl<W: World> Machine<W> {
         if tensor.spot.step == step {
             return Some(tensor.spot.place);
         }
-        let buffer = tensor.buffer;
-        // Made by another thread, or brought back: it did not exist when the step began.
-        let uploaded =
-            buffer.is_none_or(|buffer| self.ledger.leave_foreign(buffer) || self.ledger.get(buffer).step == step);
+        let (buffer, uploaded) = (tensor.buffer, self.has_come(key));
         let bytes = self.bytes_of(key);
         // A tensor that is read here was not evicted when the step began.
         let stays = !uploaded && buffer.is_some_and(|buffer| self.yields(buffer));

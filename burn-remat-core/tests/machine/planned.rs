@@ -64,6 +64,38 @@ fn what_is_held_is_what_the_machine_has_foreseen() {
     }
 }
 
+/// A step that reads a batch, which is uploaded before the step begins if it is `early`, and otherwise right before it is read.
+fn step_with_batch(program: &mut Program, parameter: u64, is_early: bool) {
+    let early = is_early.then(|| program.upload(1, UNIT));
+    program.machine.mark(1);
+    let first = program.run(1, 50, Works::New, &[parameter], &[], &[UNIT])[0];
+    let batch = early.unwrap_or_else(|| program.upload(1, UNIT));
+    let mut saved = vec![first];
+    saved.extend(program.run(1, 51, Works::New, &[first, batch], &[batch], &[UNIT]));
+    for kind in 1..DEPTH {
+        let input = saved[saved.len() - 1];
+        saved.extend(program.run(1, 51 + kind, Works::New, &[input], &[], &[UNIT]));
+    }
+    saved.into_iter().for_each(|id| program.drop_tensor(1, id));
+}
+
+#[test]
+fn what_comes_earlier_or_later_than_in_the_traced_step_is_foreseen() {
+    for is_early in [false, true] {
+        let plan = plan_of(UNIT, |program, parameter| step_with_batch(program, parameter, is_early));
+        let mut program = Program::new(Config { budget: Asked::Bytes(1 << 20), ..Config::default() });
+        program.machine.world_mut().plan = Some(plan);
+        let parameter = program.upload(1, UNIT);
+        program.machine.mark(1);
+        for round in 0..4 {
+            step_with_batch(&mut program, parameter, (round % 2 == 0) == is_early);
+        }
+        program.machine.mark(1);
+        let deviations: Vec<u64> = program.machine.world().followed.iter().map(|followed| followed.deviation).collect();
+        assert_eq!(deviations, [0; 4], "{is_early}");
+    }
+}
+
 #[test]
 fn whoever_is_not_in_the_plan_gets_room_from_what_it_uses_last() {
     let plan = keeps_all();
