@@ -13,6 +13,9 @@ use serde_json::Value;
 
 use crate::device;
 
+/// How long the planner may take in a quick run.
+pub const QUICK_PLAN: Duration = Duration::from_millis(300);
+
 /// The result of an example.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -81,9 +84,9 @@ impl Common {
         if self.quick { config.without_cache() } else { config }
     }
 
-    /// The time limit of the planner: one second in a quick run.
+    /// The time limit of the planner: [`QUICK_PLAN`] in a quick run.
     pub fn time_limit(&self) -> Duration {
-        Duration::from_secs(if self.quick { 1 } else { 10 })
+        if self.quick { QUICK_PLAN } else { Duration::from_secs(10) }
     }
 
     /// Whether a few steps are enough.

@@ -337,7 +337,7 @@ impl<const OPTIMIZER: usize> Task for Noisy<OPTIMIZER> {
 }
 
 fn under<T: Task>(config: RematConfig) -> (Run, RematReport) {
-    let device = under_test().remat(config.without_cache().with_time_limit(Duration::from_millis(600))).unwrap();
+    let device = under_test().remat(config.without_cache().with_time_limit(Duration::from_millis(300))).unwrap();
     let run = T::run(&device, |step| {
         if step + 1 == SEEN {
             assert!(device.remat_wait_for_plan(Duration::from_secs(120)).unwrap());

@@ -65,7 +65,8 @@ fn the_pool_stays_within_the_budget_on_every_planned_step() {
         let job = Job::standard(model, batch_size, WARMUP + 4, 0).unwrap();
         let plain = job.run(&under_test(), |_, _| {}).unwrap();
         let unlimited = under_test().remat("unlimited").unwrap();
-        job.run(&unlimited, |_, _| {}).unwrap();
+        // From the second step on, all of them hold the same.
+        Job::standard(model, batch_size, 3, 0).unwrap().run(&unlimited, |_, _| {}).unwrap();
         let budget = unlimited.remat_report().unwrap().peak_bytes * 6 / 10;
         let (planned, report, most) = run(&job, RematConfig::new(budget));
         println!("{model:?}: {most} of {budget} bytes\n{report}");

@@ -80,7 +80,7 @@ fn what_is_named_before_training_is_kept() {
     let needs = minimum_budget(&under_test(), |device| drop(train(device, BATCH, 4))).unwrap();
     println!("{needs:?}");
     // From the first step on, with plans that were made beforehand.
-    let config = RematConfig::new(needs.minimum_bytes).without_cache();
+    let config = RematConfig::new(needs.minimum_bytes).without_cache().with_time_limit(Duration::from_secs(2));
     let device = under_test().remat_rehearsed(config.clone(), |dry| drop(train(dry, BATCH, 4))).unwrap();
     assert_eq!(train(&device, BATCH, STEPS), plain);
     let report = device.remat_report().unwrap();
@@ -88,7 +88,7 @@ fn what_is_named_before_training_is_kept() {
     assert_eq!((report.steps_over_budget, report.failure.as_ref()), (0, None), "{report}");
 
     // And with plans that are made once steps have been seen.
-    let device = under_test().remat(config.with_time_limit(Duration::from_secs(2))).unwrap();
+    let device = under_test().remat(config).unwrap();
     assert_eq!(train(&device, BATCH, STEPS), plain);
     let report = device.remat_report().unwrap();
     println!("{report}");

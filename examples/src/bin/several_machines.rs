@@ -76,7 +76,7 @@ fn run(arguments: &Arguments) -> Outcome {
     let model = TextClassifier::new(passages.classes(), &devices[0].clone().autodiff());
     let (mut train, mut valid) = passages.split();
     if arguments.quick {
-        train.truncate(192);
+        train.truncate(96);
         valid.truncate(16);
     }
     let batch_size = arguments.batch_size as usize;

@@ -35,7 +35,10 @@ fn run(arguments: &Arguments) -> Outcome {
 
     let passages = Passages::documents();
     let classes = passages.classes();
-    let (train, valid) = passages.split();
+    let (mut train, valid) = passages.split();
+    if common.is_quick() {
+        train.truncate(320);
+    }
     let batch_size = common.batch_size(16);
     let epochs = common.steps(300).div_ceil(train.len().div_ceil(batch_size));
     let temporary = std::env::temp_dir().join(format!("burn-remat-text-{}", std::process::id()));
