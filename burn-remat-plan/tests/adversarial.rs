@@ -35,6 +35,7 @@ const MOST: f64 = 1.1;
 const SLACK: Duration = Duration::from_millis(20);
 /// More than any result takes.
 const RESULTS: usize = 1 << 20;
+
 /// The bytes of a graph: mostly a few pieces.
 fn bytes(seed: u64) -> Vec<u8> {
     let mut numbers = Numbers::new(seed);
@@ -52,7 +53,7 @@ struct Taken {
     most_bytes: usize,
 }
 
-/// Work that takes too long is tried this many times at most.
+/// Work that takes too long is tried up to `tries` times.
 fn run(seeds: std::ops::Range<u64>, time_limit: Duration, tries: usize) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (start, mut broken) = (Instant::now(), Vec::new());

@@ -13,8 +13,10 @@ use serde_json::Value;
 
 use crate::device;
 
-/// How long the planner may take in a quick run.
-pub const QUICK_PLAN: Duration = Duration::from_millis(300);
+/// How long the planner may take unless something else is asked for: less in a quick run.
+pub fn plan_time(is_quick: bool) -> Duration {
+    if is_quick { Duration::from_millis(300) } else { Duration::from_secs(10) }
+}
 
 /// The result of an example.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -84,9 +86,9 @@ impl Common {
         if self.quick { config.without_cache() } else { config }
     }
 
-    /// The time limit of the planner: [`QUICK_PLAN`] in a quick run.
+    /// The time limit of the planner: see [`plan_time`].
     pub fn time_limit(&self) -> Duration {
-        if self.quick { QUICK_PLAN } else { Duration::from_secs(10) }
+        plan_time(self.quick)
     }
 
     /// Whether a few steps are enough.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use burn_remat::DisplayBytes;
-use burn_remat_examples::cli::{self, Outcome, QUICK_PLAN};
+use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::clock::Others;
 use burn_remat_examples::contenders::{Contender, Scale};
 use burn_remat_examples::head_to_head::{Contest, Contested};
@@ -63,8 +63,7 @@ impl Arguments {
     }
 
     fn time_limit(&self) -> Duration {
-        let usual = if self.quick { QUICK_PLAN } else { Duration::from_secs(10) };
-        self.time_limit.map_or(usual, Duration::from_secs)
+        self.time_limit.map_or_else(|| cli::plan_time(self.quick), Duration::from_secs)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use burn_remat::{AdvancedConfig, DisplayBytes, RematConfig, RematExt, RematReport, largest_batch};
-use burn_remat_examples::cli::{self, Outcome, QUICK_PLAN};
+use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::contenders::labels;
 use burn_remat_examples::device;
 use burn_remat_examples::heap::Heap;
@@ -304,8 +304,7 @@ impl Bench<'_> {
     }
 
     fn time_limit(&self) -> Duration {
-        let usual = if self.arguments.quick { QUICK_PLAN } else { Duration::from_secs(10) };
-        self.arguments.time_limit.map_or(usual, Duration::from_secs)
+        self.arguments.time_limit.map_or_else(|| cli::plan_time(self.arguments.quick), Duration::from_secs)
     }
 
     fn train(&self, steps: usize, device: &Device, seen: &mut dyn FnMut(usize, f32)) -> Result<Run, String> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use burn_remat::{Compression, DisplayBytes, LargestBatch, RematConfig, largest_batch};
-use burn_remat_examples::cli::{self, Outcome, QUICK_PLAN};
+use burn_remat_examples::cli::{self, Outcome};
 use burn_remat_examples::tasks::Workload;
 use burn_remat_examples::{bars, device};
 use clap::Parser;
@@ -52,7 +52,7 @@ fn run(arguments: &Arguments) -> Outcome {
     let budget = if arguments.quick { "4 MiB" } else { &arguments.budget };
     let config = RematConfig::new(budget).without_cache();
     let config = config.advanced(|advanced| advanced.with_compression(arguments.compression));
-    let config = if arguments.quick { config.with_time_limit(QUICK_PLAN) } else { config };
+    let config = config.with_time_limit(cli::plan_time(arguments.quick));
     let named = |names: &[&str]| names.iter().map(|name| Workload::by_name(name)).collect::<Result<Vec<_>, _>>();
     let workloads = match (&*arguments.model, arguments.quick) {
         ([], true) => named(&["image-segmentation"])?,
